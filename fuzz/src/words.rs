@@ -26,7 +26,7 @@ pub fn run(data: &[u8]) {
         2 => survivors(data),
         3 => told(data),
         4 => assert!(within(LIMITS, || broadcast::fuzz_table(data)).is_none_or(|wire| wire == data)),
-        _ => assert!(within(LIMITS, || broadcast::fuzz_word(data, RANKS)).is_none_or(|wire| wire == data)),
+        _ => assert!(within(LIMITS, || broadcast::fuzz_control(data, RANKS)).is_none_or(|wire| wire == data)),
     }
 }
 

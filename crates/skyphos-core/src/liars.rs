@@ -79,7 +79,7 @@ fn counts_of_unmet_indices_that_no_number_holds() {
             want_len: 2,
             considered: Vec::new(),
             id: 0,
-            counted: None,
+            sizes: None,
         };
         configure(ep, request).await.map(drop)
     });

@@ -1,4 +1,4 @@
-//! What `configure` leaves behind: the maps and splits of every layer, and memory to reduce with.
+//! The plan of a configured reduction: the maps and splits of every layer, and buffers to reduce with.
 //!
 //! Node layers are numbered as in Kylix §III: 0 is the user's sets, i what a rank holds after
 //! communication layer i. Positions are in hash order. All of a reduction's sends, receives, folds
@@ -10,14 +10,14 @@ use skyphos_kernels::{BlockHash, Prepared};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// Where a share's rows are in a union: their places, or, in a simulation without data, only how many there are.
+/// The positions of a share's rows in a union. In a simulation without data only their number is known.
 #[derive(Clone, Debug)]
 pub enum Map {
-    /// The place of each row, ascending.
-    Places(Arc<Vec<u32>>),
-    /// So many rows, spread evenly.
-    Counted {
-        /// How many.
+    /// The position of each row, ascending.
+    Positions(Arc<Vec<u32>>),
+    /// Only the number of rows; they count as spread evenly.
+    Sized {
+        /// Rows of the share.
         len: usize,
         /// Rows of the union.
         into: usize,
@@ -28,8 +28,8 @@ impl Map {
     /// Number of rows.
     pub fn len(&self) -> usize {
         match self {
-            Map::Places(places) => places.len(),
-            Map::Counted { len, .. } => *len,
+            Map::Positions(positions) => positions.len(),
+            Map::Sized { len, .. } => *len,
         }
     }
 
@@ -38,40 +38,40 @@ impl Map {
         self.len() == 0
     }
 
-    /// The places; none where there are only numbers.
-    pub fn places(&self) -> &[u32] {
+    /// The positions; empty without data.
+    pub fn positions(&self) -> &[u32] {
         match self {
-            Map::Places(places) => places,
-            Map::Counted { .. } => &[],
+            Map::Positions(positions) => positions,
+            Map::Sized { .. } => &[],
         }
     }
 
-    /// The same, to change them.
-    pub(crate) fn places_mut(&mut self) -> &mut [u32] {
+    /// The positions, mutable; empty without data.
+    pub(crate) fn positions_mut(&mut self) -> &mut [u32] {
         match self {
-            Map::Places(places) => Arc::make_mut(places).as_mut_slice(),
-            Map::Counted { .. } => &mut [],
+            Map::Positions(positions) => Arc::make_mut(positions).as_mut_slice(),
+            Map::Sized { .. } => &mut [],
         }
     }
 
-    /// The place of a row, if there is such a row.
-    pub(crate) fn place(&self, row: usize) -> Option<usize> {
+    /// The position of a row; `None` beyond the last row.
+    pub(crate) fn position(&self, row: usize) -> Option<usize> {
         match self {
-            Map::Places(places) => places.get(row).map(|place| *place as usize),
-            Map::Counted { len, into } => (row < *len).then(|| spread(row, *len, *into)),
+            Map::Positions(positions) => positions.get(row).map(|position| *position as usize),
+            Map::Sized { len, into } => (row < *len).then(|| spread(row, *len, *into)),
         }
     }
 
-    /// The first row, from `row` on, whose place is not below.
-    pub(crate) fn first_from(&self, row: usize, place: usize) -> usize {
+    /// The first row, from `row` on, whose position is at least `position`.
+    pub(crate) fn first_from(&self, row: usize, position: usize) -> usize {
         match self {
-            Map::Places(places) => row + places[row..].partition_point(|p| (*p as usize) < place),
-            Map::Counted { len, into } => spread(place, *into, *len).max(row).min(*len),
+            Map::Positions(positions) => row + positions[row..].partition_point(|p| (*p as usize) < position),
+            Map::Sized { len, into } => spread(position, *into, *len).max(row).min(*len),
         }
     }
 }
 
-/// Where the k-th of `of` lies among `into`.
+/// The position of row k of `of` rows that are spread evenly over `into` positions.
 fn spread(k: usize, of: usize, into: usize) -> usize {
     (k as u128 * into as u128).div_ceil(of.max(1) as u128) as usize
 }
@@ -81,7 +81,7 @@ fn spread(k: usize, of: usize, into: usize) -> usize {
 pub struct Layer {
     /// The ranks of this layer's group, ascending; source and destination numbers index this.
     pub members: Vec<u32>,
-    /// This rank's place in `members`.
+    /// This rank's position in `members`.
     pub me: usize,
     /// Positions in the out-set above at which each member's share begins; one more at the end.
     pub out_split: Vec<usize>,
@@ -120,7 +120,7 @@ impl Stats {
     }
 }
 
-/// Traffic of one layer in one direction, as rows of `width` numbers.
+/// Traffic of one layer in one direction, in rows of `width` numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Volume {
     /// Communication layer, from 1.
@@ -180,7 +180,7 @@ pub struct Plan {
     pub layers: Vec<Layer>,
     /// How many ranks put out each index of this rank's bottom range; made when first needed.
     pub(crate) present: Option<Vec<u32>>,
-    pub(crate) memory: Memory,
+    pub(crate) buffers: Buffers,
     /// Times of the last reduction.
     pub stats: Stats,
 }
@@ -211,18 +211,18 @@ impl Plan {
     }
 }
 
-/// A chunk that came and waits for its turn.
+/// A received chunk that waits for chunks of earlier ranks.
 #[derive(Debug)]
-pub(crate) struct Held {
+pub(crate) struct WaitingChunk {
     pub(crate) chunk: Payload,
     /// First row of the chunk in its message.
     pub(crate) start: usize,
     pub(crate) rows: usize,
 }
 
-/// Reused by every reduction of a plan, so that a steady sequence allocates nothing.
+/// Buffers that all reductions of a plan reuse, so that a steady sequence allocates nothing.
 #[derive(Debug, Default)]
-pub(crate) struct Memory {
+pub(crate) struct Buffers {
     /// Sums going down, one a layer; one row longer than the union: the identity.
     pub(crate) down: Vec<AlignedVec>,
     /// Results coming up, between layers.
@@ -231,9 +231,9 @@ pub(crate) struct Memory {
     pub(crate) staged: AlignedVec,
     pub(crate) sends: Vec<Outgoing>,
     pub(crate) receives: Vec<Incoming>,
-    pub(crate) held: Vec<VecDeque<Held>>,
+    pub(crate) waiting: Vec<VecDeque<WaitingChunk>>,
     /// Rows received from each member.
-    pub(crate) have: Vec<usize>,
+    pub(crate) received: Vec<usize>,
     /// Where the fold blocks cut the maps, by layer.
     pub(crate) cuts: Vec<BlockCuts>,
 }

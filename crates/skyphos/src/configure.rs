@@ -266,7 +266,7 @@ async fn request<T: Element>(
         considered,
         // The call's number: the same on all ranks, whatever failed before.
         id: ep.call_number() as u32,
-        counted: None,
+        sizes: None,
     })
 }
 

@@ -1,4 +1,4 @@
-//! Ranks that pass other arguments are told which one differs, and both values.
+//! Arguments that differ between ranks: the error on every rank names the argument and both values.
 
 mod common;
 
@@ -8,8 +8,8 @@ use skyphos::{
     shape_of,
 };
 
-/// What each rank is told; all the same.
-fn told(make: common::MakeGroup, size: u32, body: impl Fn(&Comm) -> Result<()> + Sync) -> String {
+/// The error text that all ranks raise.
+fn raised_error(make: common::MakeGroup, size: u32, body: impl Fn(&Comm) -> Result<()> + Sync) -> String {
     let all = on_all(make(size), |comm| {
         let told = body(comm).unwrap_err();
         // The group goes on.
@@ -32,19 +32,19 @@ fn the_argument_that_differs_is_named() {
         for size in [2, 3, 5] {
             for _ in 0..20 {
                 let last = |comm: &Comm| comm.rank() == size - 1;
-                let text = told(make, size, |comm| {
+                let text = raised_error(make, size, |comm| {
                     comm.agree_arguments("pagerank", number("damping", u32::from(last(comm))))
                 });
                 assert!(text.contains("damping=0") && text.contains("damping=1"), "{text}");
                 assert!(!text.contains("tol"), "{text}");
-                let text = told(make, size, |comm| {
+                let text = raised_error(make, size, |comm| {
                     let algorithm = if last(comm) { Algorithm::Ring } else { Algorithm::Auto };
                     let options = AllreduceOptions { algorithm, ..AllreduceOptions::default() };
                     let x = common::programs::vector(comm.rank(), 0, 40);
                     comm.allreduce(&x).options(options.clone()).run().map(drop)
                 });
                 assert!(text.contains("algorithm=auto") && text.contains("algorithm=ring"), "{text}");
-                let text = told(make, size, |comm| {
+                let text = raised_error(make, size, |comm| {
                     let shape = if last(comm) { [2, 3] } else { [3, 2] };
                     let what = ArrayMove::Allgather(Schedule::Direct);
                     let out = vec![0.0; 6 * size as usize];
@@ -55,7 +55,7 @@ fn the_argument_that_differs_is_named() {
                         .map(drop)
                 });
                 assert!(text.contains("shape=(2, 3)") && text.contains("shape=(3, 2)"), "{text}");
-                let text = told(make, size, |comm| {
+                let text = raised_error(make, size, |comm| {
                     let expected_nnz = last(comm).then_some(7);
                     let options = ConfigureOptions { expected_nnz, ..ConfigureOptions::with_n(10) };
                     comm.configure(&[1u64], &[1u64]).options(options.clone()).run().map(drop)

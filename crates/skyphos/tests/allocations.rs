@@ -1,4 +1,4 @@
-//! A steady reduction allocates nothing: counted on the threads that call it, on every transport.
+//! A steady reduction allocates nothing, counted on the calling threads, on every transport.
 
 mod common;
 
@@ -14,11 +14,11 @@ thread_local! {
     static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
 }
 
-// SAFETY: passes every call on to the system's allocator.
+// SAFETY: forwards every call to the system's allocator.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATIONS.set(ALLOCATIONS.get() + 1);
-        // SAFETY: the caller's promises are passed on.
+        // SAFETY: the caller's guarantees are those that the system's allocator requires.
         unsafe { System.alloc(layout) }
     }
 
@@ -37,11 +37,11 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// Reductions in a row of which no rank may allocate anything.
+/// Consecutive reductions in which no rank may allocate.
 const STEADY: usize = 400;
 
-/// Tries to see so many. Queues and the pool grow until they hold what the worst interleaving of messages needs, and a rare one
-/// may come late; what allocates as a matter of course does so in each try.
+/// Attempts to see [`STEADY`] such reductions. Queues and the pool grow until they fit the worst interleaving of messages, which may
+/// occur late. Code that allocates regularly does so in each attempt.
 const TRIES: usize = 12;
 
 #[test]
@@ -74,7 +74,7 @@ fn steady_reductions_allocate_nothing() {
             let steady = steady.iter().all(|steady| *steady);
             assert!(
                 steady,
-                "{name}, {degrees:?}, repeats {repeats}: {tries:?} allocations of {STEADY} reductions"
+                "{name}, {degrees:?}, repeats {repeats}: {tries:?} allocations in {STEADY} reductions"
             );
         }
     }

@@ -1,4 +1,4 @@
-//! Allreduce of streams and arrays: every algorithm on every transport against a plain oracle.
+//! Allreduce of sparse vectors and arrays: every algorithm on every transport against a plain oracle.
 
 mod common;
 
@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 
 const TRANSPORTS: [(&str, MakeGroup); 2] = [("local", local), ("tcp", tcp)];
 
-/// Those that take arrays, besides `auto`.
+/// The algorithms that take arrays, besides `auto`.
 fn dense() -> Vec<Algorithm> {
     Algorithm::OURS.into_iter().filter(|a| a.is_dense()).collect()
 }
@@ -27,7 +27,7 @@ struct Case {
     options: AllreduceOptions,
     /// Ascending indices of each rank.
     indices: Vec<Vec<u64>>,
-    /// Ranks that hand in 8-byte indices, and ranks that hand in a dense vector.
+    /// Ranks that pass 8-byte indices, and ranks that pass a dense vector.
     wide: Vec<bool>,
     dense: Vec<bool>,
 }
@@ -83,7 +83,7 @@ fn cases() -> impl Strategy<Value = Case> {
                     DenseThreshold::Entries(_) if !small => DenseThreshold::Auto,
                     threshold => threshold,
                 };
-                // A dense vector without a bitmap is one with all rows.
+                // A dense vector without a bitmap has all rows as entries.
                 let dense = dense.into_iter().map(|d| d && small).collect();
                 let options = AllreduceOptions {
                     algorithm,
@@ -187,8 +187,8 @@ fn check<T: Element>(case: &Case, make: MakeGroup) {
         let (indices, values) = result.entries();
         let dsar = case.options.algorithm == Algorithm::SplitAllgatherDense;
         if let Form::Dense { values, present: None } = &result.form {
-            assert!(dsar, "only DSAR forgets which rows are entries");
-            // Absent is identity.
+            assert!(dsar, "only DSAR loses which rows are entries");
+            // An absent entry counts as the identity.
             let identity = vec![case.op.identity::<T>().unwrap(); case.width];
             for (k, row) in values.chunks(case.width).enumerate() {
                 assert_eq!(
@@ -209,12 +209,12 @@ proptest! {
     #![proptest_config(common::random(300))]
 
     #[test]
-    fn sparse_vectors_as_the_oracle(case in cases(), transport in 0..TRANSPORTS.len()) {
+    fn sparse_vectors_match_the_oracle(case in cases(), transport in 0..TRANSPORTS.len()) {
         with_element!(case.dtype, T => check::<T>(&case, TRANSPORTS[transport].1));
     }
 
     #[test]
-    fn dense_arrays_as_the_oracle(
+    fn dense_arrays_match_the_oracle(
         size in 1u32..=13, len in prop_oneof![0usize..50, 10_000usize..60_000], algorithm in prop::sample::select(dense()), op in 0usize..8,
         dtype in 0usize..DType::ALL.len(), transport in 0..TRANSPORTS.len(),
     ) {
@@ -249,7 +249,7 @@ proptest! {
 }
 
 #[test]
-fn many_segments_at_every_size_and_algorithm() {
+fn vectors_of_many_segments_at_every_size_and_algorithm() {
     for (_, make) in TRANSPORTS {
         for size in [2u32, 3, 8, 13] {
             let all: Vec<Comm> = make(size);
@@ -287,7 +287,7 @@ fn many_segments_at_every_size_and_algorithm() {
 }
 
 #[test]
-fn arrays_of_nothing() {
+fn empty_arrays() {
     for (_, make) in TRANSPORTS {
         on_all(make(3), |comm| {
             for algorithm in dense() {
@@ -298,7 +298,7 @@ fn arrays_of_nothing() {
     }
 }
 
-/// A mean that is too small for its type is 0, and still an entry.
+/// A mean that underflows its type is 0, and still an entry.
 #[test]
 fn a_mean_that_underflows() {
     for (_, make) in TRANSPORTS {
@@ -321,7 +321,7 @@ fn a_mean_that_underflows() {
     }
 }
 
-/// Each rank's range takes many chunks, and more than may be on the way unread.
+/// Arrays whose ranges take many chunks, and more bytes than the window.
 #[test]
 fn dense_arrays_larger_than_a_window() {
     let len = 3 * 2_500_000 + 1;
@@ -348,7 +348,7 @@ fn on_all_again(comms: &[Comm], body: impl Fn(&Comm) + Sync) {
 }
 
 #[test]
-fn disagreement_and_bad_input_are_told_to_all() {
+fn mismatches_and_bad_input_raise_on_all_ranks() {
     let indices = [5u64, 3];
     let got = on_all(local(3), |comm| {
         let list: &[u64] = if comm.rank() == 1 { &indices } else { &indices[..1] };

@@ -1,4 +1,4 @@
-//! Collectives of arrays, but for allreduce, against a plain oracle.
+//! Collectives of arrays other than allreduce, against a plain oracle.
 
 mod common;
 
@@ -8,7 +8,7 @@ use skyphos::{ArrayMove, Comm, DType, Element, ReduceOp, Schedule, with_element}
 
 const TRANSPORTS: [(&str, MakeGroup); 2] = [("local", local), ("tcp", tcp)];
 
-/// Number k of a rank's array: small, so that sums are exact in any type.
+/// Number k of a rank's array: small, so that sums are exact in every type.
 fn number<T: Element>(rank: u32, k: usize) -> T {
     (0..1 + (rank as usize + k) % 3).fold(T::ZERO, |v, _| v.add(T::ONE))
 }
@@ -63,7 +63,7 @@ proptest! {
     #![proptest_config(common::random(150))]
 
     #[test]
-    fn as_the_oracle(
+    fn results_match_the_oracle(
         size in 1u32..=13, len in prop_oneof![3 => 0usize..40, 2 => 4_000usize..20_000], root in any::<u32>(),
         schedule in prop::sample::select(Schedule::ALL.to_vec()), op in 0..ReduceOp::NAMED.len(),
         dtype in 0..DType::ALL.len(), transport in 0..TRANSPORTS.len(),
@@ -77,7 +77,7 @@ proptest! {
     }
 }
 
-/// Ranges of several chunks, and messages larger than may be on the way unread.
+/// Ranges of several chunks, and messages larger than the window.
 #[test]
 fn large_arrays() {
     for (_, make) in TRANSPORTS {
@@ -91,7 +91,7 @@ fn large_arrays() {
 }
 
 #[test]
-fn what_does_not_fit_is_told_to_all() {
+fn mismatches_raise_on_all_ranks() {
     let got = on_all(tcp(3), |comm| {
         let mut out = [0u8; 12];
         let root = comm.move_arrays(ArrayMove::Gather { root: 5 }, &[1; 4], &mut []).run().unwrap_err();
@@ -122,7 +122,7 @@ fn what_does_not_fit_is_told_to_all() {
 }
 
 #[test]
-fn blocks_of_other_lengths_for_each_pair() {
+fn alltoall_with_a_length_for_each_pair() {
     let len = |from: u32, to: u32| (from * 5 + to * 3) as usize % 7 * if from == 1 { 100_001 } else { 1 };
     let block = move |from: u32, to: u32| array::<u8>(from * 7 + to, len(from, to));
     for (_, make) in TRANSPORTS {
@@ -147,7 +147,7 @@ fn blocks_of_other_lengths_for_each_pair() {
     assert!(errors.iter().all(|error| error.contains("rank 1 sends rank 0 2 bytes")), "{errors:?}");
 }
 
-/// A group made without a word between its ranks, whose messages are taken in another order than they were sent in.
+/// A group that is made without messages between its ranks, whose messages are received in another order than they were sent.
 #[test]
 fn messages_between_two_ranks() {
     for (_, make) in TRANSPORTS {

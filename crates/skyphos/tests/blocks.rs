@@ -1,4 +1,4 @@
-//! Exchanges of blocks on every transport: taken as they come, and bounded by who takes them.
+//! Exchange of blocks on every transport: order of delivery, and bounds on blocks in memory.
 
 mod common;
 
@@ -8,10 +8,10 @@ use skyphos::{BlockLimits, Comm, Error, Result, Traffic};
 
 const TRANSPORTS: [(&str, MakeGroup); 3] = [("local", local), ("near", near), ("tcp", tcp)];
 
-/// Blocks and whose they are.
+/// Blocks with their senders.
 type Came = Vec<(u32, Vec<u8>)>;
 
-/// What came, in order, and what the call says.
+/// The blocks received, in order, and the call's traffic.
 fn exchange(comm: &Comm, blocks: Vec<Vec<u8>>, limits: BlockLimits) -> Result<(Came, Traffic)> {
     let mut exchange = comm.exchange_blocks(blocks, limits)?.start();
     let mut came = Vec::new();
@@ -29,7 +29,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(25))]
 
     #[test]
-    fn blocks_come_in_turn(
+    fn blocks_are_delivered_in_order_of_distance(
         size in 1u32..9,
         lens in prop::collection::vec(prop_oneof![Just(0usize), 1usize..100, 1000usize..400_000], 81),
         push_bytes in prop_oneof![Just(0usize), 0usize..5000, Just(1 << 20)],
@@ -57,9 +57,9 @@ proptest! {
     }
 }
 
-/// Nobody takes anything until all are there: two blocks come, and no more are asked for.
+/// A receiver that takes no block until all are there: two blocks arrive, and no more are requested.
 #[test]
-fn who_takes_nothing_is_sent_no_more_than_it_asked_for() {
+fn a_receiver_that_takes_nothing_is_sent_only_the_requested_blocks() {
     let limits = BlockLimits { push_bytes: 0, fetches: 2 };
     for (name, make) in TRANSPORTS {
         on_all(make(6), |comm| {
@@ -81,15 +81,15 @@ fn who_takes_nothing_is_sent_no_more_than_it_asked_for() {
 }
 
 #[test]
-fn errors_are_those_of_all() {
+fn errors_raise_on_all_ranks() {
     let limits = BlockLimits { push_bytes: 10, fetches: 1 };
     for (_, make) in TRANSPORTS {
         on_all(make(3), |comm| {
-            // Too few blocks on one rank: who waits for blocks of the others hears that none will come.
+            // Too few blocks on one rank: ranks that wait for blocks of others learn that none will come.
             let count = if comm.rank() == 1 { 2 } else { 3 };
             let said = exchange(comm, vec![vec![1; 5000]; count], limits).unwrap_err().to_string();
             assert!(said.contains("2 blocks for 3 ranks"), "{said}");
-            // Limits that differ.
+            // Limits that differ between ranks.
             let limits = BlockLimits { fetches: 1 + comm.rank() as usize, ..limits };
             let done = exchange(comm, vec![vec![1; 5000]; 3], limits).map(|_| ());
             assert!(matches!(done, Err(Error::Mismatch { .. })), "{done:?}");

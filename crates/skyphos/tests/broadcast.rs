@@ -1,4 +1,4 @@
-//! Broadcast on every route and transport, with and without data that can be had.
+//! Broadcast on every route and transport, with data and with lengths only.
 
 mod common;
 
@@ -6,10 +6,10 @@ use common::{MakeGroup, local, near, on_all, tcp};
 use proptest::prelude::*;
 use skyphos::{BroadcastOptions, Comm, Error, HostCopy, Memory, Part, Result, Room, Route, Topology};
 
-/// Of the third, ranks share no memory.
+/// On the third transport ranks share no memory.
 const TRANSPORTS: [(&str, MakeGroup); 3] = [("local", local), ("near", near), ("tcp", tcp)];
 
-/// Memory for so many bytes at most.
+/// A room that refuses messages beyond a number of bytes.
 struct Little(usize);
 
 impl Room for Little {
@@ -36,7 +36,7 @@ fn message(lengths: &[usize], salt: usize) -> Vec<Vec<u8>> {
     lengths.iter().enumerate().map(|(part, len)| (0..*len).map(|k| byte(k + 7 * part)).collect()).collect()
 }
 
-/// What each rank has in the end.
+/// The parts that each rank has at the end.
 fn bring(comm: &Comm, root: u32, message: &[Vec<u8>], options: BroadcastOptions) -> Result<Vec<Vec<u8>>> {
     let here = (comm.rank() == root).then(|| message.iter().collect());
     let done = comm.broadcast::<&Vec<u8>, _>(root, here, Memory::default()).options(options).run()?;
@@ -52,7 +52,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(40))]
 
     #[test]
-    fn all_have_the_parts(
+    fn every_rank_gets_the_parts(
         size in 1u32..14,
         root in any::<prop::sample::Index>(),
         lengths in prop::collection::vec(prop_oneof![Just(0usize), 1usize..200, 20_000usize..300_000], 0..6),
@@ -78,9 +78,9 @@ proptest! {
     }
 }
 
-/// Messages of more than a window, so that credits count; also several at once, under way.
+/// Messages larger than the window, so that credits count, several of them in flight at once.
 #[test]
-fn long_messages_at_once() {
+fn concurrent_long_messages() {
     let first = message(&[20 << 20, 0, 5], 1);
     let second = message(&[9 << 20], 2);
     for (_, make) in TRANSPORTS {
@@ -102,7 +102,7 @@ fn long_messages_at_once() {
     }
 }
 
-/// What each rank sends on each route: in a chain and a scatter with a ring nobody sends much more than the message twice.
+/// Bytes that each rank sends by route: with `Chain` and `ScatterAllgather` no rank sends much more than the message twice.
 #[test]
 fn bytes_by_route() {
     let (size, message) = (8u32, message(&[4 << 20], 3));
@@ -123,7 +123,7 @@ fn bytes_by_route() {
 }
 
 #[test]
-fn errors_are_those_of_all() {
+fn errors_raise_on_all_ranks() {
     for (_, make) in TRANSPORTS {
         let large = message(&[100_000], 4);
         let said = on_all(make(4), |comm| {
@@ -131,7 +131,7 @@ fn errors_are_those_of_all() {
                 comm.broadcast(root, parts, Memory::default()).run().map(drop)
             };
             let all: Vec<String> = [
-                // A rank without room.
+                // A rank that refuses the message.
                 {
                     let parts = (comm.rank() == 0).then(|| large.iter().collect::<Vec<_>>());
                     let room = Little(if comm.rank() == 2 { 10 } else { usize::MAX });
@@ -161,9 +161,9 @@ fn errors_are_those_of_all() {
     }
 }
 
-/// What a rank writes into its copy is its own, also after others have it and the memory is used again.
+/// Writes of a rank to its copy do not show in other ranks' copies, even when the memory is used again.
 #[test]
-fn copies_of_a_host_are_apart() {
+fn copies_on_one_host_are_independent() {
     let size = 4;
     on_all(near(size), |comm| {
         let mut kept = Vec::new();
@@ -177,7 +177,7 @@ fn copies_of_a_host_are_apart() {
                 let parts = done.room.into_parts();
                 for part in &parts {
                     let Part::Shared(copy, range) = part else { panic!("a copy of its own") };
-                    // SAFETY: this rank's own page, of which nobody has a reference.
+                    // SAFETY: this rank's own page, to which no other reference exists.
                     unsafe { *copy.at(range.clone()) = 100 + comm.rank() as u8 };
                 }
                 kept.push((message, parts));
@@ -188,7 +188,7 @@ fn copies_of_a_host_are_apart() {
                     assert_eq!((got.as_ref()[0], &got.as_ref()[1..]), (100 + comm.rank() as u8, &want[1..]));
                 }
             }
-            // Some are given up, and their memory may be used again.
+            // Some copies are dropped, so that their memory may be used again.
             if call % 3 == 2 {
                 kept.remove(0);
             }

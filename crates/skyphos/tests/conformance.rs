@@ -1,4 +1,4 @@
-//! One suite over all transports: every result against a plain oracle.
+//! One suite for all transports: every result against a plain oracle.
 
 mod common;
 
@@ -14,7 +14,7 @@ proptest! {
     #![proptest_config(common::random(150))]
 
     #[test]
-    fn configure_and_reduce_as_the_oracle(case in cases(), transport in 0..TRANSPORTS.len()) {
+    fn configure_and_reduce_match_the_oracle(case in cases(), transport in 0..TRANSPORTS.len()) {
         check(&case, TRANSPORTS[transport].1);
     }
 }
@@ -35,7 +35,7 @@ fn case(degrees: &[u32], contribute: Vec<Vec<u64>>, want: Vec<Vec<u64>>) -> Case
     }
 }
 
-/// What each rank contributes and wants.
+/// The sets that each rank contributes and wants.
 type Sets = (Vec<Vec<u64>>, Vec<Vec<u64>>);
 
 #[test]
@@ -46,7 +46,7 @@ fn in_and_out_sets_of_every_relation_at_every_factorisation() {
         let part = |r: u64, step: u64| {
             all.iter().copied().skip(r as usize).step_by(step as usize).collect::<Vec<_>>()
         };
-        // in ≠ out; in ⊂ out; in ∩ out = ∅ on each rank (it wants what its successor puts out).
+        // in ≠ out; in ⊂ out; in ∩ out = ∅ on each rank, which wants the indices that its successor contributes.
         let different: Sets = (
             ranks.clone().map(|r| part(r, 3)).chain([]).collect(),
             ranks.clone().map(|r| part(r % 3, 5)).collect(),
@@ -72,7 +72,7 @@ fn in_and_out_sets_of_every_relation_at_every_factorisation() {
 
 #[test]
 fn large_messages_in_chunks_with_merge_threads() {
-    // 300,000 indices a rank: several chunks a message, several fold blocks a chunk.
+    // 300,000 indices per rank: several chunks per message, several fold blocks per chunk.
     let settings = skyphos::Settings { threads: 2, ..Default::default() };
     let comms = Comm::local(4, &settings).unwrap().into_vec();
     let bits = |order: Order, comms: Vec<Comm>| {
@@ -120,7 +120,7 @@ fn steady_reductions_repeat_their_bits() {
 }
 
 #[test]
-fn n_and_degrees_are_agreed_when_left_open() {
+fn n_and_degrees_are_agreed_when_not_given() {
     for (_, make) in TRANSPORTS {
         let got = on_all(make(8), |comm| {
             let mine: Vec<u64> = (0..2000).map(|k| k * (1 + u64::from(comm.rank()))).collect();
@@ -135,7 +135,7 @@ fn n_and_degrees_are_agreed_when_left_open() {
     }
 }
 
-/// A rank that has heard of an error may be gone before the others hear of it.
+/// A rank that has raised an error may have left before the others learn of it.
 #[test]
 fn the_error_of_a_last_call_is_raised_on_all() {
     for (name, make, rounds) in [("local", local as MakeGroup, 300), ("tcp", tcp, 30)] {
@@ -166,7 +166,7 @@ fn an_error_on_one_rank_is_raised_on_all_and_the_group_goes_on() {
             let bad = if comm.rank() == 3 { 100 } else { 5u64 };
             let error = text(comm.configure(&[bad], &[5u64]).options(options.clone()).run());
             assert!(error.contains("contribute[0] = 100"), "{name}: {error}");
-            // Degrees that do not fit.
+            // Degrees whose product is not the group's size.
             let wrong = ConfigureOptions { degrees: Some(vec![2, 2]), ..options.clone() };
             let error = text(comm.configure(&[5u64], &[5u64]).options(wrong.clone()).run());
             assert!(error.contains("2x2") && error.contains("size 5"), "{name}: {error}");
@@ -197,7 +197,7 @@ fn an_error_on_one_rank_is_raised_on_all_and_the_group_goes_on() {
 }
 
 #[test]
-fn split_groups_work_side_by_side() {
+fn split_groups_work_concurrently() {
     for (_, make) in TRANSPORTS {
         on_all(make(7), |comm| {
             let color = (comm.rank() != 6).then_some(u64::from(comm.rank() % 2));
@@ -218,7 +218,7 @@ fn split_groups_work_side_by_side() {
 }
 
 #[test]
-fn a_closed_comm_says_so() {
+fn calls_on_a_closed_comm_are_refused() {
     let comm = local(1).remove(0);
     comm.close().unwrap();
     assert!(comm.barrier().run().unwrap_err().to_string().contains("closed"));

@@ -1,5 +1,5 @@
-//! A rank that enters a call which a peer has left with an error raises, however late it comes; and afterwards all ranks agree
-//! which call is next.
+//! Late entry: a rank that enters a call after a peer has left it with an error raises an error, too. Afterwards all ranks agree on
+//! the number of the next call.
 
 mod common;
 
@@ -11,7 +11,7 @@ use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
 thread_local! {
-    /// When the user interrupts the rank of this thread.
+    /// Set when the user interrupts the rank of this thread.
     static INTERRUPT_AT: Cell<Option<Instant>> = const { Cell::new(None) };
 }
 
@@ -35,7 +35,7 @@ fn settings_here() -> Settings {
     Settings { interrupted: Some(interrupted), ..settings() }
 }
 
-/// Rank 0 waits in the call and is interrupted; the last rank enters once it has left. Then all make the call again.
+/// Rank 0 waits in a call and is interrupted. The last rank enters once rank 0 has left. Then all ranks repeat the call.
 fn interrupt_then_repeat(comm: &Comm, program: &Program, left: &Barrier) -> Vec<u64> {
     let late = comm.rank() == comm.size() - 1;
     if late {
@@ -84,9 +84,9 @@ fn sum_under_way(comm: &Comm) -> Result<Vec<u64>> {
     Ok(call.start().wait()?.sum.entries().0)
 }
 
-/// The same for calls that go on by themselves: rank 0 is interrupted while it waits for one.
+/// The same for non-blocking calls: rank 0 is interrupted while it waits for one.
 #[test]
-fn calls_under_way() {
+fn non_blocking_calls() {
     for (transport, connect) in TRANSPORTS {
         let left = Barrier::new(2);
         let sums = on_each(connect(3), |_, transport| {
@@ -97,10 +97,10 @@ fn calls_under_way() {
     }
 }
 
-/// A rank finds an error before it enters, and the others come later.
+/// A rank fails before it enters a call that the others enter later.
 #[test]
 fn an_error_before_entry() {
-    // The failed call stands for one call: not for a program that has begun several when the first fails.
+    // The failed call counts as one call. This does not hold for a program that has begun several when the first fails.
     let single = ALL.iter().filter(|(program, _)| ![UNDER_WAY, "messages"].contains(program));
     for (name, connect) in TRANSPORTS {
         for program in single.clone() {

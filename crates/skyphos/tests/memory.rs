@@ -1,4 +1,4 @@
-//! Calls that rely on what earlier ones learned: right whatever the data becomes, and the same on all ranks.
+//! Calls that rely on the tuning cache: right for any change of the data, and the same on all ranks.
 
 mod common;
 
@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 const TRANSPORTS: [(&str, MakeGroup); 2] = [("local", local), ("tcp", tcp)];
 const N: u64 = 30_000;
 
-/// A rank's entries in a call: `count` of them from `from` on, `step` apart and a little more for each rank.
+/// A rank's entries in a call: `count` entries from index `from` on, `step` apart, shifted a little for each rank.
 #[derive(Clone, Copy, Debug)]
 struct Data {
     count: u64,
@@ -35,7 +35,7 @@ fn sum(data: Data, size: u32) -> BTreeMap<u64, f64> {
     all
 }
 
-/// One blocking call; bytes that it sent.
+/// Makes one blocking call. Returns the bytes that it sent.
 fn allreduce(comm: &Comm, data: Data, algorithm: Algorithm, want: &BTreeMap<u64, f64>) -> u64 {
     let options = AllreduceOptions { algorithm, ..AllreduceOptions::default() };
     let mine = vector(data, comm.rank());
@@ -60,7 +60,7 @@ proptest! {
     #![proptest_config(common::random(40))]
 
     #[test]
-    fn data_that_changes(
+    fn changing_data(
         size in 1u32..=9, transport in 0..TRANSPORTS.len(), all in prop::collection::vec((data(), 1usize..8), 1..6),
         algorithm in prop::sample::select(vec![
             Algorithm::Auto, Algorithm::Auto, Algorithm::Butterfly, Algorithm::SplitAllgather, Algorithm::Ring,
@@ -73,13 +73,13 @@ proptest! {
                 for _ in 0..*times {
                     allreduce(comm, *data, algorithm, want);
                 }
-                // A call under way relies on it too, and keeps nothing.
+                // A non-blocking call relies on the cache too, and stores nothing.
                 let options = AllreduceOptions { algorithm, ..AllreduceOptions::default() };
                 let mine = vector(*data, comm.rank());
                 let work = comm.allreduce(mine).options(options).start().unwrap();
                 allreduce(comm, *data, algorithm, want);
                 let got = work.wait().unwrap().sum;
-                // Only DSAR forgets which rows are entries.
+                // Only DSAR loses which rows are entries.
                 let forgets = algorithm == Algorithm::SplitAllgatherDense && got.is_dense();
                 assert_eq!(got.nnz(), if forgets { N as usize } else { want.len() }, "{algorithm:?}");
             }
@@ -88,14 +88,14 @@ proptest! {
 }
 
 #[test]
-fn no_sample_is_taken_again() {
-    // So few that nothing else is tried.
+fn a_second_call_takes_no_sample() {
+    // So few entries that no other algorithm is tried.
     let data = Data { count: 500, from: 5, step: 7 };
     let want = sum(data, 4);
     for (_, make) in TRANSPORTS {
         on_all(make(4), |comm| {
             let sent: Vec<u64> = (0..7).map(|_| allreduce(comm, data, Algorithm::Auto, &want)).collect();
-            // What the planner says that asking all ranks takes: two rounds, numbers of each rank held so far.
+            // The planner's estimate of a survey: two rounds, and this rank's share of the numbers.
             let sample = agreement(4, &Profile::one_host(4, 2.0)).sent as u64;
             let [first, others @ .., again, last] = &sent[..] else { panic!("seven calls") };
             assert!(others.iter().chain([last]).all(|bytes| bytes + sample == *first), "{sent:?}");
@@ -105,7 +105,7 @@ fn no_sample_is_taken_again() {
 }
 
 #[test]
-fn what_should_take_about_as_long_is_tried_and_one_is_settled_on() {
+fn algorithms_of_similar_prediction_are_tried_until_one_is_chosen() {
     let data = Data { count: 2_500, from: 5, step: 7 };
     let want = sum(data, 4);
     for (_, make) in TRANSPORTS {
@@ -123,12 +123,14 @@ fn what_should_take_about_as_long_is_tried_and_one_is_settled_on() {
                 if !ways.contains(&way) {
                     ways.push(way);
                 }
-                // Some are left out before the others.
+                // Slow algorithms are dropped before the others.
                 let out = how.choice.as_ref().unwrap().tried.len();
                 out > 0 && out + 1 == ways.len()
             });
-            let settled = settled.expect("settled after at most 4 ways, three times each in three rounds");
-            // No sample is taken again so soon, however long these take.
+            let settled = settled.expect(
+                "an algorithm is chosen after at most 4 candidates, three calls each in three rounds",
+            );
+            // No new sample so soon, however long these calls take.
             let next: Vec<_> = (0..4).map(|_| call().algorithm).collect();
             assert!(
                 next.iter().all(|algorithm| *algorithm == settled.algorithm),
@@ -136,12 +138,12 @@ fn what_should_take_about_as_long_is_tried_and_one_is_settled_on() {
             );
             (ways, settled.algorithm, settled.choice.unwrap().tried.clone())
         });
-        assert!(done.windows(2).all(|two| two[0] == two[1]), "ranks tried other things: {done:?}");
+        assert!(done.windows(2).all(|two| two[0] == two[1]), "ranks tried different algorithms: {done:?}");
     }
 }
 
 #[test]
-fn a_hint_saves_the_first_sample_and_a_wrong_one_is_not_believed_again() {
+fn a_hint_saves_the_first_sample_and_a_wrong_hint_is_dropped() {
     let data = Data { count: 500, from: 5, step: 7 };
     let want = sum(data, 4);
     on_all(tcp(4), |comm| {
@@ -152,7 +154,7 @@ fn a_hint_saves_the_first_sample_and_a_wrong_one_is_not_believed_again() {
             assert_eq!(done.sum.entries().0.len(), want.len());
             done.explanation.traffic.sent_bytes
         };
-        // Ranks that may start from other numbers ask all the same.
+        // Ranks that may start from different numbers take a sample all the same.
         let (asked, known) = (call(Some(want.len() as u64)), call(None));
         assert_eq!(asked, known);
         comm.agree_profile(None, true).unwrap();
@@ -160,7 +162,7 @@ fn a_hint_saves_the_first_sample_and_a_wrong_one_is_not_believed_again() {
         assert!(right < asked, "{right} bytes with a hint, {asked} without");
         assert_eq!(call(Some(want.len() as u64 + 1)), right);
         let misled = call(Some(N));
-        assert!(misled > asked, "{misled} bytes, where nearly every index should be some rank's");
+        assert!(misled > asked, "{misled} bytes, although nearly every index should be on some rank");
         assert_eq!([call(Some(N)), call(Some(N))], [asked, right], "after a wrong one");
         let (x, expected_nnz) = (vector(data, comm.rank()), Some(N + 1));
         let options = AllreduceOptions { expected_nnz, ..AllreduceOptions::default() };
@@ -170,7 +172,7 @@ fn a_hint_saves_the_first_sample_and_a_wrong_one_is_not_believed_again() {
 }
 
 #[test]
-fn nothing_is_tried_where_calls_are_not_learned_from() {
+fn no_algorithm_is_tried_without_learning() {
     let data = Data { count: 2_500, from: 5, step: 7 };
     on_all(tcp(4), |comm| {
         comm.agree_profile(None, comm.rank() != 0).unwrap();
@@ -188,12 +190,12 @@ fn nothing_is_tried_where_calls_are_not_learned_from() {
 }
 
 #[test]
-fn ranks_that_know_different_things_find_out_and_forget() {
+fn ranks_with_different_caches_notice_and_clear_them() {
     let data = Data { count: 500, from: 0, step: 5 };
     let want = sum(data, 3);
     on_all(tcp(3), |comm| {
         allreduce(comm, data, Algorithm::Auto, &want);
-        // One rank's call keeps nothing, as if it had been interrupted at the very end.
+        // One rank's call stores nothing, as if it had been interrupted at its very end.
         let (options, mine) = (AllreduceOptions::default(), vector(data, comm.rank()));
         match comm.rank() {
             1 => drop(comm.allreduce(mine).options(options).prepare().unwrap().run().unwrap()),
@@ -238,7 +240,7 @@ fn ranks_with_few_and_with_many_entries_agree() {
     });
 }
 
-/// After any mismatch all ranks have forgotten, whatever they had called.
+/// After any mismatch all ranks clear their caches, whichever calls they made.
 #[test]
 fn the_group_is_usable_after_a_mismatch() {
     let data = Data { count: 500, from: 5, step: 7 };
@@ -262,9 +264,9 @@ fn the_group_is_usable_after_a_mismatch() {
     }
 }
 
-/// A hint that is wrong costs time, and not the memory of as many rows.
+/// A wrong hint costs time, but not memory for as many rows as it says.
 #[test]
-fn a_hint_of_very_many_entries_makes_no_array() {
+fn a_hint_of_very_many_entries_allocates_no_array() {
     on_all(local(2), |comm| {
         let n = 1 << 40;
         let x = SparseVec::new(n, 1, IndexList::Wide(vec![u64::from(comm.rank())]), vec![1f32]).unwrap();

@@ -1,4 +1,4 @@
-//! Point-to-point: what a receive gets, in which order, and what becomes of it when a rank fails.
+//! Point-to-point messages: matching, order, and failures of ranks.
 
 mod common;
 
@@ -8,7 +8,7 @@ use skyphos::{Comm, Error, ReceiveInto, ReceivedMessage, Status};
 
 const TRANSPORTS: [(&str, MakeGroup); 4] = [("local", local), ("tcp", tcp), ("near", near), ("tls", tls)];
 
-/// Runs something on all ranks of a group of each transport.
+/// Runs a body on all ranks of a group, on each transport.
 fn everywhere(size: u32, body: impl Fn(&Comm) + Sync) {
     for (name, make) in TRANSPORTS {
         println!("over {name}");
@@ -27,7 +27,7 @@ fn receive(comm: &Comm, source: Option<u32>, tag: Option<u32>) -> Result<Got, Er
 }
 
 #[test]
-fn parts_come_as_they_were_sent() {
+fn parts_arrive_as_they_were_sent() {
     let sizes: [&[usize]; 6] = [&[], &[0], &[1], &[3, 0, 5], &[20, 300_000], &[10, 20_000_000, 7]];
     let part = |k: usize, len: usize| (0..len).map(|b| (b * 7 + k) as u8).collect::<Vec<u8>>();
     let parts_of = |lens: &[usize]| lens.iter().enumerate().map(|(k, len)| part(k, *len)).collect::<Vec<_>>();
@@ -47,7 +47,7 @@ fn parts_come_as_they_were_sent() {
 }
 
 #[test]
-fn the_second_part_goes_where_it_is_told_if_the_first_is_what_is_told() {
+fn a_message_is_received_into_given_memory_if_its_first_part_is_as_given() {
     everywhere(2, |comm| {
         let into = |first: &[u8], len: usize| ReceiveInto { first: first.to_vec(), memory: vec![0; len] };
         if comm.rank() == 0 {
@@ -72,7 +72,7 @@ fn a_rank_may_send_to_itself() {
     send(&comm, 0, 3, b"mine").unwrap();
     assert_eq!(comm.probe_now(None, None).unwrap().unwrap().tag, 3);
     assert_eq!(receive(&comm, Some(0), None).unwrap().parts, [b"mine"]);
-    // One that is larger than the window, both ways at once.
+    // A message larger than the window, in both directions at once.
     let big = vec![9; 20 << 20];
     let sending = comm.send(0, 0, vec![big.clone()]).unwrap().start();
     assert!(receive(&comm, None, None).unwrap().parts == [big]);
@@ -84,7 +84,7 @@ fn a_rank_may_send_to_itself() {
 }
 
 #[test]
-fn probes_see_and_take_nothing() {
+fn probes_do_not_receive() {
     everywhere(2, |comm| {
         if comm.rank() == 1 {
             let seen = comm.probe(None, Some(8)).unwrap().run().unwrap();
@@ -92,7 +92,11 @@ fn probes_see_and_take_nothing() {
             assert_eq!(comm.probe_now(Some(0), None).unwrap().unwrap().tag, 7, "the first one");
             assert_eq!(comm.probe_now(Some(1), None).unwrap(), None);
             assert_eq!(receive(comm, Some(0), Some(8)).unwrap().parts, [b"two"]);
-            assert_eq!(comm.probe_now(None, Some(8)).unwrap(), None, "whether or not rank 0 has left");
+            assert_eq!(
+                comm.probe_now(None, Some(8)).unwrap(),
+                None,
+                "no such message, even after rank 0 has left"
+            );
             assert_eq!(receive(comm, None, None).unwrap().parts, [b"one"]);
             return;
         }
@@ -102,7 +106,7 @@ fn probes_see_and_take_nothing() {
 }
 
 #[test]
-fn bad_arguments_are_refused_here() {
+fn bad_arguments_are_refused_without_a_message() {
     let comm = Comm::local(1, &settings()).unwrap().into_vec().remove(0);
     let texts = [
         send(&comm, 1, 0, b"").unwrap_err().to_string(),
@@ -120,7 +124,7 @@ fn bad_arguments_are_refused_here() {
 }
 
 #[test]
-fn what_nobody_sends_or_takes_ends_with_the_time_out_that_names_who_did_not_come() {
+fn time_outs_of_unmatched_messages_name_the_missing_ranks() {
     let settings = skyphos::Settings { timeout: std::time::Duration::from_millis(300), ..settings() };
     let all_gave_up = std::sync::Barrier::new(3);
     let texts = Comm::local(3, &settings).unwrap().map_ranks(|comm| {
@@ -143,7 +147,7 @@ fn what_nobody_sends_or_takes_ends_with_the_time_out_that_names_who_did_not_come
 }
 
 #[test]
-fn a_receive_that_gave_up_leaves_its_message_to_the_next() {
+fn a_timed_out_receive_leaves_its_message_to_the_next() {
     let settings = skyphos::Settings { timeout: std::time::Duration::from_millis(1000), ..settings() };
     Comm::local(2, &settings).unwrap().map_ranks(|comm| {
         if comm.rank() == 0 {
@@ -163,11 +167,11 @@ fn a_receive_that_gave_up_leaves_its_message_to_the_next() {
 }
 
 #[test]
-fn who_closes_is_lost_once_what_it_had_sent_is_taken() {
+fn a_rank_that_closes_is_lost_after_its_messages_are_received() {
     everywhere(3, |comm| match comm.rank() {
         0 => send(comm, 1, 1, b"last").unwrap(),
         1 => {
-            // Only when all others have left can nothing come from any.
+            // A receive from any rank fails only when all other ranks have left.
             assert_eq!(receive(comm, Some(0), None).unwrap().parts, [b"last"]);
             let error = receive(comm, Some(0), None).map(|_| ()).unwrap_err();
             assert!(matches!(&error, Error::PeerLost { rank: 0, .. }), "{error}");
@@ -187,7 +191,7 @@ fn who_closes_is_lost_once_what_it_had_sent_is_taken() {
 }
 
 #[test]
-fn messages_and_collectives_do_not_touch_each_other() {
+fn messages_and_collectives_do_not_interfere() {
     everywhere(3, |comm| {
         let (me, size) = (comm.rank(), comm.size());
         let sub = comm.split(Some(0), -i64::from(me)).unwrap().unwrap();
@@ -203,7 +207,7 @@ fn messages_and_collectives_do_not_touch_each_other() {
     });
 }
 
-/// What rank 0 does in a program of messages: sends to it are made by the others in order.
+/// Steps of rank 0 in a program of messages; the other ranks send in order.
 #[derive(Clone, Debug)]
 struct Take {
     source: Option<u32>,
@@ -213,9 +217,9 @@ struct Take {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 60, ..ProptestConfig::default() })]
 
-    /// Each receive gets the first message of each sender that fits, whatever the receives are that came before.
+    /// Each receive gets the first matching message of each sender, whichever receives were posted before.
     #[test]
-    fn receives_get_the_first_that_fits(
+    fn receives_get_the_first_matching_message(
         sent in proptest::collection::vec((1u32..4, 0u32..3, 0usize..4), 1..40),
         order in proptest::collection::vec(any::<proptest::sample::Index>(), 40),
         wild in proptest::collection::vec((any::<bool>(), any::<bool>()), 40),
@@ -223,14 +227,14 @@ proptest! {
         transport in 0..TRANSPORTS.len(),
     ) {
         let lens = [0usize, 10, 3000, 300_000];
-        // Each message is asked for once, by what fits it; with wildcards another may come in its place.
+        // Each message has one receive that matches it; a wildcard may receive another instead.
         let mut left: Vec<usize> = (0..sent.len()).collect();
         let mut takes = Vec::new();
         for (pick, (any_source, any_tag)) in order.iter().zip(&wild).take(sent.len()) {
             let (source, tag, _) = sent[left.swap_remove(pick.index(left.len()))];
             takes.push(Take { source: (!any_source).then_some(source), tag: (!any_tag).then_some(tag) });
         }
-        // Named receives first: then a wildcard never takes what a later one needs.
+        // Receives without wildcards come first, so that a wildcard never takes a message that a later receive needs.
         takes.sort_by_key(|take| (take.source.is_none() || take.tag.is_none(), take.source.is_none() && take.tag.is_none()));
         let takes = takes.into_iter().filter(|take| take.source.is_some() == take.tag.is_some()).collect::<Vec<_>>();
         let results = on_all(TRANSPORTS[transport].1(4), |comm| {
@@ -267,7 +271,7 @@ proptest! {
             let first = open.iter().find(|j| {
                 sent[**j].0 == source && take.tag.is_none_or(|t| t == sent[**j].1)
             });
-            prop_assert_eq!(first, Some(&k), "the first of its sender that fits");
+            prop_assert_eq!(first, Some(&k), "the first matching message of its sender");
             open.retain(|j| *j != k);
         }
     }

@@ -1,6 +1,6 @@
-//! The suite over MPI: real processes that `mpiexec` starts, each of which is this program again.
+//! The suite over MPI: real processes that `mpiexec` starts, each of which runs this program again.
 //!
-//! `SKYPHOS_MPIEXEC` names the launcher; else it is that of the project's environment, or the one on the path.
+//! `SKYPHOS_MPIEXEC` names the launcher. By default it is that of the project's environment, or the one on the path.
 
 mod common;
 
@@ -19,14 +19,14 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-/// Set in processes that `mpiexec` has started: the folder in which each leaves a file of its rank at its end. Words
-/// would not do: those of eight processes come mixed.
+/// Set in processes that `mpiexec` has started: the folder in which each process leaves a file named by its rank at its end. The
+/// standard output would not do, since the lines of eight processes are mixed there.
 const CHILD: &str = "SKYPHOS_TEST_OVER_MPI";
 
-/// Entries a rank.
+/// Entries per rank.
 const COUNTS: [usize; 3] = [1, 700, 20_000];
 
-/// Random cases a group size.
+/// Random cases per group size.
 const CASES: usize = 40;
 
 fn mpiexec() -> Option<PathBuf> {
@@ -39,17 +39,17 @@ fn mpiexec() -> Option<PathBuf> {
     folders.map(|folder| folder.join("mpiexec")).find(|file| file.exists())
 }
 
-/// The libraries beside a launcher.
+/// The libraries of a launcher's installation.
 fn libraries(mpiexec: &Path) -> Vec<PathBuf> {
     let folder = mpiexec.parent().unwrap().join("../lib");
     let names = ["libmpi_abi.so.1", "libmpi.so.12", "libmpi.so.40"];
     names.into_iter().map(|name| folder.join(name)).filter(|file| file.exists()).collect()
 }
 
-/// MPICH takes processes of one host for hosts, and sends over its network.
+/// Options with which MPICH takes each process of one host for a host, and sends over its network.
 const NO_HOST: &[(&str, &str)] = &[("MPIR_CVAR_NOLOCAL", "1")];
 
-/// Runs a test of this program, that only such processes run, in `size` of them; their words if one of them fails.
+/// Runs a test of this program in `size` processes. Panics with their output if one of them fails.
 fn run(test: &str, size: u32, library: &Path, env: &[(&str, &str)]) {
     let mpiexec = mpiexec().unwrap();
     let mut command = Command::new(&mpiexec);
@@ -71,7 +71,7 @@ fn run(test: &str, size: u32, library: &Path, env: &[(&str, &str)]) {
     assert_eq!(ended, size as usize, "{out}\n{err}");
 }
 
-/// Each library there is; a word where there is none.
+/// Runs a body for each installed library. Prints a line if there is none.
 fn over_each_library(body: impl Fn(&Path)) {
     match mpiexec() {
         Some(mpiexec) => libraries(&mpiexec).iter().for_each(|library| body(library)),
@@ -99,16 +99,16 @@ fn connect() -> Result<Comm> {
     Comm::over(Box::new(transport()?), settings())
 }
 
-/// The last step of a process.
+/// Marks the successful end of a process.
 fn end(comm: Comm) {
     let rank = comm.rank();
     comm.close().unwrap();
     drop(comm);
     assert!(skyphos::mpi::Library::end());
-    say_end(rank);
+    mark_end(rank);
 }
 
-fn say_end(rank: u32) {
+fn mark_end(rank: u32) {
     std::fs::write(Path::new(&std::env::var_os(CHILD).unwrap()).join(rank.to_string()), "").unwrap();
 }
 
@@ -122,8 +122,8 @@ fn all_collectives_and_random_cases() {
     });
 }
 
-/// Cases that are the same in all processes.
-fn drawn(size: u32) -> Vec<common::Case> {
+/// Random cases, the same in all processes.
+fn shared_cases(size: u32) -> Vec<common::Case> {
     let mut runner = TestRunner::deterministic();
     let strategy = cases_of(size..=size);
     (0..CASES).map(|_| strategy.new_tree(&mut runner).unwrap().current()).collect()
@@ -135,7 +135,7 @@ fn of_a_process() {
     assert!(is_child());
     let comm = connect().unwrap();
     let (rank, size) = (comm.rank(), comm.size());
-    // What is learned from times would decide which algorithm `auto` takes, and so the order of additions.
+    // Learned times would decide which algorithm `auto` takes, and with it the order of additions.
     let all = |comm: &Comm| -> Vec<_> {
         comm.agree_profile(None, false).unwrap();
         let programs = COUNTS.iter().flat_map(|count| ALL.iter().map(move |program| (*count, program)));
@@ -145,7 +145,7 @@ fn of_a_process() {
     for (want, got) in locally[rank as usize].iter().zip(&here) {
         assert!(want == got, "rank {rank} of {size}: {} of {}", got.0, got.1);
     }
-    for case in drawn(size) {
+    for case in shared_cases(size) {
         check_alone(&case, &comm);
     }
     end(comm);
@@ -163,13 +163,13 @@ fn allreduces_of_the_library() {
 
 const BY_MPI: Algorithm = Algorithm::DenseMpi;
 
-/// Small numbers, so that no order of additions matters.
+/// Small numbers, whose sums do not depend on the order of additions.
 fn numbers<T: Element>(rank: u32, len: usize) -> Vec<T> {
     let few = [T::ONE, T::ONE.add(T::ONE), T::ONE.add(T::ONE).add(T::ONE)];
     (0..len).map(|k| few[(k * 7 + rank as usize) % 3]).collect()
 }
 
-/// An array of which every rank has one, reduced by an algorithm; and what it was done by.
+/// Reduces an array by an algorithm. Returns the result and the algorithm that ran.
 fn reduced<T: Element>(comm: &Comm, len: usize, op: &ReduceOp, by: Algorithm) -> Result<(Vec<T>, Algorithm)> {
     let (options, out) =
         (AllreduceOptions { algorithm: by, ..AllreduceOptions::default() }, vec![T::ZERO; len]);
@@ -192,7 +192,7 @@ fn all_lengths<T: Element>(comm: &Comm) {
             assert!(error.to_string().contains("that MPI has as well"), "{error}");
             continue;
         }
-        // Nothing, less than a chunk, several, and several messages of them.
+        // Empty, less than a chunk, several chunks, and several messages of chunks.
         for len in [0, 1, 77, 100_000, (20 << 20) / size_of::<T>()] {
             let (want, _) = reduced::<T>(comm, len, op, Algorithm::Dense).unwrap();
             let (got, by) = reduced::<T>(comm, len, op, BY_MPI).unwrap();
@@ -217,7 +217,7 @@ fn by_the_library_itself() {
     let by = |algorithm| comm.allreduce(&x).options(options(algorithm)).run().unwrap().sum;
     let (want, got) = (by(Algorithm::Allgather), by(BY_MPI));
     assert_eq!((want.nnz(), want.to_dense(0.0)), (got.nnz(), got.to_dense(0.0)));
-    // Two at once: one of them goes another way, or both do.
+    // Two calls at once: one of them, or both, take another algorithm.
     for _ in 0..20 {
         let begin = |len: usize| {
             let (values, out) = (numbers::<i64>(rank, len), vec![0; len]);
@@ -228,7 +228,7 @@ fn by_the_library_itself() {
         assert!(large[..1000] == small[..]);
         assert_eq!(large, reduced::<i64>(&comm, 200_000, &ReduceOp::Sum, BY_MPI).unwrap().0);
     }
-    // A part of the ranks.
+    // A sub-group.
     let half = comm.split(Some(u64::from(rank % 2)), 0).unwrap().expect("all have a colour");
     match half.size() == comm.size() {
         true => assert_eq!(reduced::<f32>(&half, 9, &ReduceOp::Sum, BY_MPI).unwrap().1, BY_MPI),
@@ -238,7 +238,7 @@ fn by_the_library_itself() {
         }
     }
     drop(half);
-    // Calls that do not fit leave the library out from then on: something of them may be in it.
+    // After calls that mismatch the library is not used any more, because it may still run a collective of them.
     if comm.size() > 1 {
         let error = reduced::<f32>(&comm, 100 + usize::from(rank == 0), &ReduceOp::Sum, BY_MPI).unwrap_err();
         assert!(matches!(error, Error::Mismatch { .. }), "{error}");
@@ -249,11 +249,12 @@ fn by_the_library_itself() {
 }
 
 #[test]
-fn nothing_is_asked_of_mpi_once_a_group_is_closed() {
+fn mpi_is_not_called_after_a_group_is_closed() {
     over_each_library(|library| run("by_who_polls_on", 2, library, &[]));
 }
 
-/// The node's thread may look at a transport that another one has just closed, and MPI be ended meanwhile: it aborts who calls it then.
+/// The node's thread may poll a transport that another thread has just closed while MPI is finalised. MPI aborts a process that calls
+/// it then.
 #[test]
 #[ignore = "run by mpiexec"]
 fn by_who_polls_on() {
@@ -269,5 +270,5 @@ fn by_who_polls_on() {
     transport.poll(Duration::from_millis(1), &mut events);
     assert!(events.is_empty() && transport.is_idle());
     drop(transport);
-    say_end(rank);
+    mark_end(rank);
 }

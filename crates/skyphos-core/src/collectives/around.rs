@@ -1,8 +1,11 @@
-//! A ring along which arrays go chunk by chunk.
+//! Ring pipeline of dense arrays: the loop below ring allreduce, reduce-scatter and allgather.
 //!
-//! In each step a rank sends one stretch of an array to the next rank and receives another from the one before. What it
-//! receives in a step is what it sends in the next, in the buffer it came in, changed or not. A chunk does not wait for
-//! the rest of its stretch, so that all steps overlap, and only what begins here is copied on its way out.
+//! In each step a rank sends one range of an array to the next rank and receives another from the previous rank. The range
+//! received in a step is the range sent in the next step: each chunk is forwarded in the buffer it arrived in, after the
+//! collective has stored it or added to it. A chunk does not wait for the rest of its range, so all steps overlap. Only the
+//! first range, this rank's own, is copied on its way out.
+//!
+//! Cost of s steps with ranges of b bytes: (s - 1 + chunks of a range) messages in sequence, and s b β.
 
 use crate::clock::Effort;
 use crate::endpoint::Endpoint;
@@ -11,21 +14,21 @@ use crate::slab::Payload;
 use skyphos_types::{Element, Error, Result};
 use std::ops::Range;
 
-/// How many numbers a chunk has, which must fit `due` after `taken` before them.
-fn counted<T: Element>(ep: &Endpoint, from: u32, chunk: &Payload, taken: usize, due: usize) -> Result<usize> {
-    // Read, and added to or put over what is there.
+/// The number of numbers in a chunk. Refuses a chunk that does not fit a range of `due` numbers after the first `taken`.
+fn count<T: Element>(ep: &Endpoint, from: u32, chunk: &Payload, taken: usize, due: usize) -> Result<usize> {
+    // Three passes: read the chunk, read and write the array.
     ep.spend(Effort::Dense { bytes: 3 * chunk.len() });
     let count = chunk.len() / size_of::<T>();
     match chunk.len() == count * size_of::<T>() && taken + count <= due {
         true => Ok(count),
         false => Err(Error::Corrupt {
             rank: ep.world_rank(from),
-            message: format!("{} bytes after {taken} of {due} numbers", chunk.len()),
+            message: format!("{} bytes after {taken} of {due} numbers of an array", chunk.len()),
         }),
     }
 }
 
-/// The numbers of a chunk, which must fit `due` after `taken` before them.
+/// The numbers of a chunk. Refuses a chunk that does not fit a range of `due` numbers after the first `taken`.
 pub(crate) fn numbers<'a, T: Element>(
     ep: &Endpoint,
     from: u32,
@@ -33,102 +36,102 @@ pub(crate) fn numbers<'a, T: Element>(
     taken: usize,
     due: usize,
 ) -> Result<&'a [T]> {
-    counted::<T>(ep, from, chunk, taken, due)?;
+    count::<T>(ep, from, chunk, taken, due)?;
     Ok(chunk.as_slice::<T>().expect("whole numbers"))
 }
 
-/// Whom a rank hears from, and whom it tells.
+/// A rank's neighbours on a ring.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Circle {
-    /// The rank before it.
-    pub(crate) before: u32,
-    /// The one after it.
+pub(crate) struct RingNeighbours {
+    /// The rank that it receives from.
+    pub(crate) previous: u32,
+    /// The rank that it sends to.
     pub(crate) next: u32,
 }
 
-impl Circle {
-    /// All ranks by number.
-    pub(crate) fn of_all(ep: &Endpoint) -> Circle {
+impl RingNeighbours {
+    /// On the ring of all ranks in rank order.
+    pub(crate) fn by_rank(ep: &Endpoint) -> RingNeighbours {
         let (me, size) = (ep.rank(), ep.size());
-        Circle { before: (me + size - 1) % size, next: (me + 1) % size }
+        RingNeighbours { previous: (me + size - 1) % size, next: (me + 1) % size }
     }
 }
 
-/// What a rank does with stretches.
-pub(crate) trait Passing<T> {
-    /// Writes the numbers that belong to `place` of this rank's own.
-    fn own(&mut self, place: Range<usize>, chunk: &mut [T]) -> Result<()>;
+/// A rank's work on the chunks of a ring.
+pub(crate) trait RingStep<T> {
+    /// Writes this rank's own numbers of a range into a chunk that is sent in the first step.
+    fn fill(&mut self, range: Range<usize>, chunk: &mut [T]) -> Result<()>;
 
-    /// Gets a chunk of a step, whole numbers; returns what goes on in the next one.
-    fn take(&mut self, step: usize, chunk: Payload, place: Range<usize>) -> Result<Payload>;
+    /// Takes a chunk, of whole numbers, that was received in a step. Returns the chunk to send in the next step.
+    fn receive(&mut self, step: usize, chunk: Payload, range: Range<usize>) -> Result<Payload>;
 }
 
-/// The same as two functions.
-pub(crate) struct By<O, K>(pub(crate) O, pub(crate) K);
+/// A [`RingStep`] of two closures: `fill` and `receive`.
+pub(crate) struct Closures<F, R>(pub(crate) F, pub(crate) R);
 
-impl<T, O, K> Passing<T> for By<O, K>
+impl<T, F, R> RingStep<T> for Closures<F, R>
 where
-    O: FnMut(Range<usize>, &mut [T]) -> Result<()>,
-    K: FnMut(usize, Payload, Range<usize>) -> Result<Payload>,
+    F: FnMut(Range<usize>, &mut [T]) -> Result<()>,
+    R: FnMut(usize, Payload, Range<usize>) -> Result<Payload>,
 {
-    fn own(&mut self, place: Range<usize>, chunk: &mut [T]) -> Result<()> {
-        self.0(place, chunk)
+    fn fill(&mut self, range: Range<usize>, chunk: &mut [T]) -> Result<()> {
+        self.0(range, chunk)
     }
 
-    fn take(&mut self, step: usize, chunk: Payload, place: Range<usize>) -> Result<Payload> {
-        self.1(step, chunk, place)
+    fn receive(&mut self, step: usize, chunk: Payload, range: Range<usize>) -> Result<Payload> {
+        self.1(step, chunk, range)
     }
 }
 
-/// Passes stretches around: `stretch(s)` is sent in step s and `stretch(s + 1)` received, for s in `0..steps`. The first
-/// is this rank's own. Without data chunks have lengths alone.
+/// Runs the ring: in step s of `0..steps` this rank sends `sent_range(s)` and receives `sent_range(s + 1)`. In a simulation
+/// without data chunks have only a length.
 pub(crate) async fn around<T: Element>(
     ep: &Endpoint,
-    Circle { before, next }: Circle,
+    RingNeighbours { previous, next }: RingNeighbours,
     steps: usize,
     round: impl Fn(usize) -> u32,
-    stretch: impl Fn(usize) -> Range<usize>,
-    mut passing: impl Passing<T>,
+    sent_range: impl Fn(usize) -> Range<usize>,
+    mut ring_step: impl RingStep<T>,
 ) -> Result<()> {
-    let bytes = |step: usize| (stretch(step).len() * size_of::<T>()) as u64;
+    let bytes = |step: usize| (sent_range(step).len() * size_of::<T>()) as u64;
     let mut sends: Vec<_> = (0..steps).map(|s| Outgoing::new(next, round(s), bytes(s))).collect();
-    let mut receives: Vec<_> = (0..steps).map(|s| (Incoming::new(before, round(s)), 0)).collect();
+    let mut receives: Vec<_> = (0..steps).map(|s| (Incoming::new(previous, round(s)), 0)).collect();
     let mut finished = 0;
     loop {
         let mut moved = false;
-        while let Some(part) = sends.first().and_then(|send| send.next_range(ep, size_of::<T>())) {
-            let mut chunk = ep.chunk(part.len());
-            let first = stretch(0).start;
-            let place = first + part.start / size_of::<T>()..first + part.end / size_of::<T>();
+        while let Some(bytes) = sends.first().and_then(|send| send.next_range(ep, size_of::<T>())) {
+            let mut chunk = ep.chunk(bytes.len());
+            let first = sent_range(0).start;
+            let range = first + bytes.start / size_of::<T>()..first + bytes.end / size_of::<T>();
             ep.spend(Effort::Dense { bytes: 2 * chunk.len() });
-            passing.own(place, chunk.as_slice_mut())?;
+            ring_step.fill(range, chunk.as_slice_mut())?;
             sends[0].push(ep, chunk);
             moved = true;
         }
         for (step, (incoming, taken)) in receives.iter_mut().enumerate().skip(finished) {
-            let (range, onward) = (stretch(step + 1), step + 1);
+            let (range, onward) = (sent_range(step + 1), step + 1);
             loop {
-                // What can go no further stays where its sender is held back by it.
+                // A chunk that cannot be forwarded is left with the transport, whose flow control holds its sender back.
                 if onward < steps && !sends[onward].may_send(ep) {
                     break;
                 }
                 let Some(chunk) = incoming.next(ep)? else { break };
-                let count = counted::<T>(ep, before, &chunk, *taken, range.len())?;
+                let count = count::<T>(ep, previous, &chunk, *taken, range.len())?;
                 let start = range.start + *taken;
                 *taken += count;
-                let chunk = passing.take(step, chunk, start..start + count)?;
+                let chunk = ring_step.receive(step, chunk, start..start + count)?;
                 if onward < steps {
                     sends[onward].push_shared(ep, chunk);
                 }
                 moved = true;
             }
             if !incoming.begun() {
-                break; // nor have later steps
+                break; // no later step has begun either
             }
         }
         while finished < steps && receives[finished].0.done() {
-            if receives[finished].1 != stretch(finished + 1).len() {
-                return Err(Error::bad_input("ranks do not agree how long their arrays are"));
+            if receives[finished].1 != sent_range(finished + 1).len() {
+                return Err(Error::bad_input("the ranks' arrays differ in length"));
             }
             finished += 1;
         }

@@ -1,7 +1,7 @@
 //! Barrier by dissemination (Hensgen, Finkel, Manber 1988).
 //!
-//! In round k each rank tells rank + 2^k and hears from rank - 2^k; after ⌈log2 P⌉ rounds everyone has
-//! heard, directly or not, from everyone. Cost: ⌈log2 P⌉ α. Needs nothing of P.
+//! In round k each rank sends an empty message to rank + 2^k and receives one from rank - 2^k. After ⌈log2 P⌉ rounds each rank
+//! has a message, directly or through others, from every rank. Cost: ⌈log2 P⌉ α. Works for any P.
 
 use crate::endpoint::Endpoint;
 use skyphos_types::Result;
@@ -11,22 +11,22 @@ pub async fn barrier(ep: &Endpoint) -> Result<()> {
     barrier_from(ep, 0).await
 }
 
-/// The same as the end of another collective, in ⌈log2 P⌉ rounds from `first_round`: none returns before all have
-/// done their part, so that an error of one is an error of all.
+/// A barrier at the end of another collective, in ⌈log2 P⌉ rounds from `first_round`. No rank returns before all have done
+/// their part, so an error on one rank is raised on all.
 pub async fn barrier_from(ep: &Endpoint, first_round: u32) -> Result<()> {
-    all_say(ep, first_round, true).await.map(|_| ())
+    all_true(ep, first_round, true).await.map(|_| ())
 }
 
-/// Whether all ranks say yes, known when all have entered: who hears a no passes it on. A yes takes no byte.
-pub async fn all_say(ep: &Endpoint, first_round: u32, yes: bool) -> Result<bool> {
+/// A barrier that returns the logical and of all ranks' flags. An empty message means true, one of a byte means false.
+pub async fn all_true(ep: &Endpoint, first_round: u32, flag: bool) -> Result<bool> {
     let (me, size) = (ep.rank(), ep.size());
-    let (mut step, mut round, mut yes) = (1, first_round, yes);
+    let (mut step, mut round, mut all) = (1, first_round, flag);
     while step < size {
         let (to, from) = ((me + step) % size, (me + size - step) % size);
-        let message = ep.message(usize::from(!yes));
-        let heard = ep.exchange(round, vec![(to, message)], &[from]).await?;
-        yes &= heard[0].as_bytes().is_empty();
+        let message = ep.message(usize::from(!all));
+        let received = ep.exchange(round, vec![(to, message)], &[from]).await?;
+        all &= received[0].as_bytes().is_empty();
         (step, round) = (step * 2, round + 1);
     }
-    Ok(yes)
+    Ok(all)
 }

@@ -1,75 +1,77 @@
-//! The nested butterfly's configuration (Kylix §III-A), alone or with the reduction (§III-C).
+//! Configuration of the nested butterfly (Kylix §III-A), alone or with the first reduction (§III-C).
 //!
 //! ```text
-//! down, layer i = 1..l:  split the out- and in-set above into the neighbours' ranges, send the parts
-//!                        union what comes (tree merge); remember the map of every part
-//! at the bottom:         find every index that is asked for among those put out (the third map)
-//! up, layer i = l..1:    a bit for every index asked that nobody puts out, and how many in all
+//! down, layer i = 1..l:  split the out- and in-set above into the neighbours' ranges; send each neighbour its shares
+//!                        union the received shares (tree merge); store the map of every share into the union
+//! at the bottom:         find every wanted index among the contributed ones (the third map)
+//! up, layer i = l..1:    a bit for every wanted index that no rank contributes, and the number of such indices
 //! ```
 //!
-//! `configure_reduce` sends the values of a share in the same message as its indices, and the results
-//! with the bits. Cost: Σ 2 (d_i - 1) α for either, which is what the combined form saves over the
-//! two; bytes as [`Encoding`] makes them.
+//! `configure_reduce` sends the values of a share in the same message as its indices, and the results in the same message
+//! as the bits. Cost of either: Σ 2 (d_i - 1) α, so the combined form saves the rounds of a reduction; bytes as
+//! [`Encoding`](skyphos_kernels::Encoding) writes them.
 //!
-//! Every rank hears, layer by layer, from every other, so no rank returns before all have entered,
-//! and an index that is missing anywhere is known everywhere.
+//! Layer by layer, every rank depends on every other. So no rank returns before all have entered, and all ranks learn of an
+//! index that is missing on any of them.
 
 use crate::butterfly::{check_degrees, layers};
 use crate::clock::Effort;
 use crate::collectives::allgather::allgather_numbers;
-use crate::collectives::configure_layer::{Cut, Unmet, fold_shares, go_down, go_up};
+use crate::collectives::configure_layer::{Cut, Down, Unmet, fold_shares, go_down, go_up};
 use crate::collectives::reduce::{DOWN, UP, check_shapes, finish_mean};
-use crate::collectives::rows::{Source, Target, copy_repeats, stage_repeats};
-use crate::collectives::sets::{Counted, Sets};
+use crate::collectives::rows::{RowSource, RowTarget, copy_repeats, stage_repeats};
+use crate::collectives::sets::{SetSizes, Sets};
 use crate::endpoint::Endpoint;
-use crate::plan::{Considered, Layer, Map, Memory, Plan, Stats};
+use crate::plan::{Buffers, Considered, Layer, Map, Plan, Stats};
 use crate::slab::AlignedVec;
-use skyphos_kernels::{BLOCK_BITS, BlockHash, IndexSet, Locator, MISSING, Prepared, split_ranges};
+use skyphos_kernels::{
+    BLOCK_BITS, BlockHash, IndexSet, Locator, MISSING, Permutation, Prepared, split_ranges,
+};
 use skyphos_types::{Element, Error, ReduceOp, Result};
 
-/// Round of the exchange of examples when indices are missing.
+/// Round of the exchange of examples of missing indices.
 const EXAMPLES: u32 = 0x300;
 /// Examples that each rank gives.
 const EXAMPLES_EACH: usize = 4;
 
-/// Examples that an error shows.
+/// Examples in an error message.
 const EXAMPLES_SHOWN: usize = 8;
 
-/// What an index that is asked for and nobody puts out leads to.
+/// The treatment of a wanted index that no rank contributes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Missing {
     /// All ranks raise the same error.
     Error,
-    /// It is answered with the operation's identity.
+    /// Its result is the operation's identity.
     Identity,
 }
 
-/// What to configure: this rank's sets and what all ranks agree on.
+/// Arguments of a configuration: this rank's sets, and the options that all ranks share.
 pub struct Request {
     /// Size of the index space.
     pub n: u64,
-    /// Numbers an index.
+    /// Numbers per index.
     pub width: usize,
     /// Degree of each layer.
     pub degrees: Vec<u32>,
-    /// See [`Missing`].
+    /// The treatment of missing indices.
     pub missing: Missing,
     /// The permutation of blocks; must be `BlockHash::new(n, ranks)`.
     pub hash: BlockHash,
-    /// What this rank puts out.
+    /// The indices that this rank contributes.
     pub contribute: Prepared,
-    /// Length of the array it came from.
+    /// Length of the caller's array of them, repeats included.
     pub contribute_len: usize,
-    /// What this rank asks for.
+    /// The indices that this rank wants.
     pub want: Prepared,
-    /// Length of the array it came from.
+    /// Length of the caller's array of them, repeats included.
     pub want_len: usize,
     /// See [`Plan::considered`].
     pub considered: Vec<Considered>,
-    /// Number for the plan, the same on all ranks.
+    /// Number of the plan, the same on all ranks.
     pub id: u32,
-    /// In a simulation without data: how many indices there are instead of the sets, which are empty.
-    pub counted: Option<Counted>,
+    /// In a simulation without data: the sizes of the sets; `contribute` and `want` are empty.
+    pub sizes: Option<SetSizes>,
 }
 
 /// Values to reduce while configuring.
@@ -96,83 +98,102 @@ pub async fn configure_reduce<T: Element>(
     run(ep, request, Some(Values { values, out, op })).await
 }
 
-async fn run<T: Element>(ep: &Endpoint, request: Request, mut with: Option<Values<'_, T>>) -> Result<Plan> {
+/// The values that travel down with the indices, and their sums layer by layer.
+struct Sums<'a, T> {
+    op: &'a ReduceOp,
+    width: usize,
+    /// The caller's values, with repeats reduced, and their order.
+    values: &'a [T],
+    order: &'a Permutation,
+    /// For `mean_present`: a one per value, to be summed to counts. Otherwise empty.
+    ones: Option<Vec<u32>>,
+    by_layer: Vec<Vec<T>>,
+    counts: Vec<Vec<u32>>,
+}
+
+impl<T: Element> Sums<'_, T> {
+    /// The rows, and the counts if they are needed, that the next layer sends.
+    fn source(&self) -> (RowSource<'_, T>, Option<RowSource<'_, u32>>) {
+        match self.by_layer.last() {
+            None => {
+                let ones = self.ones.as_deref();
+                (
+                    RowSource::Permuted(self.values, self.order),
+                    ones.map(|ones| RowSource::Permuted(ones, self.order)),
+                )
+            }
+            Some(sum) => {
+                (RowSource::Plain(sum), self.counts.last().map(|counts| RowSource::Plain(counts.as_slice())))
+            }
+        }
+    }
+
+    /// Adds the sum of a layer, of the values that were received in it and this rank's own.
+    fn fold(&mut self, down: &Down) -> Result<()> {
+        let (source, counts) = self.source();
+        let sum = fold_shares(self.op, down, &source, self.width, |sections| sections.values.clone())?;
+        let counts = counts
+            .map(|source| fold_shares(&ReduceOp::Sum, down, &source, 1, |sections| sections.counts.clone()));
+        let counts = counts.transpose()?;
+        self.by_layer.push(sum);
+        self.counts.extend(counts);
+        Ok(())
+    }
+
+    /// The sums by layer, the last of them the finished result of the bottom range.
+    fn finish(mut self, size: u32) -> Vec<Vec<T>> {
+        let bottom = self.by_layer.last_mut().expect("a layer");
+        let body = bottom.len() - self.width;
+        finish_mean(self.op, &mut bottom[..body], self.width, size, self.counts.last().map(Vec::as_slice));
+        self.by_layer
+    }
+}
+
+async fn run<T: Element>(ep: &Endpoint, request: Request, with: Option<Values<'_, T>>) -> Result<Plan> {
     check_degrees(&request.degrees, ep.size())?;
     let start = ep.now();
-    let Request { n, width, degrees, missing, hash, contribute, want, counted: counted_sets, .. } = request;
+    let Request { n, width, degrees, missing, hash, contribute, want, sizes, .. } = request;
     let mut staged = AlignedVec::default();
-    let mut sums: Vec<Vec<T>> = Vec::new();
-    let mut counts: Vec<Vec<u32>> = Vec::new();
-    let counted = with.as_ref().is_some_and(|w| matches!(w.op, ReduceOp::MeanPresent));
-    let ones = vec![1u32; if counted { request.contribute_len } else { 0 }];
-    let (mut built, mut lo, mut hi) = (Vec::new(), 0, hash.range());
-    let mut sets = match counted_sets {
-        Some(counted) => Sets::Counted(counted),
+    let (mut sums, mut out) = (None, None);
+    if let Some(Values { values, out: results, op }) = with {
+        let values = match contribute.repeats.is_empty() {
+            true => values,
+            false => stage_repeats(op, &contribute, values, width, &mut staged)?,
+        };
+        let ones = matches!(op, ReduceOp::MeanPresent).then(|| vec![1u32; request.contribute_len]);
+        let order = &contribute.order;
+        sums = Some(Sums { op, width, values, order, ones, by_layer: Vec::new(), counts: Vec::new() });
+        out = Some(results);
+    }
+    let mut sets = match sizes {
+        Some(sizes) => Sets::Sized(sizes),
         None => Sets::Real { out: contribute.set.clone(), want: want.set.clone() },
     };
+    let (mut built, mut lo, mut hi) = (Vec::new(), 0, hash.range());
     for (k, group) in layers(&degrees, ep.rank(), ep.topology()).into_iter().enumerate() {
         let bounds = split_ranges(lo, hi, group.members.len() as u32);
         let cut = Cut { members: group.members, me: group.me, bounds: &bounds };
-        // Values ride along: the share of each member, in the order of its indices.
-        let mut carried: Option<(Source<'_, T>, Option<Source<'_, u32>>)> = None;
-        if let Some(w) = &with {
-            carried = Some(match (sums.last(), counts.last()) {
-                (None, _) => {
-                    let values = match contribute.repeats.is_empty() {
-                        true => w.values,
-                        false => stage_repeats(w.op, &contribute, w.values, width, &mut staged)?,
-                    };
-                    let order = &contribute.order;
-                    (Source::Permuted(values, order), counted.then_some(Source::Permuted(&ones, order)))
-                }
-                (Some(sum), counts) => {
-                    (Source::Plain(sum), counts.filter(|_| counted).map(|c| Source::Plain(c.as_slice())))
-                }
-            });
-        }
-        let down = go_down(ep, &cut, &sets, carried.as_ref(), width, DOWN + k as u32).await?;
-        if let (Some(w), Some((source, ones))) = (&with, &carried) {
-            let sum = fold_shares(w.op, &down, source, width, |s| s.values.clone())?;
-            let count = match ones {
-                Some(source) => fold_shares(&ReduceOp::Sum, &down, source, 1, |s| s.counts.clone())?,
-                None => Vec::new(),
-            };
-            sums.push(sum);
-            counts.push(count);
+        let source = sums.as_ref().map(Sums::source);
+        let down = go_down(ep, &cut, &sets, source.as_ref(), width, DOWN + k as u32).await?;
+        if let Some(sums) = &mut sums {
+            sums.fold(&down)?;
         }
         (lo, hi) = (bounds[group.me], bounds[group.me + 1]);
         sets = down.sets;
         built.push(down.layer);
     }
-    let unmet = meet(ep, &mut built, &sets);
-    if let Some(w) = &with {
-        let bottom = sums.last_mut().expect("a layer");
-        let body = bottom.len() - width;
-        finish_mean(w.op, &mut bottom[..body], width, ep.size(), counts.last().map(Vec::as_slice));
-    }
-    if missing == Missing::Error || with.is_some() {
-        let mut results = sums.pop().unwrap_or_default();
-        // Under "identity" nobody needs to know.
-        let mut unmet = if missing == Missing::Error { unmet } else { Unmet { bits: Vec::new(), count: 0 } };
-        for k in (0..built.len()).rev() {
-            let last = k == 0;
-            // The sums of the layers above are not needed any more: their memory holds the results.
-            let mut next = sums.pop().unwrap_or_default();
-            next.resize(if last || with.is_none() { 0 } else { built[k - 1].in_len * width }, T::ZERO);
-            let mut target = match &mut with {
-                Some(w) if last => Some(Target::Scattered(&mut *w.out, &want.order)),
-                Some(_) => Some(Target::Plain(&mut next)),
-                None => None,
-            };
-            let values = target.as_mut().map(|t| (results.as_slice(), t));
-            unmet = go_up(ep, &mut built[k], unmet, values, width, UP + k as u32).await?;
-            results = next;
-        }
+    let unmet = match_at_bottom(ep, &mut built, &sets);
+    let sums = sums.map(|sums| sums.finish(ep.size()));
+    // Without values, and with `Missing::Identity`, no rank needs an answer.
+    if missing == Missing::Error || sums.is_some() {
+        let unmet = if missing == Missing::Error { unmet } else { Unmet::none() };
+        let sums = sums.unwrap_or_default();
+        let unmet = go_up_all(ep, &mut built, unmet, sums, out.as_deref_mut(), &want, width).await?;
         if unmet.count > 0 {
             return Err(missing_error(ep, &want.set, hash, &unmet.bits).await?);
         }
-        if let Some(w) = &mut with {
-            copy_repeats(&want.repeats, w.out, width);
+        if let Some(out) = out {
+            copy_repeats(&want.repeats, out, width);
         }
     }
     let stats = Stats { total_s: (ep.now() - start).as_secs_f64(), ..Stats::default() };
@@ -189,33 +210,61 @@ async fn run<T: Element>(ep: &Endpoint, request: Request, mut with: Option<Value
         considered: request.considered,
         layers: built,
         present: None,
-        memory: Memory::default(),
+        buffers: Buffers::default(),
         stats,
     })
 }
 
-/// At the bottom: where each index that is asked for lies among those put out. Composes that map with
-/// the last layer's in-maps; an index that nobody puts out leads to the row after the last.
-fn meet(ep: &Endpoint, built: &mut [Layer], sets: &Sets) -> Unmet {
+/// At the bottom, composes the last layer's in-maps with the third map: from wanted to contributed indices. An index that no
+/// rank contributes is mapped to the row after the last one.
+fn match_at_bottom(ep: &Endpoint, built: &mut [Layer], sets: &Sets) -> Unmet {
     let last = built.last_mut().expect("at least one layer");
-    let met = Unmet { bits: Vec::new(), count: 0 };
-    let Sets::Real { out: out_set, want: in_set } = sets else { return met };
+    let Sets::Real { out: out_set, want: in_set } = sets else { return Unmet::none() };
     if in_set == out_set {
-        return met; // the third map is the identity
+        return Unmet::none(); // the third map is the identity
     }
     ep.spend(Effort::SetJoin { indices: in_set.len() });
-    let final_map = Locator::new(out_set).positions(in_set.blocks());
-    let nobody = last.out_len as u32;
-    let count = final_map.iter().filter(|p| **p == MISSING).count() as u64;
-    let bits = if count == 0 { Vec::new() } else { (0..=nobody).map(|p| p == nobody).collect() };
-    for p in last.in_maps.iter_mut().flat_map(Map::places_mut) {
-        let q = final_map[*p as usize];
-        *p = if q == MISSING { nobody } else { q };
+    let third_map = Locator::new(out_set).positions(in_set.blocks());
+    let after_last = last.out_len as u32;
+    let count = third_map.iter().filter(|p| **p == MISSING).count() as u64;
+    let bits = if count == 0 { Vec::new() } else { (0..=after_last).map(|p| p == after_last).collect() };
+    for p in last.in_maps.iter_mut().flat_map(Map::positions_mut) {
+        let q = third_map[*p as usize];
+        *p = if q == MISSING { after_last } else { q };
     }
     Unmet { bits, count }
 }
 
-/// All ranks know that indices are missing: they exchange examples and raise the same error.
+/// Goes up through all layers with the unmet indices and, if there are `sums`, with results, which end in `out`. Returns what
+/// of this rank's own indices is unmet.
+async fn go_up_all<T: Element>(
+    ep: &Endpoint,
+    built: &mut [Layer],
+    mut unmet: Unmet,
+    mut sums: Vec<Vec<T>>,
+    mut out: Option<&mut [T]>,
+    want: &Prepared,
+    width: usize,
+) -> Result<Unmet> {
+    let mut results = sums.pop().unwrap_or_default();
+    for k in (0..built.len()).rev() {
+        let last = k == 0;
+        // The sum of the layer above is not needed any more: its memory takes the results.
+        let mut next = sums.pop().unwrap_or_default();
+        next.resize(if last || out.is_none() { 0 } else { built[k - 1].in_len * width }, T::ZERO);
+        let mut target = match &mut out {
+            Some(out) if last => Some(RowTarget::Scattered(out, &want.order)),
+            Some(_) => Some(RowTarget::Plain(&mut next)),
+            None => None,
+        };
+        let values = target.as_mut().map(|target| (results.as_slice(), target));
+        unmet = go_up(ep, &mut built[k], unmet, values, width, UP + k as u32).await?;
+        results = next;
+    }
+    Ok(unmet)
+}
+
+/// The error that all ranks raise for missing indices, once they have exchanged examples.
 async fn missing_error(ep: &Endpoint, want: &IndexSet, hash: BlockHash, unmet: &[bool]) -> Result<Error> {
     let mut mine: Vec<u64> = unmet
         .iter()

@@ -1,13 +1,12 @@
-//! One layer of configuration: what its messages hold, going down and coming up.
+//! One layer of a configuration: the contents of its messages, going down and coming up.
 //!
-//! A message down: a byte that says whether both sets are the same, the out-set, the in-set unless it is
-//! the same, and, if values ride along, the share's rows (and counts), aligned. A message up: how many
-//! indices are unmet in all that this rank has heard of, a byte that says whether bits follow, a bit for
-//! every index of the share, and, if values ride along, their rows.
+//! A message down has a share's index sets ([`ShareEncoding`](crate::collectives::sets::ShareEncoding)) and, with values, the
+//! share's rows and counts, aligned. A message up has the number of unmet indices that its sender knows of, a byte that is 1
+//! if bits follow, one bit for every index of the share and, with values, their rows.
 
 use crate::clock::Effort;
-use crate::collectives::rows::{Source, Target, fold_block_rows};
-use crate::collectives::sets::{Joined, Sets, Theirs, decode};
+use crate::collectives::rows::{RowSource, RowTarget, fold_block_rows};
+use crate::collectives::sets::{Joined, Sets, Share, decode};
 use crate::endpoint::Endpoint;
 use crate::plan::Layer;
 use crate::slab::{Message, MessageMut};
@@ -21,8 +20,7 @@ pub(crate) struct Cut<'a> {
     pub(crate) bounds: &'a [u64],
 }
 
-/// Where things lie in a message: a byte that says whether both sets are the same, the sets, then
-/// values and counts, each aligned.
+/// The byte ranges of values and counts in a message down, after its sets.
 pub(crate) struct Sections {
     pub(crate) values: std::ops::Range<usize>,
     pub(crate) counts: std::ops::Range<usize>,
@@ -43,29 +41,30 @@ impl Sections {
     }
 }
 
-/// A message that came.
-struct Share {
+/// A received message.
+struct Received {
     message: Message,
     sections: Sections,
 }
 
-/// What a layer leaves: the layer, the sets below it, and the messages by member.
+/// The result of a layer down: the layer, the sets below it, and the received messages by member.
 pub(crate) struct Down {
     pub(crate) layer: Layer,
     pub(crate) sets: Sets,
-    shares: Vec<Option<Share>>,
+    received: Vec<Option<Received>>,
 }
 
-/// Rounds up to where numbers of any type are aligned.
+/// Rounds up to a multiple of 64, an alignment for numbers of any type.
 fn aligned(len: usize) -> usize {
     len.next_multiple_of(64)
 }
 
+/// Exchanges the shares of one layer, with rows and counts if there are any, and joins the sets.
 pub(crate) async fn go_down<T: Element>(
     ep: &Endpoint,
     cut: &Cut<'_>,
     sets: &Sets,
-    values: Option<&(Source<'_, T>, Option<Source<'_, u32>>)>,
+    values: Option<&(RowSource<'_, T>, Option<RowSource<'_, u32>>)>,
     width: usize,
     round: u32,
 ) -> Result<Down> {
@@ -77,8 +76,8 @@ pub(crate) async fn go_down<T: Element>(
     for step in 1..degree {
         let j = (cut.me + step) % degree;
         let (start, rows) = (out_split[j], out_split[j + 1] - out_split[j]);
-        let code = sets.encode(cut.bounds[j], cut.bounds[j + 1], degree);
-        let set_bytes = code.bytes();
+        let encoding = sets.encode(cut.bounds[j], cut.bounds[j + 1], degree);
+        let set_bytes = encoding.bytes();
         let value_bytes = values.map(|_| rows * row_bytes);
         let count_bytes = values.and_then(|(_, ones)| ones.as_ref()).map(|_| rows * 4);
         let sections = Sections::new(set_bytes, value_bytes, count_bytes);
@@ -86,12 +85,16 @@ pub(crate) async fn go_down<T: Element>(
         let mut message = ep.message(sections.end);
         ep.compute(Effort::SetCode { indices: rows }, || {
             let bytes = message.as_bytes_mut();
-            code.write(&mut bytes[..set_bytes]);
+            encoding.write(&mut bytes[..set_bytes]);
             let Some((source, ones)) = values else { return };
             ep.spend(Effort::Gather { rows, row_bytes });
             bytes[set_bytes..sections.values.start].fill(0);
-            let part = bytemuck::cast_slice_mut(&mut bytes[sections.values.clone()]);
-            source.copy_rows(start, rows, width, part);
+            source.copy_rows(
+                start,
+                rows,
+                width,
+                bytemuck::cast_slice_mut(&mut bytes[sections.values.clone()]),
+            );
             if let Some(ones) = ones {
                 bytes[sections.values.end..sections.counts.start].fill(0);
                 ones.copy_rows(start, rows, 1, bytemuck::cast_slice_mut(&mut bytes[sections.counts.clone()]));
@@ -100,35 +103,35 @@ pub(crate) async fn go_down<T: Element>(
         messages.push((cut.members[j], message));
     }
     let others: Vec<u32> = cut.members.iter().copied().filter(|m| *m != ep.rank()).collect();
-    let mut came = ep.exchange(round, messages, &others).await?.into_iter();
+    let mut replies = ep.exchange(round, messages, &others).await?.into_iter();
 
     let (lo, hi) = (cut.bounds[cut.me], cut.bounds[cut.me + 1]);
-    let mut parts: Vec<Option<Theirs<'_>>> = Vec::with_capacity(degree);
-    let mut shares = Vec::with_capacity(degree);
+    let mut shares: Vec<Option<Share<'_>>> = Vec::with_capacity(degree);
+    let mut received = Vec::with_capacity(degree);
     for j in 0..degree {
         if j == cut.me || ep.is_sized() {
-            parts.push(None);
             shares.push(None);
+            received.push(None);
             continue;
         }
-        let message = came.next().expect("a message from every other member");
+        let message = replies.next().expect("a message from every other member");
         let damaged = |message: &str| Error::Corrupt {
             rank: ep.world_rank(cut.members[j]),
             message: message.to_owned(),
         };
         let (same, bytes) = message.as_bytes().split_first().ok_or_else(|| damaged("an empty message"))?;
-        let (theirs, used) = decode(*same, bytes, lo, hi).map_err(damaged)?;
-        let rows = theirs.rows();
+        let (share, used) = decode(*same, bytes, lo, hi).map_err(damaged)?;
+        let rows = share.rows();
         let value_bytes = values.map(|_| rows * row_bytes);
         let count_bytes = values.and_then(|(_, ones)| ones.as_ref()).map(|_| rows * 4);
         let sections = Sections::new(1 + used, value_bytes, count_bytes);
         if sections.end != message.as_bytes().len() {
             return Err(damaged("a message longer or shorter than its indices and values"));
         }
-        parts.push(Some(theirs));
-        shares.push(Some(Share { message, sections }));
+        shares.push(Some(share));
+        received.push(Some(Received { message, sections }));
     }
-    let Joined { sets, out_maps, in_maps, out_len, in_len } = sets.join(ep, parts, lo, hi)?;
+    let Joined { sets, out_maps, in_maps, out_len, in_len } = sets.join(ep, shares, lo, hi)?;
     let layer = Layer {
         members: cut.members.clone(),
         me: cut.me,
@@ -140,34 +143,34 @@ pub(crate) async fn go_down<T: Element>(
         in_len,
         config_bytes: [config_bytes, 0],
     };
-    Ok(Down { layer, sets, shares })
+    Ok(Down { layer, sets, received })
 }
 
-/// Folds the values of all members' shares, in rank order.
+/// Folds the rows of all members' shares into the union's rows, in rank order. `section` picks values or counts.
 pub(crate) fn fold_shares<V: Element>(
     op: &ReduceOp,
     down: &Down,
-    own: &Source<'_, V>,
+    own: &RowSource<'_, V>,
     width: usize,
-    part: impl Fn(&Sections) -> std::ops::Range<usize>,
+    section: impl Fn(&Sections) -> std::ops::Range<usize>,
 ) -> Result<Vec<V>> {
     let layer = &down.layer;
-    // One row more than the union: in the last layer it becomes the answer to what nobody puts out.
+    // One row more than the union: in the last layer it is the result of an index that no rank contributes.
     let mut sum = vec![op.identity::<V>()?; (layer.out_len + 1) * width];
     let rows: Vec<Option<&[V]>> = down
-        .shares
+        .received
         .iter()
-        .map(|s| s.as_ref().map(|s| bytemuck::cast_slice(&s.message.as_bytes()[part(&s.sections)])))
+        .map(|r| r.as_ref().map(|r| bytemuck::cast_slice(&r.message.as_bytes()[section(&r.sections)])))
         .collect();
-    // Block by block, from all members in turn, while the block is in the cache.
-    let mut done = vec![0; layer.out_maps.len()];
+    // Block by block, from all members in turn, so that the block stays in the cache.
+    let mut folded = vec![0; layer.out_maps.len()];
     let block_rows = fold_block_rows::<V>(width);
     for (block, sum) in sum.chunks_mut(block_rows * width).enumerate() {
         let first = block * block_rows;
         for (j, map) in layer.out_maps.iter().enumerate() {
-            let (start, map) = (done[j], map.places());
+            let (start, map) = (folded[j], map.positions());
             let end = start + map[start..].partition_point(|p| (*p as usize) < first + block_rows);
-            done[j] = end;
+            folded[j] = end;
             let (map, first) = (&map[start..end], first as u32);
             match rows[j] {
                 None => own.fold(op, sum, first, map, layer.out_split[j] + start, width)?,
@@ -178,24 +181,30 @@ pub(crate) fn fold_shares<V: Element>(
     Ok(sum)
 }
 
-/// What nobody puts out, as it travels up.
+/// Wanted indices that no rank contributes, as they are reported up.
 pub(crate) struct Unmet {
-    /// For each position that the in-maps of a layer lead to; empty when there is none.
+    /// One bit for each position that the in-maps of a layer lead to; empty if none is unmet.
     pub(crate) bits: Vec<bool>,
-    /// Unmet indices of all bottom ranges heard of so far.
+    /// Number of unmet indices in all bottom ranges that this rank knows of.
     pub(crate) count: u64,
 }
 
-/// Bytes before the bits of an answer: the number of unmet indices, and whether bits follow.
+impl Unmet {
+    pub(crate) fn none() -> Unmet {
+        Unmet { bits: Vec::new(), count: 0 }
+    }
+}
+
+/// Bytes before the bits of a message up: 8 for the number of unmet indices, 1 that says whether bits follow.
 const ANSWER_HEAD: usize = 9;
 
-/// Up one layer: to each member the unmet bits of its share, the number of unmet indices known so
-/// far, and the values. Returns the same for the set above.
+/// Goes up one layer: sends each member the unmet bits of its share, the number of unmet indices known so far, and the
+/// values. Returns the unmet indices of the set above.
 pub(crate) async fn go_up<T: Element>(
     ep: &Endpoint,
     layer: &mut Layer,
     unmet: Unmet,
-    mut values: Option<(&[T], &mut Target<'_, T>)>,
+    mut values: Option<(&[T], &mut RowTarget<'_, T>)>,
     width: usize,
     round: u32,
 ) -> Result<Unmet> {
@@ -204,7 +213,7 @@ pub(crate) async fn go_up<T: Element>(
     let mut messages: Vec<(u32, MessageMut)> = Vec::new();
     for step in 1..layer.members.len() {
         let j = (layer.me + step) % layer.members.len();
-        let (map, rows) = (layer.in_maps[j].places(), layer.in_maps[j].len());
+        let (map, rows) = (layer.in_maps[j].positions(), layer.in_maps[j].len());
         let some = !unmet.is_empty() && map.iter().any(|p| is_unmet(*p));
         let set_bytes = ANSWER_HEAD + if some { rows.div_ceil(8) } else { 0 };
         let value_bytes = values.as_ref().map(|_| rows * width * size_of::<T>());
@@ -232,7 +241,7 @@ pub(crate) async fn go_up<T: Element>(
         messages.push((layer.members[j], message));
     }
     let others: Vec<u32> = layer.members.iter().copied().filter(|m| *m != ep.rank()).collect();
-    let came = ep.exchange(round, messages, &others).await?;
+    let answers = ep.exchange(round, messages, &others).await?;
 
     let above = *layer.in_split.last().expect("split has an end");
     let mut all_unmet = Vec::new();
@@ -240,7 +249,7 @@ pub(crate) async fn go_up<T: Element>(
     if ep.is_sized() {
         return Ok(Unmet { bits: all_unmet, count: total });
     }
-    let own = layer.in_maps[layer.me].places();
+    let own = layer.in_maps[layer.me].positions();
     if !unmet.is_empty() && own.iter().any(|p| is_unmet(*p)) {
         all_unmet.resize(above, false);
         let start = layer.in_split[layer.me];
@@ -249,14 +258,14 @@ pub(crate) async fn go_up<T: Element>(
     if let Some((source, target)) = &mut values {
         target.put_gathered(layer.in_split[layer.me], source, own, width);
     }
-    for (k, bytes) in came.iter().enumerate() {
+    for (k, answer) in answers.iter().enumerate() {
         let j = if k < layer.me { k } else { k + 1 };
         let damaged = || Error::Corrupt {
             rank: ep.world_rank(layer.members[j]),
-            message: "an answer that does not fit what was asked".to_owned(),
+            message: "an answer that does not fit the indices requested".to_owned(),
         };
         let (start, rows) = (layer.in_split[j], layer.in_split[j + 1] - layer.in_split[j]);
-        let body = bytes.as_bytes();
+        let body = answer.as_bytes();
         let head: [u8; ANSWER_HEAD] =
             body.get(..ANSWER_HEAD).and_then(|h| h.try_into().ok()).ok_or_else(damaged)?;
         sum = sum.saturating_add(u64::from_le_bytes(head[..8].try_into().expect("8 bytes")));
@@ -267,10 +276,9 @@ pub(crate) async fn go_up<T: Element>(
             (0..rows).filter(|r| bits[r / 8] >> (r % 8) & 1 == 1).for_each(|r| all_unmet[start + r] = true);
         }
         if let Some((_, target)) = &mut values {
-            let at = aligned(ANSWER_HEAD + bit_bytes);
-            let part =
-                body.get(at..).filter(|p| p.len() == rows * width * size_of::<T>()).ok_or_else(damaged)?;
-            target.put(start, bytemuck::cast_slice(part), width);
+            let bytes = body.get(aligned(ANSWER_HEAD + bit_bytes)..);
+            let bytes = bytes.filter(|b| b.len() == rows * width * size_of::<T>()).ok_or_else(damaged)?;
+            target.put(start, bytemuck::cast_slice(bytes), width);
         }
     }
     Ok(Unmet { bits: all_unmet, count: sum })

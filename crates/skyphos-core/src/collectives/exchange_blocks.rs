@@ -1,11 +1,11 @@
-//! Blocks of bytes from every rank to every other, as long as their senders say: what a shuffle moves.
+//! Exchange of blocks of bytes between all pairs of ranks (all-to-all with lengths that only senders know), for the shuffle.
 //!
-//! A short block goes at once (*pushed*). Of a long one the sender tells the length (*announced*), and the receiver asks for
-//! it (*fetched*), for some at a time: so what a rank holds of others is bounded, and a slow one holds back nobody but who
-//! sends to it. Rank j asks ranks j + 1, j + 2, … in turn, so that not all ask the same one, and takes blocks in that
-//! order: what comes of them is the same in each run.
+//! A short block is *pushed*: sent at once. The length of a long block is *announced*; the receiver then *fetches* the block,
+//! a few blocks at a time. So the bytes that a rank stores for others are bounded, and a slow rank delays only its own
+//! senders. Rank j fetches from ranks j + 1, j + 2, … in that order: requests spread over all ranks, and the order in which
+//! blocks are delivered is the same in each run.
 //!
-//! Cost at each rank: α for each other, the bytes of its blocks out and in, and 2 α more for each that is fetched.
+//! Cost at each rank: (P - 1) α and the bytes of its blocks in both directions; 2 α more for each block fetched.
 
 use crate::clock::Effort;
 use crate::endpoint::Endpoint;
@@ -14,72 +14,72 @@ use crate::message_stream::{Incoming, Outgoing};
 use crate::transport::Loss;
 use skyphos_types::Result;
 
-/// Rounds: short blocks; lengths of long ones; "send me yours"; long blocks.
+/// Rounds: short blocks; lengths of long blocks; requests; long blocks.
 const PUSHED: u32 = ARRAYS | 0x600;
 const ANNOUNCED: u32 = 0x601;
 const FETCH: u32 = 0x602;
 const FETCHED: u32 = ARRAYS | 0x603;
 
-/// Bytes of a length.
+/// Bytes of an announced length.
 const LEN_BYTES: usize = 8;
 
-/// What a rank has for the others, and what it does with theirs.
+/// A rank's blocks for other ranks, and its handling of the blocks that it receives.
 pub trait Blocks: Send {
-    /// Bytes of the block for a rank. Always the same.
+    /// Bytes of the block for a rank; the same at each call.
     fn len_for(&self, to: u32) -> usize;
 
-    /// Some of them.
+    /// Copies bytes of the block for a rank, from offset `at`.
     fn copy_out(&self, to: u32, at: usize, bytes: &mut [u8]);
 
-    /// All of the block for a rank is on its way.
+    /// Called when the whole block for a rank has been handed to the transport.
     fn sent(&mut self, to: u32);
 
-    /// A block of so many bytes begins to come: what another rank says, which may be more than there is memory for.
+    /// Called before the bytes of a block arrive. The sender gives `len`, which may exceed the memory there is.
     ///
     /// # Errors
-    /// There is no room for it.
+    /// There is not enough memory.
     fn begins(&mut self, from: u32, len: usize) -> Result<()>;
 
-    /// The next of its bytes.
+    /// Takes the next bytes of a block.
     ///
     /// # Errors
-    /// There is no room for them.
+    /// There is not enough memory.
     fn put(&mut self, from: u32, bytes: &[u8]) -> Result<()>;
 
-    /// All of it has come.
+    /// Called when a block is complete.
     ///
     /// # Errors
-    /// It could not be kept.
+    /// The block could not be stored.
     fn came(&mut self, from: u32) -> Result<()>;
 
-    /// How many of the long ones that came are still held: those before them in turn have come, or were asked for.
+    /// The number of complete long blocks that still take memory here.
     fn held(&self) -> usize;
 }
 
-/// What goes at once, and what waits.
+/// The limits between pushing and fetching.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlockLimits {
-    /// Blocks of up to so many bytes are pushed.
+    /// Blocks of at most this many bytes are pushed.
     pub push_bytes: usize,
-    /// So many long blocks are asked for, or have come and are held, at a time; at least one.
+    /// The most long blocks at a time that are requested, or complete and still in memory; at least 1.
     pub fetches: usize,
 }
 
 impl Default for BlockLimits {
-    /// Those of a shuffle that names none.
+    /// The limits of a shuffle without options.
     fn default() -> BlockLimits {
         BlockLimits { push_bytes: 64 * 1024, fetches: 4 }
     }
 }
 
-/// A block on its way out.
-struct Out {
+/// A block that this rank sends.
+struct OutBlock {
     to: u32,
     send: Outgoing,
 }
 
-impl Out {
-    /// Sends what may go; whether anything did.
+impl OutBlock {
+    /// Sends the chunks that may go now. Returns whether there were any.
     fn step(&mut self, ep: &Endpoint, blocks: &mut impl Blocks) -> bool {
         let mut moved = false;
         while let Some(range) = self.send.next_range(ep, 1) {
@@ -98,50 +98,50 @@ impl Out {
     }
 }
 
-/// How far the block of a rank is.
+/// The state of a block that this rank receives.
 enum State {
-    /// It comes as a short one, or it is announced.
+    /// The block may be pushed or announced.
     Unknown {
-        announced: Incoming,
+        announcement: Incoming,
     },
-    /// It waits to be asked for, so long; without data, nobody knows.
+    /// A long block, not requested yet. Its length is `None` in a simulation without data.
     Announced {
         len: Option<usize>,
     },
-    /// It was asked for.
-    Asked {
+    /// A long block that was requested.
+    Requested {
         len: Option<usize>,
     },
-    Whole,
+    Complete,
 }
 
-/// A rank's block on its way in.
-struct In {
+/// A block that this rank receives.
+struct InBlock {
     from: u32,
     incoming: Incoming,
     state: State,
 }
 
-impl In {
-    fn new(from: u32) -> In {
-        let announced = Incoming::new(from, ANNOUNCED);
-        In { from, incoming: Incoming::new(from, PUSHED), state: State::Unknown { announced } }
+impl InBlock {
+    fn new(from: u32) -> InBlock {
+        let announcement = Incoming::new(from, ANNOUNCED);
+        InBlock { from, incoming: Incoming::new(from, PUSHED), state: State::Unknown { announcement } }
     }
 
-    /// Takes what has come; whether anything did.
+    /// Takes the chunks and the announcement that have arrived. Returns whether there were any.
     fn step(&mut self, ep: &Endpoint, blocks: &mut impl Blocks, limits: BlockLimits) -> Result<bool> {
         let (from, mut moved) = (self.from, false);
         loop {
             let first = !self.incoming.begun();
-            let fits = match &mut self.state {
-                State::Announced { .. } | State::Whole => return Ok(moved),
+            let lengths = match &mut self.state {
+                State::Announced { .. } | State::Complete => return Ok(moved),
                 State::Unknown { .. } => 0..=limits.push_bytes,
-                State::Asked { len } => len.map_or(0..=usize::MAX, |len| len..=len),
+                State::Requested { len } => len.map_or(0..=usize::MAX, |len| len..=len),
             };
             let chunk = match self.incoming.next(ep) {
                 Ok(Some(chunk)) => chunk,
-                // Who has sent all and left sends no short block, but may have announced one.
-                other => match first && self.look_for_word(ep)? {
+                // A sender that has left the call may have announced a block before.
+                other => match first && self.read_announcement(ep)? {
                     true => return Ok(true),
                     false => return other.map(|_| moved),
                 },
@@ -149,8 +149,8 @@ impl In {
             moved = true;
             if first {
                 let len = usize::try_from(self.incoming.total()).unwrap_or(usize::MAX);
-                if !fits.contains(&len) {
-                    return Err(ep.corrupt(from, "a block of another length than it may have"));
+                if !lengths.contains(&len) {
+                    return Err(ep.corrupt(from, "a block that is neither short nor of its announced length"));
                 }
                 blocks.begins(from, len)?;
             }
@@ -159,96 +159,103 @@ impl In {
                 blocks.put(from, chunk.as_bytes())?;
             }
             if self.incoming.done() {
-                self.state = State::Whole;
+                self.state = State::Complete;
                 blocks.came(from)?;
             }
         }
     }
 
-    /// Whether the block has just been announced.
-    fn look_for_word(&mut self, ep: &Endpoint) -> Result<bool> {
-        let State::Unknown { announced } = &mut self.state else { return Ok(false) };
-        // That there will be none is for who waits for the block to say.
-        let Ok(Some(word)) = announced.next(ep) else { return Ok(false) };
+    /// Reads the announcement of the block. Returns whether it has arrived.
+    fn read_announcement(&mut self, ep: &Endpoint) -> Result<bool> {
+        let State::Unknown { announcement } = &mut self.state else { return Ok(false) };
+        // The caller reports an error of the sender, with that of the block's stream.
+        let Ok(Some(message)) = announcement.next(ep) else { return Ok(false) };
         let len = match ep.is_sized() {
             true => None,
             false => {
-                let len = word.as_bytes().try_into().ok().map(u64::from_le_bytes);
+                let len = message.as_bytes().try_into().ok().map(u64::from_le_bytes);
                 let len = len.and_then(|len| usize::try_from(len).ok());
-                Some(len.ok_or_else(|| ep.corrupt(self.from, "a length of a block that is none"))?)
+                Some(len.ok_or_else(|| ep.corrupt(self.from, "an announcement that is not a length"))?)
             }
         };
         self.state = State::Announced { len };
         Ok(true)
     }
 
-    /// Asks for a block that was announced.
-    fn ask(&mut self, ep: &Endpoint, len: Option<usize>) {
+    /// Requests a block that was announced.
+    fn request(&mut self, ep: &Endpoint, len: Option<usize>) {
         Outgoing::new(self.from, FETCH, 0).push(ep, ep.chunk(0));
         self.incoming = Incoming::new(self.from, FETCHED);
-        self.state = State::Asked { len };
+        self.state = State::Requested { len };
     }
 
-    /// It was asked for, and not all of it has come.
-    fn is_asked(&self) -> bool {
-        matches!(self.state, State::Asked { .. })
+    /// The block is requested and not complete.
+    fn is_requested(&self) -> bool {
+        matches!(self.state, State::Requested { .. })
     }
 
-    fn is_whole(&self) -> bool {
-        matches!(self.state, State::Whole)
+    fn is_complete(&self) -> bool {
+        matches!(self.state, State::Complete)
     }
 }
 
-/// Brings each rank's block to each other. Its own stays where it is.
+/// Requests announced blocks in order while the limit allows. A block is requested only after all before it have been
+/// received or requested. Returns whether any was requested.
+fn request_next(ep: &Endpoint, ins: &mut [InBlock], blocks: &impl Blocks, limits: BlockLimits) -> bool {
+    let requested = ins.iter().filter(|block| block.is_requested()).count();
+    let mut free = limits.fetches.max(1).saturating_sub(requested + blocks.held());
+    let mut moved = false;
+    for block in ins {
+        match block.state {
+            State::Announced { len } if free > 0 => {
+                block.request(ep, len);
+                (free, moved) = (free - 1, true);
+            }
+            State::Announced { .. } | State::Unknown { .. } => break,
+            State::Requested { .. } | State::Complete => {}
+        }
+    }
+    moved
+}
+
+/// Sends each rank its block from every other. A rank's block for itself is not touched.
 ///
 /// # Errors
-/// What `blocks` says, on all ranks; `Corrupt` where a rank says other lengths than it sends.
+/// An error of `blocks`, on all ranks; `Corrupt` if a rank sends another length than it announced.
 pub async fn exchange_blocks(ep: &Endpoint, blocks: &mut impl Blocks, limits: BlockLimits) -> Result<()> {
     let (me, size) = (ep.rank(), ep.size());
     let others = || (1..size).map(|far| (me + far) % size);
-    let (mut outs, mut asked_of_us) = (Vec::new(), Vec::new());
+    let (mut outs, mut unrequested) = (Vec::new(), Vec::new());
     for to in others() {
         let len = blocks.len_for(to);
         if len <= limits.push_bytes {
-            outs.push(Out { to, send: Outgoing::new(to, PUSHED, len as u64) });
+            outs.push(OutBlock { to, send: Outgoing::new(to, PUSHED, len as u64) });
         } else {
-            let mut word = ep.chunk(LEN_BYTES);
+            let mut message = ep.chunk(LEN_BYTES);
             if !ep.is_sized() {
-                word.as_bytes_mut().copy_from_slice(&(len as u64).to_le_bytes());
+                message.as_bytes_mut().copy_from_slice(&(len as u64).to_le_bytes());
             }
-            Outgoing::new(to, ANNOUNCED, LEN_BYTES as u64).push(ep, word);
-            asked_of_us.push((to, Incoming::new(to, FETCH)));
+            Outgoing::new(to, ANNOUNCED, LEN_BYTES as u64).push(ep, message);
+            unrequested.push((to, Incoming::new(to, FETCH)));
         }
     }
-    let mut ins: Vec<In> = others().map(In::new).collect();
+    let mut ins: Vec<InBlock> = others().map(InBlock::new).collect();
     loop {
         let mut moved = false;
-        for part in &mut ins {
-            moved |= part.step(ep, blocks, limits)?;
+        for block in &mut ins {
+            moved |= block.step(ep, blocks, limits)?;
         }
-        // In turn: who is asked next is the first whose block has not come, or been asked for.
-        let asked = ins.iter().filter(|part| part.is_asked()).count();
-        let mut room = limits.fetches.max(1).saturating_sub(asked + blocks.held());
-        for part in &mut ins {
-            match part.state {
-                State::Announced { len } if room > 0 => {
-                    part.ask(ep, len);
-                    (room, moved) = (room - 1, true);
-                }
-                State::Announced { .. } | State::Unknown { .. } => break,
-                State::Asked { .. } | State::Whole => {}
-            }
-        }
+        moved |= request_next(ep, &mut ins, blocks, limits);
         let mut waiting = Vec::new();
-        for (to, mut word) in asked_of_us {
-            match word.next(ep) {
+        for (to, mut request) in unrequested {
+            match request.next(ep) {
                 Ok(Some(_)) => {
                     let send = Outgoing::new(to, FETCHED, blocks.len_for(to) as u64);
-                    outs.push(Out { to, send });
+                    outs.push(OutBlock { to, send });
                     moved = true;
                 }
-                Ok(None) => waiting.push((to, word)),
-                // It has the block, from another replica of this rank.
+                Ok(None) => waiting.push((to, request)),
+                // The rank has left the call, so it has the block from another replica of this rank.
                 Err(_) if ep.losses()[to as usize] == Some(Loss::Left) => {
                     blocks.sent(to);
                     moved = true;
@@ -256,12 +263,12 @@ pub async fn exchange_blocks(ep: &Endpoint, blocks: &mut impl Blocks, limits: Bl
                 Err(error) => return Err(error),
             }
         }
-        asked_of_us = waiting;
+        unrequested = waiting;
         for out in &mut outs {
             moved |= out.step(ep, blocks);
         }
         outs.retain(|out| !out.send.done());
-        if outs.is_empty() && asked_of_us.is_empty() && ins.iter().all(In::is_whole) {
+        if outs.is_empty() && unrequested.is_empty() && ins.iter().all(InBlock::is_complete) {
             return Ok(());
         }
         if !moved {
@@ -284,17 +291,17 @@ mod tests {
         (0..len).map(|k| (k * 7 + from as usize * 31 + to as usize) as u8).collect()
     }
 
-    /// Takes what comes at once, and counts.
-    struct Counted {
+    /// Stores every block, and counts the long ones that are incomplete.
+    struct Recorder {
         mine: Vec<Vec<u8>>,
-        came: BTreeMap<u32, Vec<u8>>,
-        /// Long ones that were asked for and are not whole, and the most of them at a time.
-        open: usize,
-        most: usize,
+        received: BTreeMap<u32, Vec<u8>>,
+        /// Incomplete long blocks, now and at most.
+        incomplete: usize,
+        most_incomplete: usize,
         sent: Vec<u32>,
     }
 
-    impl Blocks for Counted {
+    impl Blocks for Recorder {
         fn len_for(&self, to: u32) -> usize {
             self.mine[to as usize].len()
         }
@@ -308,21 +315,21 @@ mod tests {
         }
 
         fn begins(&mut self, from: u32, len: usize) -> Result<()> {
-            self.came.insert(from, Vec::with_capacity(len));
+            self.received.insert(from, Vec::with_capacity(len));
             if len > LIMITS.push_bytes {
-                self.open += 1;
-                self.most = self.most.max(self.open);
+                self.incomplete += 1;
+                self.most_incomplete = self.most_incomplete.max(self.incomplete);
             }
             Ok(())
         }
 
         fn put(&mut self, from: u32, bytes: &[u8]) -> Result<()> {
-            self.came.get_mut(&from).expect("begun").extend(bytes);
+            self.received.get_mut(&from).expect("begun").extend(bytes);
             Ok(())
         }
 
         fn came(&mut self, from: u32) -> Result<()> {
-            self.open -= usize::from(self.came[&from].len() > LIMITS.push_bytes);
+            self.incomplete -= usize::from(self.received[&from].len() > LIMITS.push_bytes);
             Ok(())
         }
 
@@ -332,18 +339,22 @@ mod tests {
     }
 
     #[test]
-    fn each_has_the_blocks_of_all_and_asks_for_few_at_a_time() {
+    fn every_block_arrives_and_few_are_fetched_at_a_time() {
         for size in 1..=9 {
             on_all(size, 20.0, |rank, node, group| {
-                let (came, sent) = Default::default();
+                let (received, sent) = Default::default();
                 let mine = (0..size).map(|to| block(rank, to)).collect();
-                let mut blocks = Counted { mine, came, open: 0, most: 0, sent };
+                let mut blocks = Recorder { mine, received, incomplete: 0, most_incomplete: 0, sent };
                 let sig = CallSig::plain(CallKind::ExchangeBlocks);
                 node.call(&group, sig, async |ep| exchange_blocks(ep, &mut blocks, LIMITS).await).unwrap();
                 let want: BTreeMap<u32, Vec<u8>> =
                     (0..size).filter(|from| *from != rank).map(|from| (from, block(from, rank))).collect();
-                assert!(blocks.came == want, "rank {rank} of {size}");
-                assert!(blocks.most <= LIMITS.fetches, "{} were open", blocks.most);
+                assert!(blocks.received == want, "rank {rank} of {size}");
+                assert!(
+                    blocks.most_incomplete <= LIMITS.fetches,
+                    "{} were incomplete",
+                    blocks.most_incomplete
+                );
                 blocks.sent.sort_unstable();
                 assert_eq!(blocks.sent, (0..size).filter(|to| *to != rank).collect::<Vec<_>>());
             });

@@ -1,7 +1,7 @@
-//! Reduction of sparse vectors to one rank: in parts by all, which the root puts together.
+//! Reduction of sparse vectors to one rank: a reduce-scatter, then a gather of the parts at the root.
 //!
-//! Every rank reduces a P-th, so that the root is not the one to add everything up. Cost: 2 (P - 1) α; the root
-//! gets its part of the inputs and (P - 1)/P of the result.
+//! Every rank reduces a P-th of the index space, so the additions are spread over all ranks. Cost: 2 (P - 1) α; the root
+//! receives its part of all inputs and (P - 1)/P of the result.
 
 use crate::butterfly::layers_by_rank;
 use crate::collectives::allreduce::butterfly::reduce_scatter;
@@ -11,12 +11,12 @@ use crate::stream::{Assembler, Stream, Terms, exchange_and_place, send};
 use skyphos_kernels::stream::{Form, View};
 use skyphos_types::{Element, Result};
 
-/// Round in which the parts go to the root.
+/// Round of the gather at the root.
 const UP: u32 = 0x200;
-/// Round from which all agree that the root has everything.
+/// First round of the closing barrier.
 const END: u32 = 0x500;
 
-/// The reduction on `root`, `None` elsewhere; `bounds` are those of the ranks' ranges.
+/// Reduces to `root`; returns `None` on other ranks. `bounds` are the bounds of the ranks' ranges.
 pub async fn reduce_to_root<T: Element>(
     ep: &Endpoint,
     view: View<'_, T>,

@@ -1,29 +1,31 @@
-//! Where a layer's rows come from and go to, and the caller's repeated indices.
+//! Sources and targets of a layer's rows, and the caller's repeated indices.
 
 use crate::slab::AlignedVec;
 use skyphos_kernels::{Permutation, fold_rows, gather_rows};
 use skyphos_types::{Element, ReduceOp, Result};
 
-/// What a layer sends from: the caller's array through a permutation, or a sum of the layer above.
+/// The source of the rows that a layer sends: the caller's array, or the sum of the layer above.
 #[derive(Clone, Copy)]
-pub(crate) enum Source<'a, T> {
+pub(crate) enum RowSource<'a, T> {
+    /// The caller's array, and the permutation into hash order.
     Permuted(&'a [T], &'a Permutation),
+    /// Rows in hash order.
     Plain(&'a [T]),
-    /// Nothing: a simulation without data.
-    Counted,
+    /// No rows, in a simulation without data.
+    Sized,
 }
 
-impl<T: Element> Source<'_, T> {
-    /// Rows `start..start + rows` into `to`.
+impl<T: Element> RowSource<'_, T> {
+    /// Copies rows `start..start + rows` to `to`.
     pub(crate) fn copy_rows(&self, start: usize, rows: usize, width: usize, to: &mut [T]) {
         match self {
-            Source::Permuted(values, order) => order.gather(start, rows, width, values, to),
-            Source::Plain(values) => to.copy_from_slice(&values[start * width..(start + rows) * width]),
-            Source::Counted => {}
+            RowSource::Permuted(values, order) => order.gather(start, rows, width, values, to),
+            RowSource::Plain(values) => to.copy_from_slice(&values[start * width..(start + rows) * width]),
+            RowSource::Sized => {}
         }
     }
 
-    /// Folds rows `start..` of the source at `map`.
+    /// Folds rows from `start` on into the rows of `acc` at the positions `map`, less `first`.
     pub(crate) fn fold(
         &self,
         op: &ReduceOp,
@@ -34,24 +36,24 @@ impl<T: Element> Source<'_, T> {
         width: usize,
     ) -> Result<()> {
         match self {
-            Source::Permuted(values, order) => order.fold(op, acc, first, map, values, start, width),
-            Source::Plain(values) => {
+            RowSource::Permuted(values, order) => order.fold(op, acc, first, map, values, start, width),
+            RowSource::Plain(values) => {
                 fold_rows(op, acc, first, map, &values[start * width..(start + map.len()) * width], width)
             }
-            Source::Counted => Ok(()),
+            RowSource::Sized => Ok(()),
         }
     }
 }
 
-/// Bytes of a sum that are folded at once, from all sources in turn: stays in the L2 cache.
+/// Bytes of a block of the sum, into which all sources are folded in turn. A block stays in the L2 cache.
 const FOLD_BYTES: usize = 64 * 1024;
 
-/// The same as rows.
+/// Rows of such a block.
 pub(crate) fn fold_block_rows<T>(width: usize) -> usize {
     (FOLD_BYTES / (width * size_of::<T>())).max(1)
 }
 
-/// Adds up repeats: for each distinct index, in hash order, the reduction of its values.
+/// Reduces the values of repeated indices to the first occurrence of each index, in a copy of `values`.
 pub(crate) fn stage_repeats<'a, T: Element>(
     op: &ReduceOp,
     plan_side: &skyphos_kernels::Prepared,
@@ -61,7 +63,7 @@ pub(crate) fn stage_repeats<'a, T: Element>(
 ) -> Result<&'a [T]> {
     staged.resize(size_of_val(values));
     let all = staged.as_slice_mut::<T>();
-    // First in the user's places, so that a repeat finds its first by place.
+
     all.copy_from_slice(values);
     for (first, repeat) in &plan_side.repeats {
         let (map, row) = ([*first], &values[*repeat as usize * width..][..width]);
@@ -70,7 +72,7 @@ pub(crate) fn stage_repeats<'a, T: Element>(
     Ok(staged.as_slice::<T>())
 }
 
-/// Answers repeated indices of `want` from their first.
+/// Copies the result of each index of `want` to its repeats. `repeats` are pairs: first occurrence, repeat.
 pub(crate) fn copy_repeats<T: Element>(repeats: &[(u32, u32)], out: &mut [T], width: usize) {
     for (first, repeat) in repeats {
         let from = *first as usize * width;
@@ -78,32 +80,34 @@ pub(crate) fn copy_repeats<T: Element>(repeats: &[(u32, u32)], out: &mut [T], wi
     }
 }
 
-/// Where results of a layer go: the in-set above, or the caller's array through a permutation.
-pub(crate) enum Target<'a, T> {
+/// The target of a layer's results: the in-set above, or the caller's array.
+pub(crate) enum RowTarget<'a, T> {
+    /// The caller's array, and the permutation into hash order.
     Scattered(&'a mut [T], &'a Permutation),
+    /// Rows in hash order.
     Plain(&'a mut [T]),
-    /// Nowhere: a simulation without data.
-    Counted,
+    /// No rows, in a simulation without data.
+    Sized,
 }
 
-impl<T: Element> Target<'_, T> {
-    /// Values of the rows from position `start`.
+impl<T: Element> RowTarget<'_, T> {
+    /// Stores values in the rows from position `start` on.
     pub(crate) fn put(&mut self, start: usize, values: &[T], width: usize) {
         match self {
-            Target::Scattered(out, order) => order.scatter(start, values, width, out),
-            Target::Plain(out) => out[start * width..][..values.len()].copy_from_slice(values),
-            Target::Counted => {}
+            RowTarget::Scattered(out, order) => order.scatter(start, values, width, out),
+            RowTarget::Plain(out) => out[start * width..][..values.len()].copy_from_slice(values),
+            RowTarget::Sized => {}
         }
     }
 
-    /// `source` at `map`, into the rows from position `start`.
+    /// Gathers the rows of `source` at `map` into the rows from position `start` on.
     pub(crate) fn put_gathered(&mut self, start: usize, source: &[T], map: &[u32], width: usize) {
         match self {
-            Target::Scattered(out, order) => order.scatter_gathered(start, source, map, width, out),
-            Target::Plain(out) => {
+            RowTarget::Scattered(out, order) => order.scatter_gathered(start, source, map, width, out),
+            RowTarget::Plain(out) => {
                 gather_rows(source, map, width, &mut out[start * width..(start + map.len()) * width]);
             }
-            Target::Counted => {}
+            RowTarget::Sized => {}
         }
     }
 }

@@ -1,7 +1,7 @@
-//! The index sets that a rank holds between the layers of a configuration: out- and in-set.
+//! The out-set and the in-set of a rank between two layers of a configuration.
 //!
-//! Real ones, or, in a simulation without data, only how many indices they should have: what a rank holds after layers
-//! that joined m ranks' sets in an m-th of the hashed range.
+//! In a simulation without data the sets have only sizes: after layers that join the sets of m ranks, a rank has the union's
+//! indices in an m-th of the hashed range.
 
 use crate::clock::Effort;
 use crate::endpoint::Endpoint;
@@ -11,47 +11,47 @@ use skyphos_types::{Error, Result};
 use std::borrow::Cow;
 use std::sync::Arc;
 
-/// Indices that the union of m ranks' sets has.
+/// The number of indices in the union of m ranks' sets, as a function of m.
 pub type UnionSize = Arc<dyn Fn(f64) -> f64 + Send + Sync>;
 
-/// See the module's text.
+/// An out-set and an in-set.
 pub enum Sets {
-    /// The indices themselves.
+    /// The indices.
     Real {
-        /// What is put out.
+        /// The indices contributed.
         out: IndexSet,
-        /// What is asked for.
+        /// The indices wanted.
         want: IndexSet,
     },
-    /// Only their numbers.
-    Counted(Counted),
+    /// Only sizes.
+    Sized(SetSizes),
 }
 
-/// Sets of which only the number of indices is known.
+/// The sizes of the sets of a simulation without data.
 #[derive(Clone)]
-pub struct Counted {
-    /// Of what is put out.
+pub struct SetSizes {
+    /// Of the out-set.
     pub out: UnionSize,
-    /// Of what is asked for.
+    /// Of the in-set.
     pub want: UnionSize,
-    /// Whether both are the same.
+    /// Whether both sets are the same.
     pub same: bool,
     /// Indices in the whole space.
     pub n: u64,
-    /// Ids in the whole range of blocks.
+    /// Block ids in the whole hashed range.
     pub range: u64,
-    /// Ranks whose sets are joined in it.
+    /// Number of ranks whose sets have been joined so far.
     pub joined: u32,
 }
 
-/// A message that came, or this rank's own share, as the join sees it.
-pub(crate) struct Theirs<'a> {
+/// One member's share of both sets: received, or this rank's own.
+pub(crate) struct Share<'a> {
     outs: Cow<'a, [Block]>,
-    /// `None`: the in-part is the out-part.
+    /// `None` if it equals the out-share.
     ins: Option<Cow<'a, [Block]>>,
 }
 
-/// What a join leaves: the sets below, and the maps of every member's part into them.
+/// The result of a join: the unions, and the maps of every member's share into them.
 pub(crate) struct Joined {
     pub(crate) sets: Sets,
     pub(crate) out_maps: Vec<Map>,
@@ -60,40 +60,40 @@ pub(crate) struct Joined {
     pub(crate) in_len: usize,
 }
 
-/// Both parts of a share, ready to be written.
-pub(crate) enum Code<'a> {
+/// The encoding of a share: one byte that is 1 if the in-share equals the out-share, the out-share, and else the in-share.
+pub(crate) enum ShareEncoding<'a> {
     Real { out: Encoding<'a>, want: Option<Encoding<'a>> },
-    Counted { bytes: usize },
+    Sized { bytes: usize },
 }
 
-impl Code<'_> {
-    /// Bytes of a byte that says whether both sets are the same, and the sets.
+impl ShareEncoding<'_> {
+    /// Bytes of the encoding.
     pub(crate) fn bytes(&self) -> usize {
         match self {
-            Code::Real { out, want } => 1 + out.bytes() + want.as_ref().map_or(0, Encoding::bytes),
-            Code::Counted { bytes } => 1 + bytes,
+            ShareEncoding::Real { out, want } => 1 + out.bytes() + want.as_ref().map_or(0, Encoding::bytes),
+            ShareEncoding::Sized { bytes } => 1 + bytes,
         }
     }
 
-    /// Writes exactly so many bytes.
+    /// Writes the encoding to a slice of its length.
     pub(crate) fn write(&self, bytes: &mut [u8]) {
-        let Code::Real { out, want } = self else { return };
+        let ShareEncoding::Real { out, want } = self else { return };
         bytes[0] = u8::from(want.is_none());
         let (first, second) = bytes[1..].split_at_mut(out.bytes());
         out.write(first);
-        if let Some(code) = want {
-            code.write(second);
+        if let Some(want) = want {
+            want.write(second);
         }
     }
 }
 
-impl Counted {
-    /// How many of the indices in an m-th of the space a rank holds, of sets of this size.
-    fn held(&self, size: &UnionSize, joined: u32) -> f64 {
+impl SetSizes {
+    /// Indices of a rank after `joined` ranks' sets were joined in a `joined`-th of the range.
+    fn per_rank(&self, size: &UnionSize, joined: u32) -> f64 {
         size(f64::from(joined)) / f64::from(joined.max(1))
     }
 
-    /// Bytes of `indices` that lie evenly in `range` blocks.
+    /// Encoded bytes of `indices` that are spread evenly over `range` blocks.
     fn bytes(&self, indices: f64, range: u64) -> usize {
         let width = self.n as f64 / self.range.max(1) as f64;
         let positions = range as f64 * width;
@@ -107,14 +107,14 @@ impl Counted {
         (0..=parts).map(|j| j * each).collect()
     }
 
-    /// Indices in each of so many equal parts of what is held: the same for who sends and who receives.
+    /// Indices in each of `parts` equal shares of a rank's set: the same number for sender and receiver.
     fn each(&self, size: &UnionSize, parts: usize) -> usize {
-        (self.held(size, self.joined) / parts as f64) as usize
+        (self.per_rank(size, self.joined) / parts as f64) as usize
     }
 }
 
 impl Sets {
-    /// Positions of the out- and in-set at which the parts of the ranges between `bounds` begin; one more at the end.
+    /// Positions of the out-set and of the in-set at which the shares of the ranges between `bounds` begin, and the ends.
     pub(crate) fn splits(&self, bounds: &[u64]) -> [Vec<usize>; 2] {
         let parts = bounds.len() - 1;
         let of = |set: &IndexSet| -> Vec<usize> {
@@ -124,125 +124,123 @@ impl Sets {
         };
         match self {
             Sets::Real { out, want } => [of(out), of(want)],
-            Sets::Counted(counted) => {
-                [counted.splits(&counted.out, parts), counted.splits(&counted.want, parts)]
-            }
+            Sets::Sized(sizes) => [sizes.splits(&sizes.out, parts), sizes.splits(&sizes.want, parts)],
         }
     }
 
-    /// The encoding of the parts in a range of ids; `parts` is among how many equal ones.
-    pub(crate) fn encode(&self, lo: u64, hi: u64, parts: usize) -> Code<'_> {
+    /// Encodes the share of a range of block ids, one of `parts` equal ranges.
+    pub(crate) fn encode(&self, lo: u64, hi: u64, parts: usize) -> ShareEncoding<'_> {
         match self {
             Sets::Real { out, want } => {
-                let (outs, ins) = part(out, want, lo, hi);
-                Code::Real {
+                let (outs, ins) = share(out, want, lo, hi);
+                ShareEncoding::Real {
                     out: Encoding::new(outs, lo, hi),
                     want: ins.map(|ins| Encoding::new(ins, lo, hi)),
                 }
             }
-            Sets::Counted(counted) => {
-                let bytes = |size: &UnionSize| counted.bytes(counted.each(size, parts) as f64, hi - lo);
-                let bytes = bytes(&counted.out) + if counted.same { 0 } else { bytes(&counted.want) };
-                Code::Counted { bytes }
+            Sets::Sized(sizes) => {
+                let bytes = |size: &UnionSize| sizes.bytes(sizes.each(size, parts) as f64, hi - lo);
+                let bytes = bytes(&sizes.out) + if sizes.same { 0 } else { bytes(&sizes.want) };
+                ShareEncoding::Sized { bytes }
             }
         }
     }
 
-    /// Joins the parts of all members, by member; this rank's own is `None`.
+    /// Joins the shares of all members in a range of block ids. `shares` is by member, with `None` for this rank's own.
     pub(crate) fn join(
         &self,
         ep: &Endpoint,
-        parts: Vec<Option<Theirs<'_>>>,
+        shares: Vec<Option<Share<'_>>>,
         lo: u64,
         hi: u64,
     ) -> Result<Joined> {
-        let degree = parts.len();
-        let counted = match self {
+        let degree = shares.len();
+        let sizes = match self {
             Sets::Real { out, want } => {
                 let own = || {
-                    let (outs, ins) = part(out, want, lo, hi);
-                    Theirs { outs: Cow::Borrowed(outs), ins: ins.map(Cow::Borrowed) }
+                    let (outs, ins) = share(out, want, lo, hi);
+                    Share { outs: Cow::Borrowed(outs), ins: ins.map(Cow::Borrowed) }
                 };
-                let all: Vec<Theirs<'_>> =
-                    parts.into_iter().map(|theirs| theirs.unwrap_or_else(own)).collect();
+                let all: Vec<Share<'_>> = shares.into_iter().map(|share| share.unwrap_or_else(own)).collect();
                 return join_real(ep, &all);
             }
-            Sets::Counted(counted) => counted,
+            Sets::Sized(sizes) => sizes,
         };
-        let joined = counted.joined * degree as u32;
+        let joined = sizes.joined * degree as u32;
         let side = |size: &UnionSize| {
-            let each = counted.each(size, degree);
-            let len = counted.held(size, joined) as usize;
+            let each = sizes.each(size, degree);
+            let len = sizes.per_rank(size, joined) as usize;
             ep.spend(Effort::SetJoin { indices: each * degree });
-            (len, vec![Map::Counted { len: each, into: len }; degree])
+            (len, vec![Map::Sized { len: each, into: len }; degree])
         };
-        let (out_len, out_maps) = side(&counted.out);
-        let (in_len, in_maps) = match counted.same {
+        let (out_len, out_maps) = side(&sizes.out);
+        let (in_len, in_maps) = match sizes.same {
             true => (out_len, out_maps.clone()),
-            false => side(&counted.want),
+            false => side(&sizes.want),
         };
-        let sets = Sets::Counted(Counted { joined, ..counted.clone() });
+        let sets = Sets::Sized(SetSizes { joined, ..sizes.clone() });
         Ok(Joined { sets, out_maps, in_maps, out_len, in_len })
     }
 }
 
-/// The blocks of both sets in a range of ids; `None`: the in-part is the out-part.
-fn part<'a>(out: &'a IndexSet, want: &'a IndexSet, lo: u64, hi: u64) -> (&'a [Block], Option<&'a [Block]>) {
+/// The blocks of both sets in a range of block ids. The second is `None` if they are the same.
+fn share<'a>(out: &'a IndexSet, want: &'a IndexSet, lo: u64, hi: u64) -> (&'a [Block], Option<&'a [Block]>) {
     let outs = &out.blocks()[out.blocks_between(lo, hi)];
     let ins = &want.blocks()[want.blocks_between(lo, hi)];
     (outs, (ins != outs).then_some(ins))
 }
 
-/// The sets in a message of real ones, after its first byte was split off, and the bytes they take.
+/// Decodes a share. `same` is the first byte of a [`ShareEncoding`], `bytes` begins after it. Returns the bytes read, too.
 pub(crate) fn decode<'a>(
     same: u8,
     bytes: &[u8],
     lo: u64,
     hi: u64,
-) -> std::result::Result<(Theirs<'a>, usize), &'static str> {
+) -> std::result::Result<(Share<'a>, usize), &'static str> {
     let (outs, used) = skyphos_kernels::decode(bytes, lo, hi)?;
-    let (ins, used_too) = match same {
+    let (ins, used_by_ins) = match same {
         1 => (None, 0),
         _ => {
             let (blocks, used) = skyphos_kernels::decode(&bytes[used..], lo, hi)?;
             (Some(Cow::Owned(blocks)), used)
         }
     };
-    Ok((Theirs { outs: Cow::Owned(outs), ins }, used + used_too))
+    Ok((Share { outs: Cow::Owned(outs), ins }, used + used_by_ins))
 }
 
-impl Theirs<'_> {
-    /// Rows that go with the out-part.
+impl Share<'_> {
+    /// Number of values that go with the out-share.
     pub(crate) fn rows(&self) -> usize {
         count_indices(&self.outs) as usize
     }
 }
 
-fn join_real(ep: &Endpoint, all: &[Theirs<'_>]) -> Result<Joined> {
-    let outs: Vec<&[Block]> = all.iter().map(|part| part.outs.as_ref()).collect();
+fn join_real(ep: &Endpoint, all: &[Share<'_>]) -> Result<Joined> {
+    let outs: Vec<&[Block]> = all.iter().map(|share| share.outs.as_ref()).collect();
     let (out, out_maps) = join_side(ep, &outs)?;
-    let (want, in_maps) = if all.iter().all(|part| part.ins.is_none()) {
+    let (want, in_maps) = if all.iter().all(|share| share.ins.is_none()) {
         (out.clone(), out_maps.clone())
     } else {
-        let ins = all.iter().map(|part| part.ins.as_ref().unwrap_or(&part.outs).as_ref());
+        let ins = all.iter().map(|share| share.ins.as_ref().unwrap_or(&share.outs).as_ref());
         join_side(ep, &ins.collect::<Vec<_>>())?
     };
     let (out_len, in_len) = (out.len(), want.len());
     Ok(Joined { sets: Sets::Real { out, want }, out_maps, in_maps, out_len, in_len })
 }
 
-/// The union of the parts, and the map of each part into it.
-fn join_side(ep: &Endpoint, parts: &[&[Block]]) -> Result<(IndexSet, Vec<Map>)> {
-    let blocks = union(parts);
+/// The union of all members' shares of one set, and the map of each share into it.
+fn join_side(ep: &Endpoint, shares: &[&[Block]]) -> Result<(IndexSet, Vec<Map>)> {
+    let blocks = union(shares);
     let count = count_indices(&blocks);
     if count >= u64::from(MISSING) {
         return Err(Error::bad_input(format!(
-            "{count} indices meet on one rank; it takes at most 2^32 - 2: use more ranks"
+            "the union on one rank has {count} indices; the limit is 2^32 - 2: use more ranks"
         )));
     }
     let set = IndexSet::new(blocks);
     let locator = Locator::new(&set);
-    let maps: Vec<Map> = parts.iter().map(|part| Map::Places(Arc::new(locator.positions(part)))).collect();
+    let maps: Vec<Map> =
+        shares.iter().map(|share| Map::Positions(Arc::new(locator.positions(share)))).collect();
     ep.spend(Effort::SetJoin { indices: maps.iter().map(Map::len).sum() });
     Ok((set, maps))
 }

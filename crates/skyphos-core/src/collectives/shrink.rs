@@ -1,8 +1,8 @@
-//! Agrees with those who are left on who goes on ([`crate::survivors`]), over the connections that there still are.
+//! Shrink: the surviving ranks of a group agree on its new members, over the connections that remain.
 //!
-//! A call of its own number: survivors come to it from different places of the program. What a rank has said and heard is
-//! kept between its tries, so that one who tries again after a time-out goes on where it was. Cost where one rank leads and
-//! none is lost meanwhile: a word to all others, then four messages in a row, of some bytes a rank.
+//! [`crate::survivors`] decides; this module carries its messages. The call has a number of its own, since survivors enter it
+//! from different points of the program. Its state survives a time-out, so a rank that tries again continues where it was.
+//! Cost with one leader and no further loss: a message to all others, then four messages in sequence, of a few bytes per rank.
 
 use crate::endpoint::Endpoint;
 use crate::message_stream::{Incoming, Outgoing};
@@ -10,19 +10,19 @@ use crate::survivors::{Decision, Survivor, Word};
 use crate::transport::Loss;
 use skyphos_types::Result;
 
-/// The one round of it.
+/// The only round.
 const ROUND: u32 = 0;
 
-/// What a rank has said and heard so far.
+/// One rank's state of the agreement.
 pub struct Shrinking {
     survivor: Survivor,
-    /// To each rank, and from it; nothing is to or from itself.
+    /// A stream to each rank and one from it; those of this rank itself stay unused.
     to: Vec<Outgoing>,
     from: Vec<Incoming>,
 }
 
 impl Shrinking {
-    /// Begins. Others may be in another call, and wait for this rank there.
+    /// Begins the agreement. Leaves all other calls, in which other ranks may wait for this rank.
     pub fn new(ep: &Endpoint) -> Shrinking {
         ep.leave_calls();
         let ranks = 0..ep.size();
@@ -33,15 +33,15 @@ impl Shrinking {
         }
     }
 
-    /// Takes what has come, and says what there is to say; whether anything moved.
+    /// Takes messages and losses, and sends the survivor's messages. Returns whether there were any.
     fn step(&mut self, ep: &Endpoint) -> Result<bool> {
         let Shrinking { survivor, to, from } = self;
         let (mut moved, losses) = (false, ep.losses());
         for (rank, incoming) in (0..).zip(from).filter(|(rank, _)| *rank != ep.rank()) {
-            // What came before a rank was lost still counts. An error says that nothing more does.
+            // Messages that arrived before their sender was lost still count. An error means that there are no more.
             while let Ok(Some(chunk)) = incoming.next(ep) {
                 let word = decode(chunk.as_bytes(), ep.size(), ep.rank());
-                survivor.hear(rank, word.ok_or_else(|| ep.corrupt(rank, "no word of survivors"))?);
+                survivor.hear(rank, word.ok_or_else(|| ep.corrupt(rank, "not a message of a shrink"))?);
                 moved = true;
             }
             if let Some(loss) = losses[rank as usize].filter(|_| !survivor.has_lost(rank)) {
@@ -60,7 +60,7 @@ impl Shrinking {
     }
 }
 
-/// Goes on until it is decided.
+/// Runs the agreement until this rank knows the decision.
 pub async fn shrink(ep: &Endpoint, shrinking: &mut Shrinking) -> Result<Decision> {
     loop {
         let moved = shrinking.step(ep)?;
@@ -73,7 +73,7 @@ pub async fn shrink(ep: &Endpoint, shrinking: &mut Shrinking) -> Result<Decision
     }
 }
 
-/// A letter, then numbers of 4 bytes: of a rank that is lost how, of ranks that go on their numbers.
+/// Encodes a message: one byte for the kind, then numbers of 4 bytes, which are losses by rank, an attempt, or ranks.
 fn encode(word: &Word) -> Vec<u8> {
     let loss = |loss: &Option<Loss>| match loss {
         None => 0,
@@ -81,7 +81,7 @@ fn encode(word: &Word) -> Vec<u8> {
         Some(Loss::Ended) => 2,
         Some(Loss::Silent) => 3,
     };
-    let (letter, numbers): (u8, Vec<u32>) = match word {
+    let (kind, numbers): (u8, Vec<u32>) = match word {
         Word::Join(lost) => (b'j', lost.iter().map(loss).collect()),
         Word::Propose(attempt) => (b'p', vec![*attempt]),
         Word::Yes(attempt) => (b'y', vec![*attempt]),
@@ -89,13 +89,13 @@ fn encode(word: &Word) -> Vec<u8> {
         Word::Out => (b'o', Vec::new()),
         Word::Leave => (b'l', Vec::new()),
     };
-    [letter].into_iter().chain(numbers.into_iter().flat_map(u32::to_le_bytes)).collect()
+    [kind].into_iter().chain(numbers.into_iter().flat_map(u32::to_le_bytes)).collect()
 }
 
-/// `None` for what is no word to rank `me` of a group of so many.
+/// Decodes a message to rank `me` of a group of `size` ranks; `None` if the bytes are not one.
 fn decode(bytes: &[u8], size: u32, me: u32) -> Option<Word> {
-    let (letter, rest) = bytes.split_first()?;
-    let (numbers, more) = rest.as_chunks::<4>();
+    let (kind, rest) = bytes.split_first()?;
+    let (numbers, odd_bytes) = rest.as_chunks::<4>();
     let numbers: Vec<u32> = numbers.iter().map(|number| u32::from_le_bytes(*number)).collect();
     let are_ranks =
         |ranks: &[u32]| ranks.is_sorted_by(|a, b| a < b) && ranks.last().is_none_or(|rank| *rank < size);
@@ -106,14 +106,14 @@ fn decode(bytes: &[u8], size: u32, me: u32) -> Option<Word> {
         3 => Some(Some(Loss::Silent)),
         _ => None,
     };
-    match (letter, &numbers[..]) {
-        _ if !more.is_empty() => None,
+    match (kind, &numbers[..]) {
+        _ if !odd_bytes.is_empty() => None,
         (b'j', lost) if lost.len() == size as usize => {
             lost.iter().map(loss).collect::<Option<_>>().map(Word::Join)
         }
         (b'p', [attempt]) => Some(Word::Propose(*attempt)),
         (b'y', [attempt]) => Some(Word::Yes(*attempt)),
-        // Who is left out hears so in another word.
+        // A rank that is left out gets `Out` instead.
         (b'c', ranks) if are_ranks(ranks) && ranks.contains(&me) => Some(Word::Commit(ranks.to_vec())),
         (b'o', []) => Some(Word::Out),
         (b'l', []) => Some(Word::Leave),
@@ -121,7 +121,7 @@ fn decode(bytes: &[u8], size: u32, me: u32) -> Option<Word> {
     }
 }
 
-/// A survivor's word, and what it is encoded again.
+/// A decoded message, and its encoding.
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
 pub fn fuzz_word(bytes: &[u8], size: u32, me: u32) -> Option<(Word, Vec<u8>)> {
@@ -133,7 +133,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_survive_the_wire_and_nothing_else_is_one() {
+    fn messages_round_trip_and_other_bytes_are_refused() {
         let words = [
             Word::Join(vec![None, Some(Loss::Left), Some(Loss::Ended), Some(Loss::Silent)]),
             Word::Propose(7),
@@ -150,7 +150,7 @@ mod tests {
             }
         }
         assert_eq!(decode(&encode(&Word::Commit(vec![1, 4])), 4, 1), None, "no such rank");
-        assert_eq!(decode(&encode(&Word::Commit(vec![1, 2])), 4, 3), None, "without the one that is told");
+        assert_eq!(decode(&encode(&Word::Commit(vec![1, 2])), 4, 3), None, "without the receiver");
         assert_eq!(decode(&encode(&Word::Commit(vec![2, 1])), 4, 1), None);
         assert_eq!(decode(&encode(&Word::Join(vec![None])), 4, 1), None);
     }

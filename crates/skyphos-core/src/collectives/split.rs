@@ -1,4 +1,4 @@
-//! Which rank owns which indices while a vector is reduced in parts.
+//! Ownership of the index space while a vector is reduced: one range per rank.
 
 use crate::collectives::survey::sample;
 use crate::endpoint::Endpoint;
@@ -6,21 +6,19 @@ use skyphos_kernels::split_ranges;
 use skyphos_kernels::stream::View;
 use skyphos_types::{Element, Result};
 
-/// How the index space is cut into one range a rank.
+/// The way in which the index space is cut into one range per rank.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Split {
-    /// Ranges of equal length: nothing to agree on, right for indices spread evenly.
+    /// Ranges of equal length. Needs no messages; balanced if indices are spread evenly.
     Even,
-    /// Equal ranges of hashed indices: balanced without a sample, whatever the data; input and result are put in
-    /// another order once each.
+    /// Equal ranges of hashed indices. Balanced for any data without a sample; costs one reordering each of input and result.
     Hash,
-    /// Ranges of about as much work, from a sample of each rank's indices: right for all, for
-    /// ⌈log2 P⌉ small messages more.
+    /// Ranges of about equal work, by a sample of each rank's indices. Balanced for any data; costs ⌈log2 P⌉ small messages.
     #[default]
     Quantiles,
 }
 
-/// The bounds of `parts` ranges of the space `0..n`, the same on all ranks.
+/// The bounds of `parts` ranges of the index space `0..n`, the same on all ranks.
 pub async fn bounds<T: Element>(
     ep: &Endpoint,
     split: Split,

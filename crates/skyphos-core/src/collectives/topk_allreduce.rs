@@ -1,20 +1,20 @@
-//! The k largest of a sum of sparse vectors, in O(k) words a rank (Ok-Topk: Li & Hoefler, PPoPP 2022, §3).
+//! The k largest entries of a sum of sparse vectors, with O(k) words per rank (Ok-Topk: Li & Hoefler, PPoPP 2022, §3).
 //!
 //! ```text
-//! split:    cut the index space so that each rank gets about as many entries; each reduces its range
-//! select:   the k-th largest magnitude of all ranges, found digit by digit from the ranks' histograms
-//! balance:  if one rank has more than twice its share of the k, entries move until all have k/P
-//! gather:   everyone's entries to everyone
+//! split:    cut the index space into ranges of about equally many entries; each rank reduces its range
+//! select:   find the k-th largest magnitude of all ranges, digit by digit, from the ranks' histograms
+//! balance:  if one rank has more than twice its share of the k entries, move entries until each rank has k/P
+//! gather:   allgather of the entries
 //! ```
 //!
-//! **The bound.** No rank sends or receives more than 6k words (an index or a value each) of entries: 2k + 4k/P in the
-//! split, for ranges are cut again with a larger sample until none gets more than k + 2k/P entries; then either
-//! 4k (P - 1)/P in the gather, or 2k to balance and 2k (P - 1)/P in the gather. Beside that go control words:
-//! histograms of 256 a byte of the magnitude, and the samples. Indices are packed, so bytes are fewer still.
+//! **Bound.** No rank sends or receives more than 6k words of entries, where an index or a value is a word: 2k + 4k/P in the
+//! split, because ranges are cut again with a larger sample until none gets more than k + 2k/P entries; then either
+//! 4k (P - 1)/P in the gather, or 2k to balance and 2k (P - 1)/P in the gather. Control messages come on top: a histogram
+//! of 256 counts for each byte of the magnitude, and the samples. Indices are packed, so the bytes are fewer still.
 //!
-//! Unlike the paper, which estimates thresholds from earlier calls, both selections are exact: the result has the
-//! min(k, entries) largest sums, of equal magnitudes those of lower index, and the same bits on all ranks.
-//! Cost: 2 (P - 1) to 3 (P - 1) α, (bytes of the type + 3) ⌈log2 P⌉ α for control.
+//! The paper estimates thresholds from earlier calls. Here both selections are exact: the result has the min(k, entries)
+//! largest sums, among equal magnitudes those of lower index, and the same bits on all ranks.
+//! Cost: 2 (P - 1) to 3 (P - 1) α, and (bytes of the type + 3) ⌈log2 P⌉ α for control.
 
 use crate::butterfly::layers_by_rank;
 use crate::collectives::allgather::{allgather_counts, allgather_numbers};
@@ -22,32 +22,32 @@ use crate::collectives::allreduce::butterfly::{Reduced, allgather_parts, reduce_
 use crate::collectives::cut;
 use crate::endpoint::Endpoint;
 use crate::slab::Payload;
-use crate::stream::{Assembler, Part, Terms, encode, exchange};
+use crate::stream::{Assembler, ReducedRange, Terms, encode, exchange};
 use skyphos_kernels::Magnitude;
 use skyphos_kernels::stream::{Form, IndexList, View};
 use skyphos_types::Result;
 
-/// Rounds of the parts, each with room for ⌈log2 P⌉ more or for layers.
+/// First rounds of the phases, each followed by free numbers for ⌈log2 P⌉ rounds or for layers.
 const COUNT: u32 = 0x600;
 const DIGIT: u32 = 0x700;
 const OWN: u32 = 0x800;
 const BALANCE: u32 = 0x900;
 const FIRST: u32 = 0xa00;
 
-/// Values of a digit of a magnitude.
-const DIGITS: usize = 256;
+/// Number of values that a digit of a magnitude, a byte, can have.
+const DIGIT_VALUES: usize = 256;
 
-/// The result, and what it cost.
+/// The result, and its traffic.
 pub struct Selected<T> {
     /// The entries, sparse.
     pub form: Form<T>,
     /// Words of entries that this rank sent.
     pub sent_words: u64,
-    /// Words of entries that it received.
+    /// Words of entries that this rank received.
     pub received_words: u64,
 }
 
-/// The `k` largest entries of the sum of all ranks' vectors, each of which has at most `k` entries of one number.
+/// The `k` largest entries of the sum of all ranks' vectors. Each vector has at most `k` entries, of one number each.
 pub async fn topk_allreduce<T: Magnitude>(
     ep: &Endpoint,
     view: View<'_, T>,
@@ -62,11 +62,11 @@ pub async fn topk_allreduce<T: Magnitude>(
     let all = layers_by_rank(&[ep.size()], ep.rank());
     let Reduced { part, bounds } = reduce_scatter(ep, view, terms, &all, bounds).await?;
     let part = keep_largest(ep, part, k).await?;
-    let held: Vec<u64> = allgather_counts(ep, OWN, &[part.view().nnz(1) as u64]).await?.concat();
-    let total: u64 = held.iter().sum();
-    let crowded = held.iter().any(|own| *own * size > 2 * total.max(size));
+    let selected: Vec<u64> = allgather_counts(ep, OWN, &[part.view().nnz(1) as u64]).await?.concat();
+    let total: u64 = selected.iter().sum();
+    let unbalanced = selected.iter().any(|own| *own * size > 2 * total.max(size));
     let (part, bounds, moved) =
-        if crowded { balance(ep, part, &held, terms).await? } else { (part, bounds, (0, 0)) };
+        if unbalanced { balance(ep, part, &selected, terms).await? } else { (part, bounds, (0, 0)) };
     let mine = part.view().nnz(1) as u64;
     let form = allgather_parts(ep, &Reduced { part, bounds }, terms, &all).await?;
     sent += moved.0 + mine * (size - 1);
@@ -74,8 +74,8 @@ pub async fn topk_allreduce<T: Magnitude>(
     Ok(Selected { form, sent_words: 2 * sent, received_words: 2 * received })
 }
 
-/// Ranges none of which gets more than k + 2k/P entries (or P, the most that one index may have), and how many each
-/// rank has for each.
+/// Cuts the index space so that no range gets more than k + 2k/P entries (or P, since one index may have that many). Returns
+/// the bounds, and the entries by sender and receiver.
 async fn fair_bounds<T: Magnitude>(
     ep: &Endpoint,
     view: View<'_, T>,
@@ -88,11 +88,11 @@ async fn fair_bounds<T: Magnitude>(
     let (mut samples, mut round) = (64, COUNT);
     loop {
         let bounds = cut(ep, round, view, n, samples).await?;
-        let places: Vec<u64> = bounds.iter().map(|b| indices.before(*b) as u64).collect();
-        let mine: Vec<u64> = places.windows(2).map(|w| w[1] - w[0]).collect();
+        let starts: Vec<u64> = bounds.iter().map(|b| indices.before(*b) as u64).collect();
+        let mine: Vec<u64> = starts.windows(2).map(|w| w[1] - w[0]).collect();
         let counts = allgather_counts(ep, round + 32, &mine).await?;
         let largest = (0..size as usize).map(|to| counts.iter().map(|c| c[to]).sum()).max().unwrap_or(0);
-        // With a sample of every entry no cut is better.
+        // A sample of every entry cannot be improved.
         if largest <= most || samples as u64 >= k {
             return Ok((bounds, counts));
         }
@@ -100,23 +100,23 @@ async fn fair_bounds<T: Magnitude>(
     }
 }
 
-/// The part's share of the k largest of all parts.
-async fn keep_largest<T: Magnitude>(ep: &Endpoint, part: Part<T>, k: u64) -> Result<Part<T>> {
+/// Reduces a part to its entries among the k largest of all parts.
+async fn keep_largest<T: Magnitude>(ep: &Endpoint, part: ReducedRange<T>, k: u64) -> Result<ReducedRange<T>> {
     let Form::Sparse { indices, values } = part.form else { unreachable!("asked for sparse parts") };
     let keys: Vec<i64> = values.iter().map(|v| v.magnitude().into()).collect();
     let (mut prefix, mut left) = (0i64, k);
     let digits = size_of::<T>();
-    // Quota of those that equal the k-th magnitude.
-    let mut equal = u64::MAX;
+    // The number of this part's entries that are selected among those of the k-th magnitude.
+    let mut ties = u64::MAX;
     for digit in (0..digits).rev() {
         let shift = digit * 8;
-        let mut mine = vec![0u64; DIGITS];
+        let mut mine = vec![0u64; DIGIT_VALUES];
         for key in keys.iter().filter(|key| **key >> shift >> 8 == prefix) {
-            mine[(*key >> shift) as usize & (DIGITS - 1)] += 1;
+            mine[(*key >> shift) as usize & (DIGIT_VALUES - 1)] += 1;
         }
         let all = allgather_counts(ep, DIGIT + 0x1_0000 * digit as u32, &mine).await?;
         let (mut above, mut chosen) = (0, None);
-        for value in (0..DIGITS).rev() {
+        for value in (0..DIGIT_VALUES).rev() {
             let here: u64 = all.iter().map(|h| h[value]).sum();
             if above + here >= left {
                 chosen = Some(value);
@@ -124,39 +124,41 @@ async fn keep_largest<T: Magnitude>(ep: &Endpoint, part: Part<T>, k: u64) -> Res
             }
             above += here;
         }
-        // Fewer than k entries in all: every one of them.
-        let Some(value) = chosen else { return Ok(Part { form: Form::Sparse { indices, values }, ..part }) };
+        // Fewer than k entries in all: every entry is selected.
+        let Some(value) = chosen else {
+            return Ok(ReducedRange { form: Form::Sparse { indices, values }, ..part });
+        };
         (prefix, left) = (prefix << 8 | value as i64, left - above);
         let before: u64 = all[..ep.rank() as usize].iter().map(|h| h[value]).sum();
-        equal = left.saturating_sub(before);
+        ties = left.saturating_sub(before);
     }
-    let mut kept = Vec::new();
-    for (place, key) in keys.iter().enumerate() {
+    let mut selected = Vec::new();
+    for (entry, key) in keys.iter().enumerate() {
         if *key > prefix {
-            kept.push(place);
-        } else if *key == prefix && equal > 0 {
-            equal -= 1;
-            kept.push(place);
+            selected.push(entry);
+        } else if *key == prefix && ties > 0 {
+            ties -= 1;
+            selected.push(entry);
         }
     }
-    let form =
-        Form::Sparse { indices: indices.pick(&kept), values: kept.iter().map(|p| values[*p]).collect() };
-    Ok(Part { form, ..part })
+    let values = selected.iter().map(|entry| values[*entry]).collect();
+    let form = Form::Sparse { indices: indices.pick(&selected), values };
+    Ok(ReducedRange { form, ..part })
 }
 
-/// Moves entries so that every rank has its even share of them, in the order of indices; `held` says how many each
-/// has. Also the new bounds, and how many entries this rank sent and received.
+/// Moves entries so that every rank has an even share of them, in the order of indices. `entries` are the entries of each
+/// rank before. Returns the new part, the new bounds, and the numbers of entries that this rank sent and received.
 async fn balance<T: Magnitude>(
     ep: &Endpoint,
-    part: Part<T>,
-    held: &[u64],
+    part: ReducedRange<T>,
+    entries: &[u64],
     terms: Terms<'_>,
-) -> Result<(Part<T>, Vec<u64>, (u64, u64))> {
-    let (me, size) = (ep.rank() as usize, held.len());
-    let total: u64 = held.iter().sum();
+) -> Result<(ReducedRange<T>, Vec<u64>, (u64, u64))> {
+    let (me, size) = (ep.rank() as usize, entries.len());
+    let total: u64 = entries.iter().sum();
     let share = |rank: usize| total * rank as u64 / size as u64;
-    let start_of = |rank: usize| held[..rank].iter().sum::<u64>();
-    // Entries, counted through all ranks, that a rank has and another is to have.
+    let start_of = |rank: usize| entries[..rank].iter().sum::<u64>();
+    // The entries, numbered through all ranks, that move from one rank to another.
     let common = |from: usize, to: usize| {
         let (lo, hi) = (start_of(from).max(share(to)), start_of(from + 1).min(share(to + 1)));
         (lo < hi).then_some((lo, hi))
@@ -174,23 +176,23 @@ async fn balance<T: Magnitude>(
         pieces.iter().filter(|(to, _)| *to as usize != me).map(|(to, p)| (*to, p.as_slice())).collect();
     let sources: Vec<u32> =
         (0..size).filter(|from| *from != me && common(*from, me).is_some()).map(|r| r as u32).collect();
-    let mut theirs: Vec<(u32, Vec<Payload>)> = sources.iter().map(|from| (*from, Vec::new())).collect();
+    let mut received: Vec<(u32, Vec<Payload>)> = sources.iter().map(|from| (*from, Vec::new())).collect();
     exchange(ep, BALANCE, &sends, &sources, |j, segment| {
-        theirs[j].1.push(segment);
+        received[j].1.push(segment);
         Ok(())
     })
     .await?;
-    theirs.extend(pieces.iter().find(|(to, _)| *to as usize == me).cloned());
-    theirs.sort_unstable_by_key(|(from, _)| *from);
+    received.extend(pieces.iter().find(|(to, _)| *to as usize == me).cloned());
+    received.sort_unstable_by_key(|(from, _)| *from);
     let (mut all_indices, mut all_values) = (Vec::new(), Vec::new());
-    for (from, segments) in &theirs {
+    for (from, segments) in &received {
         let mut whole = Assembler::new(&[0, terms.n], terms.shape, T::ZERO);
         whole.take_all(ep, *from, 0, segments)?;
         let Form::Sparse { indices, values } = whole.finish() else { unreachable!("asked for sparse parts") };
         all_indices.extend(indices.to_vec());
         all_values.extend(values);
     }
-    // Where a rank has no entry its range is empty: it begins where the next one's does.
+    // The range of a rank without entries is empty: it begins where the next rank's begins.
     let first = all_indices.first().copied().unwrap_or(u64::MAX);
     let mut bounds: Vec<u64> = allgather_numbers(ep, FIRST, &[first]).await?.concat();
     bounds.push(terms.n);
@@ -211,5 +213,5 @@ async fn balance<T: Magnitude>(
         false => IndexList::Narrow(all_indices.iter().map(|i| *i as u32).collect()),
     };
     let form = Form::Sparse { indices, values: all_values };
-    Ok((Part { lo: bounds[me], hi: bounds[me + 1], form, counts: Vec::new() }, bounds, counts))
+    Ok((ReducedRange { lo: bounds[me], hi: bounds[me + 1], form, counts: Vec::new() }, bounds, counts))
 }

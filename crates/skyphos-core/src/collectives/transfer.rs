@@ -1,18 +1,18 @@
-//! The messages of one layer of a reduction: chunks out and chunks in, and how far they have come.
+//! The messages of one layer of a reduction: chunks sent, chunks received, and the progress of each.
 
 use crate::clock::Effort;
 use crate::endpoint::Endpoint;
 use crate::message_stream::{Incoming, Outgoing};
-use crate::plan::{Held, Layer, Map, Memory};
+use crate::plan::{Buffers, Layer, Map, WaitingChunk};
 use skyphos_types::{Error, Result};
 
-impl Memory {
-    /// Readies the messages of one layer; `bytes(j)` is what goes to member j.
+impl Buffers {
+    /// Begins the messages of one layer; member j is sent `bytes(j)` bytes.
     pub(crate) fn start(&mut self, layer: &Layer, round: u32, bytes: impl Fn(usize) -> usize) {
         let size = layer.members.len();
         self.sends.clear();
         self.receives.clear();
-        // Each rank starts with its successor, so that no one is sent to by all at once.
+        // Each rank sends to its successor first, so that the senders do not all start with the same rank.
         for step in 1..size {
             let j = (layer.me + step) % size;
             self.sends.push(Outgoing::new(layer.members[j], round, bytes(j) as u64));
@@ -22,13 +22,14 @@ impl Memory {
                 self.receives.push(Incoming::new(*member, round));
             }
         }
-        self.held.resize_with(size.max(self.held.len()), Default::default);
-        self.held.iter_mut().for_each(|h| h.clear());
-        self.have.clear();
-        self.have.resize(size, 0);
+        self.waiting.resize_with(size.max(self.waiting.len()), Default::default);
+        self.waiting.iter_mut().for_each(|chunks| chunks.clear());
+        self.received.clear();
+        self.received.resize(size, 0);
     }
 
-    /// Sends one chunk, of whole rows, to every member that can take one; `fill(j, first byte, chunk)`.
+    /// Sends one chunk, of whole rows, to every member that can take one. `fill(j, offset, chunk)` writes the bytes of member
+    /// j's message from `offset`. Returns whether any chunk was sent.
     pub(crate) fn send_chunks(
         &mut self,
         ep: &Endpoint,
@@ -51,7 +52,7 @@ impl Memory {
         moved
     }
 
-    /// Takes every chunk that has come; `rows(j)` is what member j must send in all.
+    /// Takes every chunk that has arrived. Member j must send `rows(j)` rows in all. Returns whether there was any chunk.
     pub(crate) fn take_chunks(
         &mut self,
         ep: &Endpoint,
@@ -63,7 +64,7 @@ impl Memory {
         for (k, receive) in self.receives.iter_mut().enumerate() {
             let j = if k < layer.me { k } else { k + 1 };
             while let Some(chunk) = receive.next(ep)? {
-                let (start, count) = (self.have[j], chunk.len() / row);
+                let (start, count) = (self.received[j], chunk.len() / row);
                 if chunk.len() % row != 0
                     || start + count > rows(j)
                     || (receive.done() && start + count < rows(j))
@@ -71,15 +72,15 @@ impl Memory {
                     return Err(Error::Corrupt {
                         rank: ep.world_rank(layer.members[j]),
                         message: format!(
-                            "{} bytes of rows of {row} after {start} rows, where {} rows are due in all",
+                            "{} bytes after {start} of {} rows of {row} bytes",
                             chunk.len(),
                             rows(j)
                         ),
                     });
                 }
-                self.have[j] = start + count;
+                self.received[j] = start + count;
                 if count > 0 {
-                    self.held[j].push_back(Held { chunk, start, rows: count });
+                    self.waiting[j].push_back(WaitingChunk { chunk, start, rows: count });
                 }
                 moved = true;
             }
@@ -87,24 +88,24 @@ impl Memory {
         Ok(moved)
     }
 
-    /// Lets go of chunks that lie wholly in the first `blocks` fold blocks of a layer, which are folded.
+    /// Drops the chunks that lie wholly in the first `blocks` fold blocks of a layer, which have been folded.
     pub(crate) fn release(&mut self, k: usize, layer: &Layer, blocks: usize) {
-        for (j, held) in self.held.iter_mut().enumerate().take(layer.members.len()) {
-            let done = self.cuts[k].of(j, blocks - 1).end;
-            while held.front().is_some_and(|h| h.start + h.rows <= done) {
-                held.pop_front();
+        for (j, chunks) in self.waiting.iter_mut().enumerate().take(layer.members.len()) {
+            let folded = self.cuts[k].of(j, blocks - 1).end;
+            while chunks.front().is_some_and(|chunk| chunk.start + chunk.rows <= folded) {
+                chunks.pop_front();
             }
         }
     }
 
-    /// Whether every member's whole share is here.
-    pub(crate) fn all_here(&self, layer: &Layer) -> bool {
-        layer.out_maps.iter().zip(&self.have).all(|(map, have)| *have == map.len())
+    /// Whether every member's whole share has arrived.
+    pub(crate) fn all_received(&self, layer: &Layer) -> bool {
+        layer.out_maps.iter().zip(&self.received).all(|(map, received)| *received == map.len())
     }
 
-    /// The number of first rows of the sum for which every source's values are here.
+    /// The number of first rows of the sum for which the values of every member have arrived.
     pub(crate) fn ready_rows(&self, layer: &Layer, all: usize) -> usize {
-        let ready = |(map, have): (&Map, &usize)| map.place(*have).unwrap_or(all);
-        layer.out_maps.iter().zip(&self.have).map(ready).min().unwrap_or(all)
+        let ready = |(map, received): (&Map, &usize)| map.position(*received).unwrap_or(all);
+        layer.out_maps.iter().zip(&self.received).map(ready).min().unwrap_or(all)
     }
 }

@@ -1,8 +1,9 @@
-//! Ranges of equal weight, from samples of what lies where.
+//! Cutting of the index space into ranges of equal weight, by weighted sample indices.
 
 use skyphos_kernels::split_ranges;
 
-/// Cuts where the weights of the samples below, which are in order, reach equal shares.
+/// The bounds of `parts` ranges of `0..n`. `samples` are pairs of index and weight, ascending by index. A cut is where the
+/// weight of the samples before it reaches a multiple of the total over `parts`.
 pub(super) fn cut_by_weight(samples: Vec<(u64, u64)>, n: u64, parts: u32) -> Vec<u64> {
     let total: u128 = samples.iter().map(|(_, weight)| u128::from(*weight)).sum();
     if total == 0 {
@@ -27,7 +28,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn equal_weights_on_each_side() {
+    fn cuts_leave_equal_weight_on_each_side() {
         let even: Vec<(u64, u64)> = (0..1000).map(|k| (k, 3)).collect();
         assert_eq!(cut_by_weight(even, 1000, 4), [0, 250, 500, 750, 1000]);
         // Half of all weight below 10.
@@ -35,7 +36,7 @@ mod tests {
         let bounds = cut_by_weight(skewed.collect(), 1000, 2);
         assert!((8..=12).contains(&bounds[1]), "{bounds:?}");
         assert_eq!(cut_by_weight(vec![], 100, 2), [0, 50, 100]);
-        // One index has all the weight: it falls to the middle part.
+        // One index has all the weight: it is in the middle range.
         assert_eq!(cut_by_weight(vec![(5, 9)], 100, 3), [0, 5, 100, 100]);
     }
 }

@@ -1,13 +1,13 @@
-//! From the reduced parts of all ranks to the whole vector, as their segments come.
+//! Assembly of the whole vector from the reduced ranges of all ranks, as their segments arrive.
 //!
-//! The parts ("leaves") lie one after the other in the index space. Once the first segment of each has come
-//! the number of entries is known, so the result has its size and form, and each segment is decoded to where
-//! it belongs, in any order. Cost: one pass over the entries.
+//! A rank's range is a *leaf*; leaves follow each other in the index space. The first segment of a leaf has the leaf's number
+//! of entries. So once every leaf has begun, the size and the form of the result are known; it is allocated, and segments are
+//! decoded into their places in any order. Cost: one pass over the entries.
 
 use crate::clock::Effort;
 use crate::endpoint::Endpoint;
 use crate::slab::Payload;
-use crate::stream::quantised::open;
+use crate::stream::quantised::plain;
 use skyphos_kernels::ArrayBuilder;
 use skyphos_kernels::stream::{
     Form, IndexList, Offsets, QuantisedValues, Reader, STEP, Segment, Shape, dense_form, entries,
@@ -15,23 +15,23 @@ use skyphos_kernels::stream::{
 };
 use skyphos_types::{Element, Result};
 
-/// See the module's text.
+/// The vector under assembly.
 pub struct Assembler<T> {
     shape: Shape,
     n: u64,
     identity: T,
     leaves: Vec<Leaf>,
-    /// Leaves of which nothing has come.
+    /// Number of leaves that have not begun.
     unknown: usize,
-    /// What came before the result had a size.
+    /// Segments that arrived before the result was allocated.
     early: Vec<(Place, Payload)>,
-    room: Room<T>,
+    result: Partial<T>,
     codec: Option<QuantisedValues>,
 }
 
-/// What becomes the result.
-enum Room<T> {
-    /// No memory is touched, nor cleared, before its entries come.
+/// The result, filled in part.
+enum Partial<T> {
+    /// The memory is not cleared, and not touched before entries are stored there.
     Sparse {
         indices: Indices,
         values: ArrayBuilder<T>,
@@ -63,37 +63,39 @@ impl Indices {
     }
 }
 
+/// One rank's range.
 struct Leaf {
     hi: u64,
-    /// Entries, once known.
-    of: Option<u32>,
-    came: u32,
-    /// All below this has come.
+    /// Number of entries; `None` before the first segment.
+    entries: Option<u32>,
+    /// Entries received.
+    received: u32,
+    /// Indices below this one are complete.
     reached: u64,
-    /// Place of its first entry in the result.
+    /// Place of the first entry in the result.
     start: usize,
 }
 
 impl Leaf {
     fn complete(&self) -> bool {
-        self.of == Some(self.came)
+        self.entries == Some(self.received)
     }
 }
 
-/// Where a segment's entries belong.
+/// The place of a segment's entries in the result.
 #[derive(Clone, Copy)]
 struct Place {
     leaf: usize,
-    /// Entries of the leaf before it.
+    /// Entries of the leaf in earlier segments.
     entry: u32,
-    /// The least index it may have.
+    /// A lower bound of the segment's indices.
     lo: u64,
 }
 
 impl<T: Element> Assembler<T> {
-    /// For leaves with these bounds, which cover `0..n`.
+    /// Begins a vector of leaves with these bounds, which cover `0..n`.
     pub fn new(bounds: &[u64], shape: Shape, identity: T) -> Assembler<T> {
-        let leaf = |w: &[u64]| Leaf { hi: w[1], of: None, came: 0, reached: w[0], start: 0 };
+        let leaf = |w: &[u64]| Leaf { hi: w[1], entries: None, received: 0, reached: w[0], start: 0 };
         let leaves: Vec<Leaf> = bounds.windows(2).map(leaf).collect();
         Assembler {
             shape,
@@ -102,7 +104,7 @@ impl<T: Element> Assembler<T> {
             unknown: leaves.len(),
             leaves,
             early: Vec::new(),
-            room: Room::Sparse {
+            result: Partial::Sparse {
                 indices: Indices::Narrow(ArrayBuilder::new(0)),
                 values: ArrayBuilder::new(0),
             },
@@ -110,16 +112,16 @@ impl<T: Element> Assembler<T> {
         }
     }
 
-    /// Takes segments with quantised values too.
+    /// With a codec, also takes segments with quantised values.
     pub fn quantised(self, codec: Option<QuantisedValues>) -> Assembler<T> {
         Assembler { codec, ..self }
     }
 
-    /// Takes the next segment of a leaf, from a rank. Returns whether the leaf is complete.
+    /// Takes the next segment of a leaf, sent by rank `from`. Returns whether the leaf is complete.
     pub fn take(&mut self, ep: &Endpoint, from: u32, leaf: usize, segment: Payload) -> Result<bool> {
         let row_bytes = self.shape.width * size_of::<T>();
         ep.spend(Effort::Place { entries: entries(segment.as_bytes()), row_bytes });
-        let segment = open(ep, self.codec, from, segment)?;
+        let segment = plain(ep, self.codec, from, segment)?;
         self.push(leaf, segment).map_err(|what| ep.corrupt(from, what))
     }
 
@@ -131,17 +133,17 @@ impl<T: Element> Assembler<T> {
         self.check_complete(ep, from, leaf)
     }
 
-    /// Whether it is known how large the result is.
-    pub(super) fn has_room(&self) -> bool {
+    /// Whether the size of the result is known and its memory allocated.
+    pub(super) fn is_allocated(&self) -> bool {
         self.unknown == 0
     }
 
-    /// Whether any of a leaf has come.
+    /// Whether the first segment of a leaf has arrived.
     pub(super) fn has_begun(&self, leaf: usize) -> bool {
-        self.leaves[leaf].of.is_some()
+        self.leaves[leaf].entries.is_some()
     }
 
-    /// Refuses a leaf of which something is missing.
+    /// Refuses an incomplete leaf.
     fn check_complete(&self, ep: &Endpoint, from: u32, leaf: usize) -> Result<()> {
         match self.leaves[leaf].complete() {
             true => Ok(()),
@@ -157,15 +159,15 @@ impl<T: Element> Assembler<T> {
         }
         let segment = Segment::parse(payload.as_bytes(), row, leaf.reached, leaf.hi)?;
         let head = segment.head;
-        if leaf.of.is_some_and(|of| of != head.of) || head.of - leaf.came < head.count {
-            return Err("segments that do not agree how many entries their stream has");
+        if leaf.entries.is_some_and(|entries| entries != head.of) || head.of - leaf.received < head.count {
+            return Err("segments that disagree on the number of entries of their stream");
         }
-        let place = Place { leaf: number, entry: leaf.came, lo: leaf.reached };
-        let first = leaf.of.is_none();
+        let place = Place { leaf: number, entry: leaf.received, lo: leaf.reached };
+        let first = leaf.entries.is_none();
         if first && u64::from(head.of) > leaf.hi - leaf.reached {
             return Err("a stream of more entries than its range has");
         }
-        (leaf.of, leaf.came, leaf.reached) = (Some(head.of), leaf.came + head.count, head.end);
+        (leaf.entries, leaf.received, leaf.reached) = (Some(head.of), leaf.received + head.count, head.end);
         let complete = leaf.complete();
         if complete && leaf.reached != leaf.hi {
             return Err("a stream that ends before its range does");
@@ -173,7 +175,7 @@ impl<T: Element> Assembler<T> {
         if first {
             self.unknown -= 1;
             if self.unknown == 0 {
-                self.make_room()?;
+                self.allocate()?;
                 for (place, payload) in std::mem::take(&mut self.early) {
                     self.decode(place, &payload)?;
                 }
@@ -186,45 +188,47 @@ impl<T: Element> Assembler<T> {
         Ok(complete)
     }
 
-    fn make_room(&mut self) -> std::result::Result<(), &'static str> {
+    /// Allocates the result, whose size is known.
+    fn allocate(&mut self) -> std::result::Result<(), &'static str> {
         let mut total = 0;
         for leaf in &mut self.leaves {
             leaf.start = total;
-            total += leaf.of.unwrap_or(0) as usize;
+            total += leaf.entries.unwrap_or(0) as usize;
         }
-        self.room = if total as f64 > self.shape.dense_above * self.n as f64 {
+        self.result = if total as f64 > self.shape.dense_above * self.n as f64 {
             let Form::Dense { values, present } = dense_form(self.shape, self.n, self.identity) else {
                 unreachable!("a dense form")
             };
-            Room::Dense { values, present }
+            Partial::Dense { values, present }
         } else {
-            let room = || {
+            let sparse = || {
                 let indices = match self.shape.wide {
                     true => Indices::Wide(ArrayBuilder::try_new(total).ok()?),
                     false => Indices::Narrow(ArrayBuilder::try_new(total).ok()?),
                 };
                 let values = ArrayBuilder::try_new(total.checked_mul(self.shape.width)?).ok()?;
-                Some(Room::Sparse { indices, values })
+                Some(Partial::Sparse { indices, values })
             };
-            room().ok_or("streams of more entries than this machine can hold")?
+            sparse().ok_or("streams of more entries than fit this machine's memory")?
         };
         Ok(())
     }
 
+    /// Decodes a segment into its place.
     fn decode(&mut self, place: Place, payload: &Payload) -> std::result::Result<(), &'static str> {
         let (width, leaf) = (self.shape.width, &self.leaves[place.leaf]);
         let segment = Segment::parse(payload.as_bytes(), width * size_of::<T>(), place.lo, leaf.hi)?;
         let (rows, count, first) = (segment.values::<T>(), segment.head.count as usize, segment.head.first);
         let start = leaf.start + place.entry as usize;
-        if let Room::Sparse { values, .. } = &mut self.room {
+        if let Partial::Sparse { values, .. } = &mut self.result {
             values.put(start * width, rows);
         }
         if segment.is_bitmap() {
-            match &mut self.room {
-                Room::Dense { values, present } if width == 1 => {
+            match &mut self.result {
+                Partial::Dense { values, present } if width == 1 => {
                     return put_bitmap(&segment, values, present.as_deref_mut(), self.identity);
                 }
-                Room::Sparse { indices: Indices::Narrow(list), .. } => {
+                Partial::Sparse { indices: Indices::Narrow(list), .. } => {
                     return list_bitmap(&segment, list, start);
                 }
                 _ => {}
@@ -236,14 +240,14 @@ impl<T: Element> Assembler<T> {
                 Offsets::Listed(count) => count,
                 Offsets::Run(_, count) => count,
             };
-            match (&mut self.room, some) {
-                (Room::Sparse { indices, .. }, Offsets::Listed(_)) => {
+            match (&mut self.result, some) {
+                (Partial::Sparse { indices, .. }, Offsets::Listed(_)) => {
                     indices.put(start + at, listed, offsets.iter().map(|offset| first + offset));
                 }
-                (Room::Sparse { indices, .. }, Offsets::Run(from, _)) => {
+                (Partial::Sparse { indices, .. }, Offsets::Run(from, _)) => {
                     indices.put(start + at, listed, first + from..);
                 }
-                (Room::Dense { values, present }, Offsets::Run(from, _)) => {
+                (Partial::Dense { values, present }, Offsets::Run(from, _)) => {
                     let row = (first + from) as usize;
                     values[row * width..][..listed * width]
                         .copy_from_slice(&rows[at * width..][..listed * width]);
@@ -251,7 +255,7 @@ impl<T: Element> Assembler<T> {
                         set_run(bits, row, listed);
                     }
                 }
-                (Room::Dense { values, present }, Offsets::Listed(_)) => {
+                (Partial::Dense { values, present }, Offsets::Listed(_)) => {
                     let places = offsets[..listed].iter().map(|offset| (first + offset) as usize);
                     put_entries(values, present.as_deref_mut(), width, places, &rows[at * width..]);
                 }
@@ -265,11 +269,11 @@ impl<T: Element> Assembler<T> {
     /// The whole vector, once every leaf is complete.
     pub fn finish(self) -> Form<T> {
         let all = "every leaf is complete";
-        match self.room {
-            Room::Sparse { indices, values } => {
+        match self.result {
+            Partial::Sparse { indices, values } => {
                 Form::Sparse { indices: indices.finish().expect(all), values: values.finish().expect(all) }
             }
-            Room::Dense { values, present } => Form::Dense { values, present },
+            Partial::Dense { values, present } => Form::Dense { values, present },
         }
     }
 }

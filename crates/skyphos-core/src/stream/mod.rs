@@ -1,4 +1,4 @@
-//! Sparse streams between ranks: what the collectives of SparCML are made of.
+//! Sparse streams between ranks (SparCML §5.1): cutting a vector into segments, exchanging, folding and assembling them.
 
 mod assemble;
 mod exchange;
@@ -10,8 +10,8 @@ mod terms;
 
 pub use assemble::Assembler;
 pub use exchange::{Stream, exchange, send};
-pub use part::{Part, exchange_and_fold, fold_failed, fold_segment};
+pub use part::{ReducedRange, exchange_and_fold, fold_failed, fold_segment};
 pub use place::exchange_and_place;
-pub use quantised::{PART_BUCKETS, Precision, QuantisedInput, RESULT_BUCKETS, check_finite, open};
+pub use quantised::{PART_BUCKETS, Precision, QuantisedInput, RESULT_BUCKETS, check_finite};
 pub use segments::{SEGMENT_BYTES, Segments, encode};
 pub use terms::Terms;

@@ -1,10 +1,10 @@
-//! A reduced stretch of the index space that this rank holds, between the rounds of a collective.
+//! Partial results: the reduction of one range of the index space, between the rounds of a collective.
 
 use crate::clock::Effort;
 use crate::endpoint::Endpoint;
 use crate::slab::Payload;
-use crate::stream::exchange::{Receiver, Stream, exchange_streams};
-use crate::stream::quantised::{Precision, RESULT_BUCKETS, open, quantised, refused};
+use crate::stream::exchange::{Consumer, Stream, exchange_streams};
+use crate::stream::quantised::{Precision, RESULT_BUCKETS, not_quantisable, plain, quantise};
 use crate::stream::segments::{SEGMENT_BYTES, Segments, segments_of};
 use crate::stream::terms::Terms;
 use skyphos_kernels::stream::{
@@ -12,19 +12,19 @@ use skyphos_kernels::stream::{
 };
 use skyphos_types::{Element, Error, ReduceOp, Result};
 
-/// The entries of `lo..hi`.
-pub struct Part<T> {
+/// The reduction of the entries in `lo..hi`.
+pub struct ReducedRange<T> {
     /// First index.
     pub lo: u64,
     /// Index after the last.
     pub hi: u64,
-    /// The entries; a dense form's first row belongs to `lo`.
+    /// The entries; the first row of a dense form has index `lo`.
     pub form: Form<T>,
-    /// How many sources had each entry, where the operation needs to know.
+    /// The number of sources with each entry, if the operation is `mean_present`; else empty.
     pub counts: Vec<u32>,
 }
 
-impl<T: Element> Part<T> {
+impl<T: Element> ReducedRange<T> {
     /// Borrows the entries.
     pub fn view(&self) -> View<'_, T> {
         match &self.form {
@@ -33,24 +33,24 @@ impl<T: Element> Part<T> {
         }
     }
 
-    /// The segments of the entries of `lo..hi`.
+    /// The segments of the entries in `lo..hi`.
     pub fn encode<'a>(&'a self, ep: &'a Endpoint, width: usize, lo: u64, hi: u64) -> Segments<'a> {
         segments_of(ep, self.view(), width, self.lo, lo, hi, SEGMENT_BYTES)
     }
 
-    /// The segments of this part once it is reduced, as every rank receives them: quantised if results are.
+    /// The segments of a final result, as every rank receives them: quantised, if results are.
     pub fn encode_result<'a>(&'a self, ep: &'a Endpoint, terms: &Terms<'_>) -> Result<Segments<'a>> {
         match terms.precision.filter(|precision| precision.result) {
             Some(Precision { codec, .. }) => {
-                quantised(ep, codec, self.view(), self.lo, (self.lo, self.hi), RESULT_BUCKETS)
+                quantise(ep, codec, self.view(), self.lo, (self.lo, self.hi), RESULT_BUCKETS)
                     .map(Segments::from)
-                    .map_err(|bad| refused("the result", &bad))
+                    .map_err(|bad| not_quantisable("the result", &bad))
             }
             None => Ok(self.encode(ep, terms.shape.width, self.lo, self.hi)),
         }
     }
 
-    /// Turns sums into means: by the group's size, or by how many ranks had each entry.
+    /// Turns sums into means: divides by the group's size, or by the number of ranks with the entry.
     pub fn finish(&mut self, op: &ReduceOp, size: u32, width: usize) -> Result<()> {
         let (Form::Sparse { values, .. } | Form::Dense { values, .. }) = &mut self.form;
         match op {
@@ -69,7 +69,9 @@ impl<T: Element> Part<T> {
                         values.chunks_exact_mut(width).zip(&self.counts).for_each(|(row, c)| divide(row, c));
                     }
                     Form::Dense { present: None, .. } => {
-                        return Err(Error::bad_input("mean_present needs to know which rows are entries"));
+                        return Err(Error::bad_input(
+                            "mean_present needs a bitmap of the rows that are entries",
+                        ));
                     }
                 }
             }
@@ -79,10 +81,10 @@ impl<T: Element> Part<T> {
     }
 }
 
-/// Exchanges streams of the range `lo..hi` and reduces what comes with what this rank has, as it comes.
+/// Exchanges streams of the range `lo..hi`, and reduces those received, as they arrive.
 ///
-/// `sources` are the ranks in the order of the additions; this rank is among them if one of its `streams` goes to
-/// itself. `density` is a guess of entries per position of one source.
+/// `sources` are the ranks whose streams are received, in the order of the additions. This rank is among them if one of its
+/// `streams` goes to itself. `density` is an estimate of one source's entries per position.
 pub async fn exchange_and_fold<T: Element>(
     ep: &Endpoint,
     terms: Terms<'_>,
@@ -91,7 +93,7 @@ pub async fn exchange_and_fold<T: Element>(
     sources: &[u32],
     (lo, hi): (u64, u64),
     density: f64,
-) -> Result<Part<T>> {
+) -> Result<ReducedRange<T>> {
     let (op, shape, positions) = (terms.op, terms.shape, (hi - lo) as f64);
     let expected = (density * positions * sources.len() as f64).min(positions) as usize;
     let mut folding = Folding {
@@ -107,29 +109,29 @@ pub async fn exchange_and_fold<T: Element>(
     exchange_streams(ep, round, streams, sources, &mut folding).await?;
     let Folding { fold, mut collector, .. } = folding;
     if !fold.done() {
-        let late = fold.behind().map_or(ep.rank(), |k| sources[k]);
-        return Err(ep.corrupt(late, "its stream ended before its range did"));
+        let short = fold.behind().map_or(ep.rank(), |k| sources[k]);
+        return Err(ep.corrupt(short, "its stream ended before its range did"));
     }
     let counts = std::mem::take(&mut collector.counts);
-    Ok(Part { lo, hi, form: collector.finish(), counts })
+    Ok(ReducedRange { lo, hi, form: collector.finish(), counts })
 }
 
-/// A reduction of streams as they come.
+/// A running reduction of streams.
 struct Folding<'a, T> {
     ep: &'a Endpoint,
     terms: Terms<'a>,
     sources: &'a [u32],
     fold: Fold<T, Payload>,
     collector: Collector<T>,
-    /// Entries of the sources of which anything has come, and which have not begun. All have before the first
-    /// entries are reduced.
+    /// Total entries of the sources that have begun. All sources begin before the first entries are reduced.
     entries: usize,
+    /// By source: it has not begun.
     unknown: Vec<bool>,
-    /// This rank's place among the sources.
+    /// This rank's index among the sources.
     own: Option<usize>,
 }
 
-/// What a reduction of these ranks' streams failed for.
+/// The error of a failed fold of streams from `sources`.
 pub fn fold_failed(ep: &Endpoint, sources: &[u32], error: FoldError) -> Error {
     match error {
         FoldError::Op(error) => error,
@@ -137,7 +139,7 @@ pub fn fold_failed(ep: &Endpoint, sources: &[u32], error: FoldError) -> Error {
     }
 }
 
-/// Hands a reduction of these ranks' streams the next segment of one of them.
+/// Pushes the next segment of a source into a fold of streams from `sources`.
 pub fn fold_segment<T: Element>(
     ep: &Endpoint,
     terms: Terms<'_>,
@@ -148,11 +150,11 @@ pub fn fold_segment<T: Element>(
 ) -> Result<()> {
     let row_bytes = terms.shape.width * size_of::<T>();
     ep.spend(Effort::Merge { entries: entries(segment.as_bytes()), row_bytes, sources: sources.len() });
-    let plain = open(ep, terms.codec(), sources[source], segment)?;
-    fold.push(source, plain).map_err(|error| fold_failed(ep, sources, error))
+    let segment = plain(ep, terms.codec(), sources[source], segment)?;
+    fold.push(source, segment).map_err(|error| fold_failed(ep, sources, error))
 }
 
-impl<T: Element> Receiver for Folding<'_, T> {
+impl<T: Element> Consumer for Folding<'_, T> {
     fn take(&mut self, source: usize, segment: Payload) -> Result<bool> {
         let Folding { ep, terms, sources, .. } = *self;
         if std::mem::take(&mut self.unknown[source]) {
@@ -168,7 +170,7 @@ impl<T: Element> Receiver for Folding<'_, T> {
     }
 
     fn waits_for_own(&self) -> bool {
-        // A stream without entries still has a segment.
+        // A stream without entries has one segment, which the fold does not wait for.
         self.own.is_some_and(|own| self.fold.waits_for(own) || self.fold.has_all(own))
     }
 }

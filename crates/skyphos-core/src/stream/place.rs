@@ -1,15 +1,15 @@
-//! Exchange of reduced parts: what comes goes to where it belongs.
+//! Exchange of reduced ranges, which are placed in the whole result as they arrive.
 
 use crate::endpoint::Endpoint;
 use crate::slab::Payload;
 use crate::stream::assemble::Assembler;
-use crate::stream::exchange::{Receiver, Stream, exchange_streams};
+use crate::stream::exchange::{Consumer, Stream, exchange_streams};
 use skyphos_types::{Element, Result};
 use std::ops::Range;
 
-/// Exchanges streams and puts together what comes: of each source, these leaves of the assembler, one after the
-/// other. This rank is among them if one of its streams goes to itself. Returns the segments that came, by source,
-/// if they are to be kept.
+/// Exchanges streams and assembles those received. `sources` are ranks and the leaves of the assembler that they send, one
+/// after the other. This rank is among them if one of its streams goes to itself. If `keep` is true, returns the received
+/// segments by source.
 pub async fn exchange_and_place<T: Element>(
     ep: &Endpoint,
     round: u32,
@@ -24,35 +24,36 @@ pub async fn exchange_and_place<T: Element>(
         ranks: &ranks,
         left: sources.iter().map(|(_, leaves)| leaves.clone()).collect(),
         assembler,
-        kept: sources.iter().map(|_| Vec::new()).collect(),
+        segments: sources.iter().map(|_| Vec::new()).collect(),
         keep,
-        alone: (sources.iter().find(|(rank, _)| *rank == ep.rank()).map(|(_, leaves)| leaves.start))
-            .filter(|_| streams.iter().any(|stream| stream.takers().eq([ep.rank()]))),
+        own_only: (sources.iter().find(|(rank, _)| *rank == ep.rank()).map(|(_, leaves)| leaves.start))
+            .filter(|_| streams.iter().any(|stream| stream.receivers().eq([ep.rank()]))),
     };
     exchange_streams(ep, round, streams, &ranks, &mut placing).await?;
     match placing.left.iter().position(|leaves| !leaves.is_empty()) {
         Some(source) => Err(ep.corrupt(ranks[source], "its stream ended before its range did")),
-        None => Ok(placing.kept),
+        None => Ok(placing.segments),
     }
 }
 
 struct Placing<'a, T> {
     ep: &'a Endpoint,
     ranks: &'a [u32],
-    /// Leaves of each source that are not complete.
+    /// Incomplete leaves of each source.
     left: Vec<Range<usize>>,
     assembler: &'a mut Assembler<T>,
-    kept: Vec<Vec<Payload>>,
+    /// Received segments by source, if `keep` is true.
+    segments: Vec<Vec<Payload>>,
     keep: bool,
-    /// The leaf of this rank's own stream, if that goes to nobody else.
-    alone: Option<usize>,
+    /// The leaf of this rank's own stream, if no other rank receives it.
+    own_only: Option<usize>,
 }
 
-impl<T: Element> Receiver for Placing<'_, T> {
+impl<T: Element> Consumer for Placing<'_, T> {
     fn take(&mut self, source: usize, segment: Payload) -> Result<bool> {
         let (rank, leaf) = (self.ranks[source], self.left[source].start);
         if self.keep {
-            self.kept[source].push(segment.clone());
+            self.segments[source].push(segment.clone());
         }
         if self.assembler.take(self.ep, rank, leaf, segment)? {
             self.left[source].start += 1;
@@ -61,8 +62,8 @@ impl<T: Element> Receiver for Placing<'_, T> {
     }
 
     fn waits_for_own(&self) -> bool {
-        // What comes before the result has a size waits for that, if it gets one in this round.
+        // Until the size of the result is known, one segment is enough, if other sources can make it known in this round.
         let may_wait = |leaf| self.ranks.len() > 1 && self.assembler.has_begun(leaf);
-        self.alone.is_some_and(|leaf| self.assembler.has_room() || !may_wait(leaf))
+        self.own_only.is_some_and(|leaf| self.assembler.is_allocated() || !may_wait(leaf))
     }
 }

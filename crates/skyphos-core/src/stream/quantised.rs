@@ -1,11 +1,11 @@
-//! Low precision in a reduction of streams: what is quantised, when, and with which random numbers.
+//! Quantisation in a reduction of streams.
 //!
-//! *Input*: what a rank sends of its own is quantised first (SparCML Algorithm 1), and counts so for itself too;
-//! sums of several ranks travel as they are. *Result*: an owner quantises its reduced part before it shares it
-//! (SparCML §6), and keeps what the others get. Segments say by themselves whether their values are quantised.
+//! *Input*: a rank quantises its own values before it sends them (SparCML Algorithm 1), and uses the quantised values itself;
+//! sums of several ranks are sent in full precision. *Result*: an owner quantises its reduced range before it sends it to all
+//! (SparCML §6), and uses the quantised values itself. A segment's head says whether its values are quantised.
 //!
-//! Random numbers depend on seed, call, rank and bucket. A rank's input is numbered part by part of the index
-//! space, its result apart from that, so that no two buckets share their numbers.
+//! Random numbers depend on seed, call, rank and bucket number. No two buckets of a rank share a number: those of its input are
+//! numbered range by range, and those of its result from [`RESULT_BUCKETS`] on.
 
 use crate::endpoint::Endpoint;
 use crate::slab::{CHUNK_BYTES, Payload};
@@ -17,28 +17,28 @@ use skyphos_types::{Element, Error, Real, Result, with_real};
 /// Number of a result's first bucket.
 pub const RESULT_BUCKETS: u64 = 1 << 63;
 
-/// Buckets of the input are numbered from its part's number times this.
+/// Distance between the numbers of the first buckets of two ranges of the input.
 pub const PART_BUCKETS: u64 = 1 << 32;
 
-/// What of a reduction is quantised.
+/// The quantisation of a reduction.
 #[derive(Clone, Copy)]
 pub struct Precision<'a> {
-    /// How.
+    /// The codec of values.
     pub codec: QuantisedValues,
-    /// Whether reduced parts are, before they are shared.
+    /// Whether results are quantised.
     pub result: bool,
-    /// This rank's input, if that is.
+    /// This rank's quantised input, if inputs are quantised.
     pub input: Option<&'a QuantisedInput>,
 }
 
-/// A rank's input as it sends it: segments of each part of the index space.
+/// A rank's quantised input: the segments of each range of the index space.
 pub struct QuantisedInput {
     bounds: Vec<u64>,
     parts: Vec<Vec<Payload>>,
 }
 
 impl QuantisedInput {
-    /// Quantises the entries between any two of `bounds`. `sent` gets what the values became, in their order.
+    /// Quantises the entries range by range, between consecutive `bounds`. Appends the quantised values, in order, to `sent`.
     pub fn new<T: Element>(
         ep: &Endpoint,
         view: View<'_, T>,
@@ -49,14 +49,14 @@ impl QuantisedInput {
         let mut parts = Vec::with_capacity(bounds.len() - 1);
         for (range, number) in bounds.windows(2).zip(0u64..) {
             let first_bucket = number * PART_BUCKETS;
-            let segments = quantised(ep, codec, view, 0, (range[0], range[1]), first_bucket)
-                .map_err(|bad| refused("the value", &bad))?;
+            let segments = quantise(ep, codec, view, 0, (range[0], range[1]), first_bucket)
+                .map_err(|bad| not_quantisable("the value", &bad))?;
             if let Some(sent) = &mut sent {
                 for segment in &segments {
-                    let plain = open(ep, Some(codec), ep.rank(), segment.clone())?;
+                    let segment = plain(ep, Some(codec), ep.rank(), segment.clone())?;
                     let row = codec.width() * size_of::<T>();
-                    let segment = Segment::parse(plain.as_bytes(), row, 0, u64::MAX);
-                    sent.extend_from_slice(segment.expect("just made").values());
+                    let segment = Segment::parse(segment.as_bytes(), row, 0, u64::MAX);
+                    sent.extend_from_slice(segment.expect("encoded above").values());
                 }
             }
             parts.push(segments);
@@ -64,7 +64,7 @@ impl QuantisedInput {
         Ok(QuantisedInput { bounds: bounds.to_vec(), parts })
     }
 
-    /// The segments of a range that begins and ends at bounds; those of an empty range are one, without entries.
+    /// The segments of a range that begins and ends at bounds. An empty range has one segment, without entries.
     pub(super) fn between(&self, lo: u64, hi: u64) -> Vec<Payload> {
         let parts = self.bounds.windows(2).zip(&self.parts);
         let inside = parts.filter(|(b, _)| lo <= b[0] && b[1] <= hi && (b[0] < b[1] || lo == hi));
@@ -76,8 +76,8 @@ impl QuantisedInput {
     }
 }
 
-/// Segments with quantised values, of whole buckets where a segment holds one.
-pub(super) fn quantised<T: Element>(
+/// Encodes entries into segments of quantised values. A segment has whole buckets, if a bucket fits a segment.
+pub(super) fn quantise<T: Element>(
     ep: &Endpoint,
     codec: QuantisedValues,
     view: View<'_, T>,
@@ -86,60 +86,66 @@ pub(super) fn quantised<T: Element>(
     first_bucket: u64,
 ) -> std::result::Result<Vec<Payload>, NotFinite> {
     let mut draw = Draw { call: ep.call_number(), rank: ep.rank(), first_bucket };
-    let plain = segments_of(ep, view, codec.width(), base, lo, hi, codec.segment_bytes(CHUNK_BYTES));
-    let quantise = |plain: Payload| {
-        let mut slab = ep.chunk(codec.bytes(plain.as_bytes()));
-        draw.first_bucket += codec.quantise(plain.as_bytes(), draw, slab.as_bytes_mut())?;
+    let segments = segments_of(ep, view, codec.width(), base, lo, hi, codec.segment_bytes(CHUNK_BYTES));
+    let quantise = |segment: Payload| {
+        let mut slab = ep.chunk(codec.bytes(segment.as_bytes()));
+        draw.first_bucket += codec.quantise(segment.as_bytes(), draw, slab.as_bytes_mut())?;
         Ok(slab.freeze())
     };
-    plain.map(quantise).collect()
+    segments.map(quantise).collect()
 }
 
-pub(super) fn refused(what: &str, bad: &NotFinite) -> Error {
+/// The error for a value that cannot be quantised.
+pub(super) fn not_quantisable(what: &str, bad: &NotFinite) -> Error {
     Error::bad_input(format!(
-        "{what} at index {} is {}, which cannot be quantised: only numbers that are finite as float32 can",
+        "{what} at index {} is {}, which cannot be quantised: values must be finite as float32",
         bad.index, bad.value
     ))
 }
 
-/// The segment as it is to be read: a copy with plain values if they are quantised.
-pub fn open(ep: &Endpoint, codec: Option<QuantisedValues>, from: u32, segment: Payload) -> Result<Payload> {
+/// The segment with plain values: the segment itself, or an expanded copy if its values are quantised.
+pub(super) fn plain(
+    ep: &Endpoint,
+    codec: Option<QuantisedValues>,
+    from: u32,
+    segment: Payload,
+) -> Result<Payload> {
     let Some(codec) = codec.filter(|_| QuantisedValues::marks(segment.as_bytes())) else {
         return Ok(segment);
     };
     let damaged = |what| ep.corrupt(from, what);
     let bytes = codec.plain_bytes(segment.as_bytes()).map_err(damaged)?;
     if bytes > CHUNK_BYTES {
-        return Err(damaged("a segment of more quantised values than any rank sends"));
+        return Err(damaged("a segment with more quantised values than fit a chunk"));
     }
-    let mut plain = ep.chunk(bytes);
-    codec.expand(segment.as_bytes(), plain.as_bytes_mut()).map_err(damaged)?;
-    Ok(plain.freeze())
+    let mut expanded = ep.chunk(bytes);
+    codec.expand(segment.as_bytes(), expanded.as_bytes_mut()).map_err(damaged)?;
+    Ok(expanded.freeze())
 }
 
-/// Refuses values that are not finite as float32, and tells where: at their source, before they are in a sum.
+/// Refuses values that are not finite as float32. The error names the index, on the rank that has the value.
 pub fn check_finite<T: Element>(view: View<'_, T>, width: usize) -> Result<()> {
     let (View::Sparse { values, .. } | View::Dense { values, .. }) = view;
     let bad = with_real!(T::DTYPE, R => not_finite::<R>(bytemuck::cast_slice(values)), else None);
-    let Some((place, value)) = bad else { return Ok(()) };
-    let row = place / width;
+    let Some((position, value)) = bad else { return Ok(()) };
+    let row = position / width;
     let index = match view {
         View::Sparse { indices, .. } => with_indices!(indices, list => index_at(list, row)),
         View::Dense { .. } => row as u64,
     };
-    Err(refused("the value", &NotFinite { index, value }))
+    Err(not_quantisable("the value", &NotFinite { index, value }))
 }
 
-fn index_at<I: skyphos_kernels::Index>(list: &[I], place: usize) -> u64 {
-    list[place].number()
+fn index_at<I: skyphos_kernels::Index>(list: &[I], row: usize) -> u64 {
+    list[row].number()
 }
 
-/// The first value that is not finite as a float32.
+/// The position and the text of the first value that is not finite as a float32.
 fn not_finite<R: Real>(values: &[R]) -> Option<(usize, String)> {
-    // Some at a time without a branch in between, in vectors.
-    const SOME: usize = 4096;
+    // Values tested at once without a branch between them, so that the compiler vectorises the test.
+    const BLOCK: usize = 4096;
     let bad = |v: &R| !v.to_f32().is_finite();
-    let part = values.chunks(SOME).position(|some| some.iter().fold(false, |any, v| any | bad(v)))?;
-    let place = part * SOME + values[part * SOME..].iter().position(bad)?;
-    Some((place, format!("{:?}", values[place])))
+    let block = values.chunks(BLOCK).position(|block| block.iter().fold(false, |any, v| any | bad(v)))?;
+    let position = block * BLOCK + values[block * BLOCK..].iter().position(bad)?;
+    Some((position, format!("{:?}", values[position])))
 }

@@ -1,4 +1,5 @@
-//! Cutting a vector into the segments of a stream, one by one: only those that are under way take memory.
+//! Cutting of a vector into the segments of a stream. Segments are cut one by one on demand, so only those in flight take
+//! memory.
 
 use crate::clock::Effort;
 use crate::endpoint::Endpoint;
@@ -7,23 +8,23 @@ use skyphos_kernels::stream::{Encoder, Places, View, count_between, entries, fir
 use skyphos_kernels::{Index, with_indices};
 use skyphos_types::Element;
 
-/// Bytes of a segment, about: small enough that a fold starts early, large enough that a frame's head of
-/// 96 bytes does not count.
+/// Approximate bytes of a segment: small enough that a fold starts early, large enough that the 96 bytes of headers per frame
+/// add only 0.3 %.
 pub const SEGMENT_BYTES: usize = 32 * 1024;
 
-/// The segments of a stream, in order: there already, or cut when they are asked for. The same either way.
+/// The segments of a stream, in order.
 pub enum Segments<'a> {
-    /// There already.
+    /// Segments that exist.
     Ready(std::vec::IntoIter<Payload>),
-    /// Cut by this, until it returns the last.
+    /// A function that cuts the next segment on demand; `None` after the last one.
     Cut(Option<Box<Cut<'a>>>),
 }
 
-/// Cuts the next segment for so many ranks; whether it is the last.
+/// Cuts the next segment, to be sent to a number of ranks. Returns the segment, and whether it is the last.
 type Cut<'a> = dyn FnMut(usize) -> (Payload, bool) + Send + 'a;
 
 impl Segments<'_> {
-    /// Bytes of those to come, where they are known.
+    /// Bytes of the remaining segments, if they exist.
     pub(super) fn bytes(&self) -> Option<u64> {
         match self {
             Segments::Ready(list) => Some(list.as_slice().iter().map(|s| s.len() as u64).sum()),
@@ -31,7 +32,7 @@ impl Segments<'_> {
         }
     }
 
-    /// The next, which so many ranks get, this one maybe among them.
+    /// The next segment, which `ranks` ranks get, possibly including this one.
     pub(super) fn next_for(&mut self, ranks: usize) -> Option<Payload> {
         match self {
             Segments::Ready(list) => list.next(),
@@ -45,7 +46,7 @@ impl Segments<'_> {
         }
     }
 
-    /// Whether there are no more.
+    /// Whether there are no more segments.
     pub fn ended(&self) -> bool {
         match self {
             Segments::Ready(list) => list.as_slice().is_empty(),
@@ -73,8 +74,8 @@ impl Iterator for Segments<'_> {
     }
 }
 
-/// The segments of the entries of `lo..hi`; frames share them, whoever they go to. The first row of a
-/// dense vector belongs to index `base`.
+/// The segments of the entries in `lo..hi`. Frames to several ranks share the memory of a segment. The first row of a dense
+/// vector has index `base`.
 pub fn encode<T: Element>(
     ep: &Endpoint,
     view: View<'_, T>,
@@ -86,7 +87,7 @@ pub fn encode<T: Element>(
     segments_of(ep, view, width, base, lo, hi, SEGMENT_BYTES).collect()
 }
 
-/// The same as they are asked for, of about `segment_bytes`.
+/// [`encode`] on demand, into segments of about `segment_bytes` bytes.
 pub(super) fn segments_of<'a, T: Element>(
     ep: &'a Endpoint,
     view: View<'a, T>,
@@ -111,14 +112,14 @@ pub(super) fn segments_of<'a, T: Element>(
         View::Dense { values, present: Some(bits) } => {
             let (of, most) = (count_between(bits, from, to), Encoder::<T, u64>::most(width, segment_bytes));
             let (mut at, mut done) = (from, 0);
-            let (mut places, mut indices, mut rows) = (Vec::new(), Vec::new(), Vec::new());
+            let (mut set, mut indices, mut rows) = (Vec::new(), Vec::new(), Vec::new());
             Segments::Cut(Some(Box::new(move |ranks| {
-                at = first_set_bits(bits, at, to, most, &mut places);
-                done += places.len();
+                at = first_set_bits(bits, at, to, most, &mut set);
+                done += set.len();
                 indices.clear();
-                indices.extend(places.iter().map(|place| base + *place as u64));
+                indices.extend(set.iter().map(|row| base + *row as u64));
                 rows.clear();
-                rows.extend(places.iter().flat_map(|place| &values[place * width..][..width]).copied());
+                rows.extend(set.iter().flat_map(|row| &values[row * width..][..width]).copied());
                 let listed = Places::Listed(&indices);
                 let encoder = Encoder::new(listed, &rows, width, hi, segment_bytes);
                 (next_of(ep, width, &mut encoder.stretch(of, done == of), ranks), done == of)
@@ -135,13 +136,14 @@ fn cut<'a, T: Element, I: Index>(
     Segments::Cut(Some(Box::new(move |ranks| (next_of(ep, width, &mut encoder, ranks), encoder.finished()))))
 }
 
+/// Cuts and encodes the next segment.
 fn next_of<T: Element, I: Index>(
     ep: &Endpoint,
     width: usize,
     encoder: &mut Encoder<'_, T, I>,
     ranks: usize,
 ) -> Payload {
-    let next = encoder.plan().expect("not asked after the last");
+    let next = encoder.plan().expect("not called after the last segment");
     let mut slab = ep.chunk_for(ranks, next.bytes());
     encoder.write(&next, slab.as_bytes_mut());
     let row_bytes = width * size_of::<T>();

@@ -1,4 +1,4 @@
-//! What ranks agree on in a reduction of streams, and how each encodes its own entries by it.
+//! The parameters of a reduction of streams, the same on all ranks, and the encoding of a rank's input by them.
 
 use crate::endpoint::Endpoint;
 use crate::stream::quantised::Precision;
@@ -6,26 +6,26 @@ use crate::stream::segments::{SEGMENT_BYTES, Segments, segments_of};
 use skyphos_kernels::stream::{QuantisedValues, Shape, View};
 use skyphos_types::{Element, ReduceOp};
 
-/// What all ranks agree on in a reduction of streams.
+/// The parameters of a reduction of streams, the same on all ranks.
 #[derive(Clone, Copy)]
 pub struct Terms<'a> {
     /// The operation.
     pub op: &'a ReduceOp,
-    /// Rows of the whole vector.
+    /// Size of the index space.
     pub n: u64,
-    /// How parts and results are stored.
+    /// The shape of partial and final results: width, index type, density at which they turn dense.
     pub shape: Shape,
-    /// What is quantised, if anything.
+    /// The quantisation, if any.
     pub precision: Option<Precision<'a>>,
 }
 
 impl Terms<'_> {
-    /// How segments that say so are quantised.
+    /// The codec of segments that are marked as quantised.
     pub fn codec(&self) -> Option<QuantisedValues> {
         self.precision.map(|p| p.codec)
     }
 
-    /// This rank's input of `lo..hi`, as it sends it.
+    /// The segments of this rank's input in `lo..hi`.
     pub fn encode_input<'a, T: Element>(
         &self,
         ep: &'a Endpoint,

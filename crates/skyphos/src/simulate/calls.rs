@@ -335,7 +335,7 @@ impl Rank {
         }
         let hash = BlockHash::new(n, self.comm.size());
         let empty = || -> Result<Prepared> { Indices::U64(&[]).prepare(n, hash, "indices") };
-        let counted = Counted {
+        let sizes = SetSizes {
             out: union.clone(),
             want: union.clone(),
             same: true,
@@ -355,7 +355,7 @@ impl Rank {
             want: empty()?,
             want_len: 0,
             id: 0,
-            counted: Some(counted),
+            sizes: Some(sizes),
         };
         self.comm.prepare(CallSig::plain(CallKind::Configure), false, move |ep| async move {
             put(&slot, configure(&ep, request).await?);

@@ -1,22 +1,22 @@
 //! Allreduce by the nested butterfly; with one layer of degree P it is SparCML's split allgather (§5.3.2).
 //!
 //! ```text
-//! down, layer i = 1..l:  cut the range held into the d_i neighbours' parts, send each its own,
-//!                        reduce what comes in rank order
-//! up, layer i = l..1:    send the neighbours all segments held, keep theirs beside them
+//! down, layer i = 1..l:  cut this rank's range into d_i ranges, one per neighbour; send each neighbour its range
+//!                        reduce the received ranges in rank order
+//! up, layer i = l..1:    send all segments of finished ranges to the neighbours, and store theirs
 //! ```
 //!
-//! A last layer of pairs is one exchange: both reduce all that they hold, and nothing goes up there.
+//! If the last layer is of pairs, both ranks of a pair reduce their whole range, in one exchange instead of two.
 //!
-//! Going up nothing is decoded or reduced, only passed on; the last layer's segments are decoded as they come.
-//! Cost: Σ 2 (d_i - 1) α; bytes down as inputs shrink by overlap, up (P - 1)/P of the result.
+//! Going up, segments are forwarded as they are, without being decoded. Each rank decodes each segment once, as it arrives.
+//! Cost: Σ 2 (d_i - 1) α; down, bytes that shrink from layer to layer by overlap; up, (P - 1)/P of the result.
 //!
-//! SSAR keeps every part sparse, DSAR makes every part dense; otherwise a part has the form that suits it.
+//! SSAR keeps every reduced range sparse, DSAR makes every range dense; otherwise a range has the smaller form.
 
 use crate::butterfly::{Neighbours, layers, part_of, rank_of_part};
 use crate::endpoint::Endpoint;
 use crate::slab::Payload;
-use crate::stream::{Assembler, Part, Stream, Terms, exchange_and_fold, exchange_and_place};
+use crate::stream::{Assembler, ReducedRange, Stream, Terms, exchange_and_fold, exchange_and_place};
 use skyphos_kernels::stream::{Form, Shape, View};
 use skyphos_types::{Element, ReduceOp, Result};
 use std::ops::Range;
@@ -24,27 +24,27 @@ use std::ops::Range;
 /// Rounds going down and up (plus the layer).
 const DOWN: u32 = 0x100;
 const UP: u32 = 0x200;
-/// Round in which ranges go to their ranks.
+/// Round in which reduced ranges go to their owners.
 const HAND_OVER: u32 = 0x300;
 
-/// The form of the parts that are passed up.
+/// The form of the reduced ranges.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Parts {
-    /// Whichever is smaller.
+    /// The smaller form.
     Auto,
-    /// Sparse, however many entries there are (SSAR).
+    /// Sparse, for any number of entries (SSAR).
     Sparse,
     /// Dense (DSAR).
     Dense,
 }
 
 impl Parts {
-    /// How parts are stored, and with SSAR and DSAR the result.
+    /// The terms with the shape of reduced ranges, which is also that of the result with SSAR and DSAR.
     pub fn terms(self, terms: Terms<'_>) -> Terms<'_> {
         let shape = match self {
             Parts::Auto => terms.shape,
             Parts::Sparse => Shape { dense_above: f64::INFINITY, ..terms.shape },
-            // Every row travels, so nothing tells which were absent, unless that is not the same as zero.
+            // Every row is sent. A bitmap says which rows were absent, where an absent row is not the same as zero.
             Parts::Dense => {
                 use ReduceOp::{Mean, MeanPresent, Or, Sum};
                 let with_present = !matches!(terms.op, Sum | Or | Mean | MeanPresent);
@@ -55,7 +55,7 @@ impl Parts {
     }
 }
 
-/// The range of indices that this rank holds after the layers so far, as leaves of the tree of ranges.
+/// The range of indices of this rank after some layers, in leaves: the ranges of single ranks.
 #[derive(Clone, Copy)]
 struct Leaves {
     start: usize,
@@ -63,7 +63,7 @@ struct Leaves {
 }
 
 impl Leaves {
-    /// Those of one of `degree` neighbours.
+    /// The leaves of one of `degree` neighbours.
     fn of(self, degree: usize, member: usize) -> Leaves {
         let count = self.count / degree;
         Leaves { start: self.start + member * count, count }
@@ -74,16 +74,16 @@ impl Leaves {
     }
 }
 
-/// The reduction of this rank's own range, and the bounds of all ranks' ranges in the order of their indices.
+/// The result of a reduce-scatter.
 pub struct Reduced<T> {
-    /// The range and its entries.
-    pub part: Part<T>,
-    /// Bounds of the ranges.
+    /// The reduction of this rank's range.
+    pub part: ReducedRange<T>,
+    /// The bounds of all ranks' ranges, ascending.
     pub bounds: Vec<u64>,
 }
 
-/// Down, through these groups: every rank ends with the reduction of its own range. With more than one layer
-/// `mean_present` cannot be had: how many ranks had an entry is lost on the way.
+/// Goes down the layers: every rank ends with the reduction of its own range. `mean_present` needs a single layer, because
+/// the number of ranks with an entry is not sent to further layers.
 pub async fn reduce_scatter<T: Element>(
     ep: &Endpoint,
     view: View<'_, T>,
@@ -96,26 +96,26 @@ pub async fn reduce_scatter<T: Element>(
     Ok(Reduced { part, bounds })
 }
 
-/// The same, but for what is done to a sum in the end.
+/// [`reduce_scatter`] without the division of a mean.
 async fn reduce_layers<T: Element>(
     ep: &Endpoint,
     view: View<'_, T>,
     terms: Terms<'_>,
     groups: &[Neighbours],
     bounds: &[u64],
-) -> Result<Part<T>> {
+) -> Result<ReducedRange<T>> {
     let width = terms.shape.width;
-    let mut held = Leaves { start: 0, count: bounds.len() - 1 };
-    let mut part: Option<Part<T>> = None;
+    let mut leaves = Leaves { start: 0, count: bounds.len() - 1 };
+    let mut part: Option<ReducedRange<T>> = None;
     for (k, group) in groups.iter().enumerate() {
         let degree = group.members.len();
         let density = match &part {
             None => view.nnz(width) as f64 / terms.n.max(1) as f64,
             Some(part) => density_of(part, width),
         };
-        // Each its own, and this rank the last: that share goes no further.
+        // One stream per neighbour. This rank's own share comes last, since no link waits for it.
         let shares = (1..=degree).map(|step| (group.me + step) % degree).map(|j| {
-            let (lo, hi) = held.of(degree, j).range(bounds);
+            let (lo, hi) = leaves.of(degree, j).range(bounds);
             let segments = match &part {
                 None => terms.encode_input(ep, view, lo, hi),
                 Some(part) => part.encode(ep, width, lo, hi),
@@ -123,59 +123,59 @@ async fn reduce_layers<T: Element>(
             Stream::new(segments, [group.members[j]])
         });
         let (streams, round) = (shares.collect(), DOWN + k as u32);
-        held = held.of(degree, group.me);
-        let range = held.range(bounds);
+        leaves = leaves.of(degree, group.me);
+        let range = leaves.range(bounds);
         let reduced = exchange_and_fold(ep, terms, round, streams, &group.members, range, density).await?;
         part = Some(reduced);
     }
     Ok(part.expect("at least one layer"))
 }
 
-/// Entries of a part per position.
-fn density_of<T: Element>(part: &Part<T>, width: usize) -> f64 {
+/// Entries per position.
+fn density_of<T: Element>(part: &ReducedRange<T>, width: usize) -> f64 {
     part.view().nnz(width) as f64 / (part.hi - part.lo).max(1) as f64
 }
 
-/// The last layer where it is a pair, of whom both want all in the end: they exchange what they hold, and both reduce it. A round
-/// less than to cut it, reduce a half each and exchange those, and no more bytes, for what is reduced is no smaller.
+/// A last layer of pairs: the two ranks exchange their whole range, and both reduce it. This takes one round less than
+/// exchanging halves, reducing them and exchanging the results, and no more bytes, since a result is not smaller than a half.
 async fn reduce_pair<T: Element>(
     ep: &Endpoint,
-    part: Part<T>,
+    part: ReducedRange<T>,
     terms: Terms<'_>,
     pair: &Neighbours,
     round: u32,
-) -> Result<Part<T>> {
+) -> Result<ReducedRange<T>> {
     let (width, range) = (terms.shape.width, (part.lo, part.hi));
     let density = density_of(&part, width);
     let own = Stream::new(part.encode(ep, width, part.lo, part.hi), pair.members.iter().copied());
     exchange_and_fold(ep, terms, round, vec![own], &pair.members, range, density).await
 }
 
-/// The reduction of this rank's own range, the one of its number, through layers that go by the topology: what hosts hold in
-/// common crosses the network once. Layers leave a rank with the range of its place in them, which then goes to the rank
-/// whose it is.
+/// A reduce-scatter through layers in the topology's order, so that entries that a host's ranks have in common cross the
+/// network once. The layers leave a rank with the range of its position in that order; the range then goes to its owner, the
+/// rank of its number.
 pub async fn reduce_scatter_by_topology<T: Element>(
     ep: &Endpoint,
     view: View<'_, T>,
     terms: Terms<'_>,
     degrees: &[u32],
     bounds: Vec<u64>,
-) -> Result<Part<T>> {
+) -> Result<ReducedRange<T>> {
     let me = ep.rank();
     let groups = layers(degrees, me, ep.topology());
     let (to, from) = (part_of(&groups), rank_of_part(degrees, me, ep.topology()));
     let Reduced { part, bounds } = reduce_scatter(ep, view, terms, &groups, bounds).await?;
     if to == me {
-        return Ok(part); // and no other rank has this one's
+        return Ok(part); // no other rank has this rank's range either
     }
-    let held = Stream::new(part.encode(ep, terms.shape.width, part.lo, part.hi), [to]);
+    let own = Stream::new(part.encode(ep, terms.shape.width, part.lo, part.hi), [to]);
     let mine = &bounds[me as usize..=me as usize + 1];
     let mut assembler = Assembler::new(mine, terms.shape, terms.op.identity::<T>()?);
-    exchange_and_place(ep, HAND_OVER, vec![held], &[(from, 0..1)], &mut assembler, false).await?;
-    Ok(Part { lo: mine[0], hi: mine[1], form: assembler.finish(), counts: Vec::new() })
+    exchange_and_place(ep, HAND_OVER, vec![own], &[(from, 0..1)], &mut assembler, false).await?;
+    Ok(ReducedRange { lo: mine[0], hi: mine[1], form: assembler.finish(), counts: Vec::new() })
 }
 
-/// Up: everyone's range to everyone, quantised if the terms say so: this rank keeps what the others get.
+/// Goes up the layers: every rank gets all ranks' ranges. If results are quantised, the owner uses the quantised values, too.
 pub async fn allgather_parts<T: Element>(
     ep: &Endpoint,
     reduced: &Reduced<T>,
@@ -185,50 +185,50 @@ pub async fn allgather_parts<T: Element>(
     let Reduced { part, bounds } = reduced;
     let mut assembler =
         Assembler::new(bounds, terms.shape, terms.op.identity::<T>()?).quantised(terms.codec());
-    // Leaves held before each layer, from the top.
+    // This rank's leaves above each layer, from the top.
     let mut leaves = vec![Leaves { start: 0, count: bounds.len() - 1 }];
     for group in groups {
         leaves.push(leaves[leaves.len() - 1].of(group.members.len(), group.me));
     }
-    let mut held = part.encode_result(ep, &terms)?;
-    let mut passed: Vec<Payload> = Vec::new();
+    let mut outgoing = part.encode_result(ep, &terms)?;
+    let mut segments: Vec<Payload> = Vec::new();
     for (k, group) in groups.iter().enumerate().rev() {
         let (degree, above) = (group.members.len(), leaves[k]);
-        // What this rank has reduced it takes as it sends it; on higher layers it has all that it sends.
-        let (lowest, pass_on) = (k + 1 == groups.len(), k > 0);
+        // In the lowest layer a rank decodes its own range while it sends it; above, it has decoded all that it sends.
+        let (lowest, forward) = (k + 1 == groups.len(), k > 0);
         let with_own = |j: &usize| lowest || *j != group.me;
-        let takers = (1..=degree).map(|step| (group.me + step) % degree).filter(with_own);
-        let streams = vec![Stream::new(held, takers.map(|j| group.members[j]))];
-        let theirs = |j: usize| {
+        let receivers = (1..=degree).map(|step| (group.me + step) % degree).filter(with_own);
+        let streams = vec![Stream::new(outgoing, receivers.map(|j| group.members[j]))];
+        let source = |j: usize| {
             let Leaves { start, count } = above.of(degree, j);
             (group.members[j], start..start + count)
         };
-        let sources: Vec<(u32, Range<usize>)> = (0..degree).filter(with_own).map(theirs).collect();
-        let mut came =
-            exchange_and_place(ep, UP + k as u32, streams, &sources, &mut assembler, pass_on).await?;
-        if !pass_on {
+        let sources: Vec<(u32, Range<usize>)> = (0..degree).filter(with_own).map(source).collect();
+        let mut received =
+            exchange_and_place(ep, UP + k as u32, streams, &sources, &mut assembler, forward).await?;
+        if !forward {
             break;
         }
         if !lowest {
-            came.insert(group.me, passed);
+            received.insert(group.me, segments);
         }
         // In the order of leaves, which is the order of members.
-        passed = came.concat();
-        held = passed.as_slice().into();
+        segments = received.concat();
+        outgoing = segments.as_slice().into();
         if k == 1 {
-            passed = Vec::new(); // nobody passes these on: they are let go of as they are sent
+            segments = Vec::new(); // the last layer forwards nothing, so segments are freed as they are sent
         }
     }
     Ok(assembler.finish())
 }
 
-/// Whether pairs of the last layer both reduce all that they hold; the planner's model has the same. Not where parts are
-/// quantised: each has one owner.
+/// Whether both ranks of a pair in the last layer reduce their whole range. The planner's model has the same rule. Quantised
+/// ranges are excluded, since each needs one owner.
 fn ends_in_pairs(degrees: &[u32], parts: Parts, quantised: bool) -> bool {
     degrees.len() > 1 && degrees.last() == Some(&2) && parts == Parts::Auto && !quantised
 }
 
-/// The reduction of all ranks' vectors; `bounds` are those of the ranks' ranges.
+/// The reduction of all ranks' vectors. `bounds` are the bounds of the ranks' ranges.
 pub async fn butterfly<T: Element>(
     ep: &Endpoint,
     view: View<'_, T>,
@@ -243,8 +243,8 @@ pub async fn butterfly<T: Element>(
     if ends_in_pairs(degrees, parts, terms.precision.is_some()) {
         let (pair, groups) = groups.split_last().expect("several layers");
         let bounds: Vec<u64> = bounds.into_iter().step_by(2).collect();
-        let held = reduce_layers(ep, view, down, groups, &bounds).await?;
-        let mut part = reduce_pair(ep, held, down, pair, DOWN + groups.len() as u32).await?;
+        let sum = reduce_layers(ep, view, down, groups, &bounds).await?;
+        let mut part = reduce_pair(ep, sum, down, pair, DOWN + groups.len() as u32).await?;
         part.finish(terms.op, ep.size(), terms.shape.width)?;
         return allgather_parts(ep, &Reduced { part, bounds }, up, groups).await;
     }

@@ -1,7 +1,7 @@
-//! Everyone sends everything to everyone, and all reduce alike.
+//! Allreduce by allgather: every rank sends its vector to all others, and every rank reduces all vectors.
 //!
-//! Moves the fewest bytes where inputs hardly overlap, since then the result is as large as they are together;
-//! costs P times the work of the split. Cost: (P - 1) α, and β times the segments of all others.
+//! Moves the fewest bytes where inputs hardly overlap, since the result is then as large as all inputs together. Takes P
+//! times the computation of the split. Cost: (P - 1) α, and β times the segments of all other ranks.
 
 use crate::endpoint::Endpoint;
 use crate::stream::{Stream, Terms, exchange_and_fold};
@@ -15,8 +15,8 @@ pub async fn gather_and_sum<T: Element>(
     terms: Terms<'_>,
 ) -> Result<Form<T>> {
     let (me, size, width) = (ep.rank(), ep.size(), terms.shape.width);
-    let takers = (1..=size).map(|step| (me + step) % size);
-    let own = Stream::new(terms.encode_input(ep, view, 0, terms.n), takers);
+    let receivers = (1..=size).map(|step| (me + step) % size);
+    let own = Stream::new(terms.encode_input(ep, view, 0, terms.n), receivers);
     let sources: Vec<u32> = (0..size).collect();
     let density = view.nnz(width) as f64 / terms.n.max(1) as f64;
     let mut part = exchange_and_fold::<T>(ep, terms, 0, vec![own], &sources, (0, terms.n), density).await?;

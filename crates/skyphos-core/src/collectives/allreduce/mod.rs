@@ -1,7 +1,7 @@
-//! Allreduce of sparse vectors: every rank gets the reduction of all.
+//! Allreduce of sparse vectors: every rank gets the reduction of all vectors.
 //!
-//! One file an algorithm. All of them move [segments](skyphos_kernels::stream) and fold them in an order that
-//! ranks and settings fix, so that every rank gets the same bits every time.
+//! Each file is one algorithm. All algorithms move [segments](skyphos_kernels::stream) and fold them in an order that depends
+//! only on ranks and options, so every rank gets the same bits every time.
 
 pub mod butterfly;
 pub mod dense;

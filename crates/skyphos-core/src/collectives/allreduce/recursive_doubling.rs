@@ -1,53 +1,55 @@
-//! Allreduce by recursive doubling (SparCML §5.3.1), its rounds overlapped.
+//! Allreduce by recursive doubling (SparCML §5.3.1), with overlapped rounds.
 //!
 //! ```text
-//! ranks p ≥ 2^k send theirs to p - 2^k, for 2^k the largest power of two that is at most P
-//! for i = 0..k:  exchange all with rank XOR 2^i, and reduce both, the lower rank's first
+//! 2^k = the largest power of two that is at most P
+//! ranks p ≥ 2^k send their vectors to p - 2^k
+//! for i = 0..k:  exchange the partial sum with rank XOR 2^i; reduce both, the lower rank's first
 //! ranks p - 2^k send the result to p
 //! ```
 //!
-//! Streams ascend by index, so a round need not wait for the one before: what round i has reduced goes into round
-//! i + 1 segment by segment, while the rest is still on its way. A rank talks to one other in a round, so no link
-//! carries the traffic of many at once. Where inputs hardly overlap no schedule moves fewer bytes.
+//! Streams ascend by index, so a round does not wait for the previous one: round i passes its sum to round i + 1 segment by
+//! segment, while the rest is still arriving. A rank has one partner per round, so no link carries the traffic of several
+//! ranks at once. Where inputs hardly overlap no schedule moves fewer bytes.
 //!
-//! Cost: ⌈log2 P⌉ α (2 more if P is no power of two) and a segment's time a round; bytes grow by what does not
-//! overlap, and pass once. Any P. Both partners add in the same order, so all ranks get the same bits.
+//! Cost: ⌈log2 P⌉ α (2 α more if P is not a power of two) and the time of a segment per round; bytes grow from round to round
+//! by the entries that do not overlap. Works for any P. Both partners add in the same order, so all ranks get the same bits.
 
 use crate::endpoint::Endpoint;
 use crate::message_stream::{Incoming, Outgoing};
 use crate::slab::Payload;
 use crate::stream::{
-    Assembler, Part, SEGMENT_BYTES, Stream, Terms, encode, exchange_and_fold, exchange_and_place,
+    Assembler, ReducedRange, SEGMENT_BYTES, Stream, Terms, encode, exchange_and_fold, exchange_and_place,
     fold_failed, fold_segment, send,
 };
 use skyphos_kernels::stream::{Collector, Fold, Form, IndexList, Shape, View};
 use skyphos_types::{Element, Result};
 use std::collections::VecDeque;
 
-/// Round of the extra ranks' inputs, and of their results; the others are numbered from 0.
+/// Rounds of the inputs and the results of ranks from 2^k on; the exchanges have rounds from 0 on.
 const IN: u32 = 0x100;
 const OUT: u32 = 0x101;
 
-/// Segments of this rank's own stream that are cut before they can go.
+/// Segments that a round queues for its partner before the network takes them.
 const AHEAD: usize = 4;
 
-/// One round on this rank.
-struct Stage<T> {
+/// One round on this rank: the exchange with a partner, and the sum of both streams.
+struct Round<T> {
     partner: u32,
-    /// The ranks whose streams are reduced, in that order: this one and the partner.
+    /// This rank and the partner, in the order in which their streams are added.
     sources: [u32; 2],
     fold: Fold<T, Payload>,
     collector: Collector<T>,
-    /// Where this rank's stream goes, unless the partner only gives.
+    /// This rank's stream to the partner; `None` if the partner, a rank from 2^k on, only sends.
     out: Option<Outgoing>,
     outbox: VecDeque<Payload>,
-    /// All of this rank's stream is in the outbox, or sent; and up to where it goes there.
+    /// This rank's stream has been fed to the end.
     fed: bool,
+    /// Indices below this one have been fed.
     fed_to: u64,
     incoming: Incoming,
 }
 
-impl<T: Element> Stage<T> {
+impl<T: Element> Round<T> {
     fn new(
         ep: &Endpoint,
         terms: Terms<'_>,
@@ -55,15 +57,15 @@ impl<T: Element> Stage<T> {
         partner: u32,
         density: f64,
         last: bool,
-    ) -> Result<Stage<T>> {
+    ) -> Result<Round<T>> {
         let (me, n) = (ep.rank(), terms.n);
         let identity = terms.op.identity::<T>()?;
-        // What goes into the next round is taken out bit by bit.
+        // A sum that goes into a next round is sparse, since it is taken out in pieces.
         let (shape, expected) = match last {
             true => (terms.shape, (2.0 * density * n as f64).min(n as f64) as usize),
             false => (Shape { dense_above: f64::INFINITY, ..terms.shape }, 0),
         };
-        Ok(Stage {
+        Ok(Round {
             partner,
             sources: [me.min(partner), me.max(partner)],
             fold: Fold::new(terms.op, 2, shape.width, 0, n, density)?,
@@ -76,13 +78,13 @@ impl<T: Element> Stage<T> {
         })
     }
 
-    /// Takes a segment of one of the two.
+    /// Takes a segment of this rank or the partner.
     fn push(&mut self, ep: &Endpoint, terms: Terms<'_>, from: u32, segment: Payload) -> Result<()> {
         let number = usize::from(from != self.sources[0]);
         fold_segment(ep, terms, &self.sources, &mut self.fold, number, segment)
     }
 
-    /// Takes segments of this rank's own stream, which the partner gets too.
+    /// Takes segments of this rank's own stream, and queues them for the partner. `end` says that they are the last.
     fn feed(
         &mut self,
         ep: &Endpoint,
@@ -100,7 +102,7 @@ impl<T: Element> Stage<T> {
         Ok(())
     }
 
-    /// Whether it takes more of this rank's own stream: what can soon go out, or what the reduction waits for.
+    /// Whether to feed more of this rank's own stream: the outbox is short, or, without one, the reduction waits for it.
     fn takes_more(&self, ep: &Endpoint) -> bool {
         let own = usize::from(ep.rank() != self.sources[0]);
         let wants = match self.out {
@@ -110,7 +112,7 @@ impl<T: Element> Stage<T> {
         wants && !self.fed
     }
 
-    /// Sends, receives and reduces what can be; whether anything moved.
+    /// Sends, receives and reduces as far as possible now. Returns whether anything moved.
     fn step(&mut self, ep: &Endpoint, terms: Terms<'_>) -> Result<bool> {
         let mut moved = false;
         if let Some(out) = &mut self.out {
@@ -128,7 +130,7 @@ impl<T: Element> Stage<T> {
         Ok(advanced.map_err(|error| fold_failed(ep, &self.sources, error))? || moved)
     }
 
-    /// Whether all of the partner's stream has come.
+    /// Whether the partner's whole stream has arrived.
     fn has_all(&self) -> bool {
         self.incoming.begun() && self.fold.has_all(usize::from(self.partner != self.sources[0]))
     }
@@ -155,60 +157,59 @@ pub async fn recursive_doubling<T: Element>(
         return Ok(result.finish());
     }
     let extra = (me + core < size).then_some((IN, me + core));
-    let steps = (0..core.ilog2()).map(|i| (i, me ^ 1 << i));
-    let rounds: Vec<(u32, u32)> = extra.into_iter().chain(steps).collect();
-    let mut stages: Vec<Stage<T>> = Vec::with_capacity(rounds.len());
-    for (k, (round, partner)) in rounds.iter().enumerate() {
+    let exchanges = (0..core.ilog2()).map(|i| (i, me ^ 1 << i));
+    let schedule: Vec<(u32, u32)> = extra.into_iter().chain(exchanges).collect();
+    let mut rounds: Vec<Round<T>> = Vec::with_capacity(schedule.len());
+    for (k, (round, partner)) in schedule.iter().enumerate() {
         let expected = (density * (1u64 << k) as f64).min(1.0);
-        stages.push(Stage::new(ep, terms, *round, *partner, expected, k + 1 == rounds.len())?);
+        rounds.push(Round::new(ep, terms, *round, *partner, expected, k + 1 == schedule.len())?);
     }
-    if stages.is_empty() {
+    if rounds.is_empty() {
         let streams = vec![Stream::new(own, [me])];
         let mut alone = exchange_and_fold(ep, terms, 0, streams, &[me], (0, n), density).await?;
         alone.finish(terms.op, size, width)?;
         return Ok(alone.form);
     }
-    while !stages.iter().all(Stage::done) {
+    while !rounds.iter().all(Round::done) {
         let mut moved = false;
-        while stages[0].takes_more(ep) {
-            stages[0].feed(ep, terms, own.next(), own.ended())?;
+        while rounds[0].takes_more(ep) {
+            rounds[0].feed(ep, terms, own.next(), own.ended())?;
             moved = true;
         }
-        for k in 0..stages.len() {
-            moved |= stages[k].step(ep, terms)?;
-            if let [stage, next, ..] = &mut stages[k..] {
-                moved |= pass_on(ep, terms, stage, next)?;
+        for k in 0..rounds.len() {
+            moved |= rounds[k].step(ep, terms)?;
+            if let [round, next, ..] = &mut rounds[k..] {
+                moved |= feed_next(ep, terms, round, next)?;
             }
         }
         if !moved {
             ep.progress().await?;
         }
     }
-    let form = stages.pop().expect("at least one round").collector.finish();
-    let mut part = Part { lo: 0, hi: n, form, counts: Vec::new() };
+    let form = rounds.pop().expect("at least one round").collector.finish();
+    let mut part = ReducedRange { lo: 0, hi: n, form, counts: Vec::new() };
     part.finish(terms.op, size, width)?;
     if me + core < size {
-        let held = Stream::new(part.encode(ep, width, 0, n), [me + core]);
-        send(ep, OUT, held).await?;
+        send(ep, OUT, Stream::new(part.encode(ep, width, 0, n), [me + core])).await?;
     }
     Ok(part.form)
 }
 
-/// Hands what a round has reduced to the next one, once it fills segments or is the end. They are cut by entries, not by what
-/// happens to be here: all replicas of a rank send the same.
-fn pass_on<T: Element>(
+/// Feeds the sum of a round to the next one, in full segments and at the end. Segments are cut by numbers of entries, not by
+/// what has arrived, so all replicas of a rank send the same segments.
+fn feed_next<T: Element>(
     ep: &Endpoint,
     terms: Terms<'_>,
-    stage: &mut Stage<T>,
-    next: &mut Stage<T>,
+    round: &mut Round<T>,
+    next: &mut Round<T>,
 ) -> Result<bool> {
-    let (width, end) = (terms.shape.width, stage.fold.done() && stage.has_all() && stage.fed);
+    let (width, end) = (terms.shape.width, round.fold.done() && round.has_all() && round.fed);
     let each = (SEGMENT_BYTES / (width * size_of::<T>() + 2)).max(1);
-    let whole = stage.collector.len() / each * each;
+    let whole = round.collector.len() / each * each;
     if next.fed || !end && whole == 0 {
         return Ok(false);
     }
-    let form = stage.collector.take(if end { usize::MAX } else { whole });
+    let form = round.collector.take(if end { usize::MAX } else { whole });
     let Form::Sparse { indices, values } = form else { unreachable!("asked for sparse") };
     let view = View::Sparse { indices: indices.view(), values: &values };
     let at = |k: usize| match &indices {

@@ -1,15 +1,15 @@
-//! Allreduce on a ring: each rank talks to its two neighbours only.
+//! Allreduce of sparse vectors on a ring: each rank exchanges messages with its two neighbours only.
 //!
 //! ```text
 //! for s = 1..P:  send the partial sum of range me - s to me + 1; add range me - s - 1 from me - 1
-//! for s = 0..P-1:  pass the segments of a finished range on
+//! for s = 0..P-1:  forward the segments of a finished range
 //! ```
 //!
-//! Cost: 2 (P - 1) α; no link carries more than two neighbours' traffic, which suits rings of slow links.
-//! Partial sums fill in as they travel, so that sparse data moves more than in a split.
+//! Cost: 2 (P - 1) α. No link carries more than the traffic of two neighbours, which suits rings of slow links. Partial sums
+//! fill in on the way, so sparse data takes more bytes than in a split.
 
 use crate::endpoint::Endpoint;
-use crate::stream::{Assembler, Part, Stream, Terms, exchange_and_fold, exchange_and_place};
+use crate::stream::{Assembler, ReducedRange, Stream, Terms, exchange_and_fold, exchange_and_place};
 use skyphos_kernels::stream::{Form, View};
 use skyphos_types::{Element, Result};
 
@@ -25,24 +25,23 @@ pub async fn ring<T: Element>(
     bounds: Vec<u64>,
 ) -> Result<Form<T>> {
     let (me, size, width) = (ep.rank() as usize, ep.size() as usize, terms.shape.width);
-    let (next, before) = (((me + 1) % size) as u32, ((me + size - 1) % size) as u32);
+    let (next, previous) = (((me + 1) % size) as u32, ((me + size - 1) % size) as u32);
     let density = view.nnz(width) as f64 / terms.n.max(1) as f64;
     let range = |part: usize| (bounds[part % size], bounds[part % size + 1]);
     let own = |part: usize| terms.encode_input(ep, view, range(part).0, range(part).1);
-    // Range r starts at rank r + 1 and ends, after all have added theirs, at rank r.
-    let mut held: Option<Part<T>> = None;
+    // The partial sum of range r starts at rank r + 1 and ends, with every rank's values added, at rank r.
+    let mut partial: Option<ReducedRange<T>> = None;
     for step in 1..size {
         let (number, mine) = (me + 2 * size - 1 - step, own(me + 2 * size - 1 - step));
-        let sum = match &held {
+        let sum = match &partial {
             None => own(me + size - 1),
             Some(part) => part.encode(ep, width, part.lo, part.hi),
         };
         let streams = vec![Stream::new(sum, [next]), Stream::new(mine, [ep.rank()])];
-        let (sources, round, density) = ([before, ep.rank()], REDUCE + step as u32, density * step as f64);
-        let got = exchange_and_fold(ep, terms, round, streams, &sources, range(number), density).await?;
-        held = Some(got);
+        let (sources, round, density) = ([previous, ep.rank()], REDUCE + step as u32, density * step as f64);
+        partial = Some(exchange_and_fold(ep, terms, round, streams, &sources, range(number), density).await?);
     }
-    let mut part = match held {
+    let mut part = match partial {
         Some(part) => part,
         None => {
             let alone = vec![Stream::new(own(0), [ep.rank()])];
@@ -52,19 +51,19 @@ pub async fn ring<T: Element>(
     part.finish(terms.op, ep.size(), width)?;
     let mut assembler =
         Assembler::new(&bounds, terms.shape, terms.op.identity::<T>()?).quantised(terms.codec());
-    let mut passed = part.encode_result(ep, &terms)?;
+    let mut forwarded = part.encode_result(ep, &terms)?;
     for step in 1..size.max(2) {
         let leaf = (me + size - step) % size;
-        let (mut takers, mut sources) = (vec![next], vec![(before, leaf..leaf + 1)]);
+        let (mut receivers, mut sources) = (vec![next], vec![(previous, leaf..leaf + 1)]);
         if step == 1 && size > 1 {
-            // What this rank has reduced it takes as it sends it.
-            takers.push(ep.rank());
+            // This rank decodes its own range while it sends it.
+            receivers.push(ep.rank());
             sources.push((ep.rank(), me..me + 1));
         }
-        let (streams, round) = (vec![Stream::new(passed, takers)], GATHER + step as u32);
+        let (streams, round) = (vec![Stream::new(forwarded, receivers)], GATHER + step as u32);
         let keep = step + 1 < size;
-        let mut came = exchange_and_place(ep, round, streams, &sources, &mut assembler, keep).await?;
-        passed = came.swap_remove(0).into();
+        let mut received = exchange_and_place(ep, round, streams, &sources, &mut assembler, keep).await?;
+        forwarded = received.swap_remove(0).into();
     }
     Ok(assembler.finish())
 }

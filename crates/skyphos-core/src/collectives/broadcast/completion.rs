@@ -1,20 +1,23 @@
-//! How ranks of a broadcast agree on its end, whoever is lost meanwhile.
+//! Completion of a broadcast: acknowledgements, requests for bytes that a lost rank owed, and the agreed end.
 //!
-//! Ranks stand in an order, the root first. The first that is left collects: each tells it once it has the message, and when all
-//! that are left have, it tells them so, and whom it has missed; who hears so tells those that have told it. Nobody goes before, for
-//! others may want of it what somebody that is lost would have sent them: each asks the nearest that stands before it and is left, from
-//! which no circle can come.
+//! Ranks are numbered in broadcast order from the root, which has virtual rank 0. A rank's *collector* is the first rank of
+//! that order that it has not lost, normally the root. Each rank acknowledges the message to its collector. Once every
+//! remaining rank has, the collector sends the end, with the ranks that missed the message, and each rank forwards the end
+//! to the ranks that acknowledged to it. No rank leaves earlier, because others may request bytes from it. A rank requests
+//! bytes only from the nearest remaining rank before it in the order, so requests cannot form a circle.
 //!
 //! ```text
-//! table    to one before    send me the table of the parts
-//! data     to one before    send me these bytes, as stream k
-//! done     to the root, and to who collects in its place    I have all
-//! collect  to all, by who is first when the root is lost    tell me when you have all
-//! end      to all, by who collects    all have; these were lost
+//! SendTable    to an earlier rank            send me the table of the parts
+//! SendData     to an earlier rank            send me these bytes, as stream k
+//! Complete     to the collector              I have the whole message
+//! Collect      by a new collector, to all    acknowledge to me
+//! End          by the collector              all have the message, except these lost ranks
 //! ```
 //!
-//! Two ranks may see different ranks as lost, where a link is cut: who collects is for each rank the first that it has not lost
-//! itself. A word to one that has gone is answered by [`crate::frame::FrameKind::Past`]: all had the message then.
+//! Where a link is cut, two ranks may see different ranks as lost, and so have different collectors. A rank that has left
+//! the call answers later messages with [`crate::frame::FrameKind::Past`]: every rank had the message by then.
+//!
+//! Cost: without losses one message from each rank to the root and one back.
 
 use super::tree::binomial;
 use crate::endpoint::Endpoint;
@@ -25,298 +28,314 @@ use skyphos_types::{Error, Result};
 use std::ops::Range;
 use std::time::Duration;
 
-/// The round of words.
-const WORDS: u32 = 0x120;
+/// The round of control messages.
+const CONTROL: u32 = 0x120;
 
-/// What ranks tell each other.
+/// A control message.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Word {
-    Table,
-    Data(u32, Range<usize>),
-    Done,
+enum Control {
+    SendTable,
+    /// Stream number and bytes of the message.
+    SendData(u32, Range<usize>),
+    Complete,
     Collect,
+    /// The ranks that missed the message.
     End(Vec<u32>),
 }
 
-impl Word {
-    /// A letter, then numbers of 8 bytes.
+impl Control {
+    /// One byte for the kind, then numbers of 8 bytes.
     fn encode(&self) -> Vec<u8> {
-        let (letter, numbers): (u8, Vec<u64>) = match self {
-            Word::Table => (b't', Vec::new()),
-            Word::Data(stream, range) => {
+        let (kind, numbers): (u8, Vec<u64>) = match self {
+            Control::SendTable => (b't', Vec::new()),
+            Control::SendData(stream, range) => {
                 (b'd', vec![u64::from(*stream), range.start as u64, range.end as u64])
             }
-            Word::Done => (b'o', Vec::new()),
-            Word::Collect => (b'c', Vec::new()),
-            Word::End(lost) => (b'e', lost.iter().map(|rank| u64::from(*rank)).collect()),
+            Control::Complete => (b'o', Vec::new()),
+            Control::Collect => (b'c', Vec::new()),
+            Control::End(missed) => (b'e', missed.iter().map(|rank| u64::from(*rank)).collect()),
         };
-        [letter].into_iter().chain(numbers.into_iter().flat_map(u64::to_le_bytes)).collect()
+        [kind].into_iter().chain(numbers.into_iter().flat_map(u64::to_le_bytes)).collect()
     }
 
-    /// `None` for what is no word in a group of so many.
-    fn decode(bytes: &[u8], size: u32) -> Option<Word> {
-        let (letter, rest) = bytes.split_first()?;
-        let (numbers, more) = rest.as_chunks::<8>();
+    /// `None` if the bytes are no control message in a group of `size` ranks.
+    fn decode(bytes: &[u8], size: u32) -> Option<Control> {
+        let (kind, rest) = bytes.split_first()?;
+        let (numbers, odd_bytes) = rest.as_chunks::<8>();
         let numbers: Vec<u64> = numbers.iter().map(|number| u64::from_le_bytes(*number)).collect();
         let rank = |number: &u64| u32::try_from(*number).ok().filter(|rank| *rank < size);
-        match (letter, &numbers[..]) {
-            _ if !more.is_empty() => None,
-            (b't', []) => Some(Word::Table),
+        match (kind, &numbers[..]) {
+            _ if !odd_bytes.is_empty() => None,
+            (b't', []) => Some(Control::SendTable),
             (b'd', [stream, start, end]) if start < end => {
                 let range = usize::try_from(*start).ok()?..usize::try_from(*end).ok()?;
-                Some(Word::Data(u32::try_from(*stream).ok()?, range))
+                Some(Control::SendData(u32::try_from(*stream).ok()?, range))
             }
-            (b'o', []) => Some(Word::Done),
-            (b'c', []) => Some(Word::Collect),
-            (b'e', lost) => lost.iter().map(rank).collect::<Option<_>>().map(Word::End),
+            (b'o', []) => Some(Control::Complete),
+            (b'c', []) => Some(Control::Collect),
+            (b'e', missed) => missed.iter().map(rank).collect::<Option<_>>().map(Control::End),
             _ => None,
         }
     }
 }
 
-/// A read of a stream whose sender may be lost.
-pub(super) enum Came {
+/// The result of polling a stream whose sender may be lost.
+pub(super) enum Polled {
     Chunk(Payload),
-    Nothing,
-    /// Nothing more will come, and why.
-    Never(Error),
+    /// No chunk has arrived yet.
+    Pending,
+    /// The sender is lost, so no chunk will arrive; the error names it.
+    SenderLost(Error),
 }
 
-/// What is known of a rank.
+/// The state of one other rank, as far as this rank knows it.
 #[derive(Clone, Default)]
-struct Known {
+struct Peer {
     lost: bool,
     left: bool,
     past: bool,
-    done: bool,
-    ended: Option<Vec<u32>>,
+    acknowledged: bool,
+    /// The ranks that missed the message, from the end that this peer sent.
+    end: Option<Vec<u32>>,
 }
 
-impl Known {
-    /// It takes no part any more.
+impl Peer {
+    /// It takes no further part in the call.
     fn is_gone(&self) -> bool {
         self.lost || self.left || self.past
     }
 
-    /// It has the message.
-    fn has_all(&self) -> bool {
-        self.done || self.past
+    /// It has the whole message.
+    fn has_message(&self) -> bool {
+        self.acknowledged || self.past
     }
 }
 
-/// One rank's part in that.
+/// One rank's state of the protocol.
 pub(super) struct Completion<'a> {
     pub(super) ep: &'a Endpoint,
     order: &'a [u32],
-    place: usize,
+    vrank: usize,
     /// By rank.
-    known: Vec<Known>,
-    absences: usize,
-    to: Vec<Option<Outgoing>>,
-    /// Who collects, and is to hear when this rank has all.
-    waiting: Vec<u32>,
+    peers: Vec<Peer>,
+    /// Absences that [`Completion::poll`] has read from the endpoint.
+    absences_seen: usize,
+    streams: Vec<Option<Outgoing>>,
+    /// Collectors that get an acknowledgement once this rank has the message.
+    collectors_waiting: Vec<u32>,
     complete: bool,
-    /// The first that is left was told so, or this rank is it.
-    told: u32,
+    /// The collector that this rank has acknowledged to last.
+    collector: u32,
+    /// This rank, not the root, collects.
     collecting: bool,
-    missed_by_all: Vec<u32>,
-    /// Who wants the table, and who what of the data as which stream, of this rank.
-    pub(super) of_table: Vec<u32>,
-    pub(super) of_data: Vec<(u32, u32, Range<usize>)>,
-    asked: u32,
-    /// How long who collects waits while nothing moves, and since when nothing has.
+    missed: Vec<u32>,
+    /// Ranks that requested the table.
+    pub(super) table_requests: Vec<u32>,
+    /// Requests for data: rank, stream, bytes.
+    pub(super) data_requests: Vec<(u32, u32, Range<usize>)>,
+    /// Streams that this rank has requested.
+    requested_streams: u32,
+    /// The longest that a collector waits without progress.
     window: Duration,
-    moved_at: Duration,
+    last_progress: Duration,
 }
 
 impl<'a> Completion<'a> {
     pub(super) fn new(ep: &'a Endpoint, order: &'a [u32], window: Duration) -> Completion<'a> {
         let (me, size) = (ep.rank(), ep.size() as usize);
-        let place = order.iter().position(|rank| *rank == me).expect("a rank of the group");
+        let vrank = order.iter().position(|rank| *rank == me).expect("a rank of the group");
         Completion {
             ep,
             order,
-            place,
-            known: vec![Known::default(); size],
-            absences: 0,
-            to: (0..size).map(|_| None).collect(),
-            waiting: order[..1].to_vec(),
+            vrank,
+            peers: vec![Peer::default(); size],
+            absences_seen: 0,
+            streams: (0..size).map(|_| None).collect(),
+            collectors_waiting: order[..1].to_vec(),
             complete: false,
-            told: order[0],
+            collector: order[0],
             collecting: false,
-            missed_by_all: Vec::new(),
-            of_table: Vec::new(),
-            of_data: Vec::new(),
-            asked: 0,
+            missed: Vec::new(),
+            table_requests: Vec::new(),
+            data_requests: Vec::new(),
+            requested_streams: 0,
             window,
-            moved_at: ep.now(),
+            last_progress: ep.now(),
         }
     }
 
-    /// Where this rank stands in the order.
-    pub(super) fn place(&self) -> usize {
-        self.place
+    /// This rank's index in the broadcast order; the root's is 0.
+    pub(super) fn vrank(&self) -> usize {
+        self.vrank
     }
 
-    /// The ranks in order.
+    /// The ranks in broadcast order.
     pub(super) fn order(&self) -> &'a [u32] {
         self.order
     }
 
-    /// Who sends this rank the table, and to whom it sends it.
+    /// The rank that sends this rank the table; `None` on the root.
     pub(super) fn table_parent(&self) -> Option<u32> {
-        binomial(self.order, self.place).parent
+        binomial(self.order, self.vrank).parent
     }
 
+    /// The ranks that this rank sends the table to.
     pub(super) fn table_children(&self) -> Vec<u32> {
-        binomial(self.order, self.place).children
+        binomial(self.order, self.vrank).children
     }
 
-    /// Whether a rank takes no part any more.
+    /// Whether a rank takes no further part in the call.
     pub(super) fn is_gone(&self, rank: u32) -> bool {
-        self.known[rank as usize].is_gone()
+        self.peers[rank as usize].is_gone()
     }
 
-    fn say(&mut self, to: u32, word: &Word) {
-        if to == self.ep.rank() || self.known[to as usize].lost {
+    fn send(&mut self, to: u32, message: &Control) {
+        if to == self.ep.rank() || self.peers[to as usize].lost {
             return;
         }
-        let bytes = word.encode();
-        let stream = self.to[to as usize].get_or_insert_with(|| match self.ep.outlives_losses() {
-            true => Outgoing::open(to, WORDS),
-            // Each says one thing, and the end of a message is something to replicas.
-            false => Outgoing::new(to, WORDS, bytes.len() as u64),
+        let bytes = message.encode();
+        let stream = self.streams[to as usize].get_or_insert_with(|| match self.ep.outlives_losses() {
+            true => Outgoing::open(to, CONTROL),
+            // With replicas each rank sends one control message to a peer, and replicas need its length.
+            false => Outgoing::new(to, CONTROL, bytes.len() as u64),
         });
         stream.push_shared(self.ep, self.ep.node().pool().copy_of(&bytes));
     }
 
-    /// Takes what was said, and who is lost; whether there was anything.
-    pub(super) fn look(&mut self) -> Result<bool> {
+    /// Reads control messages and losses that have arrived; returns whether there were any.
+    pub(super) fn poll(&mut self) -> Result<bool> {
         let mut moved = false;
-        while let Some((from, bytes)) = self.ep.take_from_any(WORDS) {
+        while let Some((from, bytes)) = self.ep.take_from_any(CONTROL) {
             moved = true;
-            let word = Word::decode(bytes.as_bytes(), self.ep.size());
-            match word.ok_or_else(|| self.ep.corrupt(from, "no word of a broadcast"))? {
-                Word::Table => self.of_table.push(from),
-                Word::Data(stream, range) => self.of_data.push((from, stream, range)),
-                Word::Done => self.known[from as usize].done = true,
-                Word::End(lost) => self.known[from as usize].ended = Some(lost),
-                Word::Collect if self.complete => self.say(from, &Word::Done),
-                Word::Collect => self.waiting.push(from),
+            let message = Control::decode(bytes.as_bytes(), self.ep.size());
+            match message.ok_or_else(|| self.ep.corrupt(from, "not a control message of a broadcast"))? {
+                Control::SendTable => self.table_requests.push(from),
+                Control::SendData(stream, range) => self.data_requests.push((from, stream, range)),
+                Control::Complete => self.peers[from as usize].acknowledged = true,
+                Control::End(missed) => self.peers[from as usize].end = Some(missed),
+                Control::Collect if self.complete => self.send(from, &Control::Complete),
+                Control::Collect => self.collectors_waiting.push(from),
             }
         }
-        if self.ep.count_absences() != self.absences {
-            self.absences = self.ep.count_absences();
+        if self.ep.count_absences() != self.absences_seen {
+            self.absences_seen = self.ep.count_absences();
             moved = true;
             for (rank, why) in self.ep.absences() {
-                let known = &mut self.known[rank as usize];
+                let peer = &mut self.peers[rank as usize];
                 match why {
-                    Absence::Lost => known.lost = true,
-                    Absence::Left => known.left = true,
-                    Absence::Past => known.past = true,
+                    Absence::Lost => peer.lost = true,
+                    Absence::Left => peer.left = true,
+                    Absence::Past => peer.past = true,
                 }
             }
         }
         Ok(moved)
     }
 
-    /// What has come of a message.
-    pub(super) fn take(&self, from: u32, incoming: &mut Incoming) -> Result<Came> {
+    /// Takes the next chunk of a stream from a rank that may be lost.
+    pub(super) fn poll_stream(&self, from: u32, incoming: &mut Incoming) -> Result<Polled> {
         match incoming.next(self.ep) {
-            Ok(Some(chunk)) => Ok(Came::Chunk(chunk)),
+            Ok(Some(chunk)) => Ok(Polled::Chunk(chunk)),
             Ok(None) if self.ep.outlives_losses() && self.is_gone(from) => {
-                Ok(Came::Never(self.ep.lost(from)))
+                Ok(Polled::SenderLost(self.ep.lost(from)))
             }
-            Ok(None) => Ok(Came::Nothing),
-            // Of that rank alone, or of the call.
+            Ok(None) => Ok(Polled::Pending),
+            // `version` fails if the whole call has failed, not this sender alone.
             Err(error @ Error::PeerLost { .. }) if self.ep.outlives_losses() => {
-                self.ep.version().map(|_| Came::Never(error))
+                self.ep.version().map(|_| Polled::SenderLost(error))
             }
             Err(error) => Err(error),
         }
     }
 
-    /// Who is to be asked for what somebody that is gone would have sent: the nearest before this rank. The error if there is none.
-    fn source(&self, error: Error) -> Result<u32> {
-        let before = self.order[..self.place].iter().rev();
-        before.copied().find(|rank| !self.is_gone(*rank)).ok_or(error)
+    /// The nearest remaining rank before this one in the order; `error` if there is none.
+    fn substitute(&self, error: Error) -> Result<u32> {
+        let earlier = self.order[..self.vrank].iter().rev();
+        earlier.copied().find(|rank| !self.is_gone(*rank)).ok_or(error)
     }
 
-    /// Asks for the table; whom.
-    pub(super) fn ask_for_table(&mut self, instead: Error) -> Result<u32> {
-        let source = self.source(instead)?;
-        self.say(source, &Word::Table);
-        Ok(source)
+    /// Requests the table after its sender was lost (`lost` says so). Returns the rank that will send it.
+    pub(super) fn request_table(&mut self, lost: Error) -> Result<u32> {
+        let from = self.substitute(lost)?;
+        self.send(from, &Control::SendTable);
+        Ok(from)
     }
 
-    /// Asks for bytes; whom, and as which stream they come.
-    pub(super) fn ask_for_data(&mut self, range: Range<usize>, instead: Error) -> Result<(u32, u32)> {
-        let source = self.source(instead)?;
-        self.asked += 1;
-        self.say(source, &Word::Data(self.asked, range));
-        Ok((source, self.asked))
+    /// Requests bytes after their sender was lost (`lost` says so). Returns the rank that will send them, and the stream.
+    pub(super) fn request_data(&mut self, range: Range<usize>, lost: Error) -> Result<(u32, u32)> {
+        let from = self.substitute(lost)?;
+        self.requested_streams += 1;
+        self.send(from, &Control::SendData(self.requested_streams, range));
+        Ok((from, self.requested_streams))
     }
 
-    /// This rank has all.
-    pub(super) fn complete(&mut self) {
+    /// This rank has the whole message: acknowledges it.
+    pub(super) fn acknowledge(&mut self) {
         if !std::mem::replace(&mut self.complete, true) {
-            for collector in std::mem::take(&mut self.waiting) {
-                self.say(collector, &Word::Done);
+            for collector in std::mem::take(&mut self.collectors_waiting) {
+                self.send(collector, &Control::Complete);
             }
         }
     }
 
-    /// Whether all that are left have the message, if this rank has; tells those who wait to hear so from it.
+    /// Whether all remaining ranks have the message, as this rank has. If so, forwards the end.
     ///
     /// # Errors
-    /// `PeerLost` where a call ends by a loss, and who is needed has left.
+    /// `PeerLost` if a needed rank has left, in a group whose calls end with a loss; `Timeout` if the window has passed.
     pub(super) fn is_over(&mut self) -> Result<bool> {
-        let before = &self.order[..self.place];
-        let known = |rank: &u32| &self.known[*rank as usize];
-        if let Some(told) = before.iter().find_map(|rank| known(rank).ended.clone()) {
-            self.tell_the_end(told);
+        let earlier = &self.order[..self.vrank];
+        let peer = |rank: &u32| &self.peers[*rank as usize];
+        if let Some(missed) = earlier.iter().find_map(|rank| peer(rank).end.clone()) {
+            self.send_end(missed);
             return Ok(true);
         }
-        if before.iter().any(|rank| known(rank).past) {
-            // Who has left may have had all: this rank has not asked.
-            self.tell_the_end(self.without(|known| known.lost).collect());
+        if earlier.iter().any(|rank| peer(rank).past) {
+            // Ranks that left may have had the message: they did not acknowledge to this rank.
+            self.send_end(self.ranks_without(|peer| peer.lost).collect());
             return Ok(true);
         }
         if !self.ep.outlives_losses() {
-            let needed = if self.place == 0 { &self.order[1..] } else { &self.order[..1] };
-            let gone = needed.iter().find(|rank| known(rank).is_gone() && !known(rank).has_all());
+            let needed = if self.vrank == 0 { &self.order[1..] } else { &self.order[..1] };
+            let gone = needed.iter().find(|rank| peer(rank).is_gone() && !peer(rank).has_message());
             gone.map_or(Ok(()), |rank| Err(self.ep.lost(*rank)))?;
         }
-        if let Some(collector) = before.iter().copied().find(|rank| !known(rank).is_gone()) {
-            if self.told != collector {
-                self.told = collector;
-                self.say(collector, &Word::Done);
+        if let Some(collector) = earlier.iter().copied().find(|rank| !peer(rank).is_gone()) {
+            if self.collector != collector {
+                self.collector = collector;
+                self.send(collector, &Control::Complete);
             }
             return Ok(false);
         }
-        if self.place > 0 && !std::mem::replace(&mut self.collecting, true) {
-            self.order.iter().for_each(|rank| self.say(*rank, &Word::Collect));
+        if self.vrank > 0 && !std::mem::replace(&mut self.collecting, true) {
+            self.order.iter().for_each(|rank| self.send(*rank, &Control::Collect));
         }
-        let is_in = |known: &Known| known.has_all() || known.is_gone();
-        let others = self.order.iter().filter(|rank| **rank != self.ep.rank());
-        let over = others.into_iter().all(|rank| is_in(&self.known[*rank as usize]));
+        let over = self.unacknowledged().next().is_none();
         if over {
-            self.tell_the_end(self.missed());
+            self.send_end(self.all_missed());
         } else {
             self.check_window()?;
         }
         Ok(over)
     }
 
-    /// Something has moved.
-    pub(super) fn moved(&mut self) {
-        self.moved_at = self.ep.now();
+    /// Other ranks that are still in the call and have not acknowledged.
+    fn unacknowledged(&self) -> impl Iterator<Item = u32> {
+        let others = self.order.iter().copied().filter(move |rank| *rank != self.ep.rank());
+        others.filter(move |rank| {
+            let peer = &self.peers[*rank as usize];
+            !peer.has_message() && !peer.is_gone()
+        })
     }
 
-    /// When nothing will have moved for too long, for who collects.
+    /// Restarts the window.
+    pub(super) fn progressed(&mut self) {
+        self.last_progress = self.ep.now();
+    }
+
+    /// When a collector gives up waiting; never on other ranks.
     pub(super) fn deadline(&self) -> Duration {
-        match self.complete && (self.place == 0 || self.collecting) {
-            true => self.moved_at.saturating_add(self.window),
+        match self.complete && (self.vrank == 0 || self.collecting) {
+            true => self.last_progress.saturating_add(self.window),
             false => Duration::MAX,
         }
     }
@@ -325,48 +344,44 @@ impl<'a> Completion<'a> {
         if self.ep.now() < self.deadline() {
             return Ok(());
         }
-        let others = self.order.iter().filter(|rank| **rank != self.ep.rank());
-        let late = others.filter(|rank| {
-            let known = &self.known[**rank as usize];
-            !known.has_all() && !known.is_gone()
-        });
-        let missing = late.map(|rank| self.ep.world_rank(*rank)).collect();
+        let missing = self.unacknowledged().map(|rank| self.ep.world_rank(rank)).collect();
         Err(Error::Timeout { missing, call: self.ep.sig().to_string(), after: self.window })
     }
 
-    /// To all whose collector this rank may be: they have told it that they have all, or it has asked them.
-    fn tell_the_end(&mut self, missed: Vec<u32>) {
-        let word = Word::End(missed);
+    /// Sends the end to all ranks that have acknowledged to this rank, or may do so.
+    fn send_end(&mut self, missed: Vec<u32>) {
+        let end = Control::End(missed);
         for rank in self.order {
-            let known = &self.known[*rank as usize];
-            if !known.past && (known.done || self.place == 0 || self.collecting) {
-                self.say(*rank, &word);
+            let peer = &self.peers[*rank as usize];
+            if !peer.past && (peer.acknowledged || self.vrank == 0 || self.collecting) {
+                self.send(*rank, &end);
             }
         }
-        let Word::End(missed) = word else { unreachable!("said above") };
-        self.missed_by_all = missed;
+        let Control::End(missed) = end else { unreachable!("made above") };
+        self.missed = missed;
     }
 
-    /// Ranks of which something is known, and not that they have all.
-    fn without(&self, of: fn(&Known) -> bool) -> impl Iterator<Item = u32> {
-        let each = (0..).zip(&self.known);
-        each.filter(move |(_, known)| of(known) && !known.has_all()).map(|(rank, _)| rank)
+    /// Ranks in a state that have not acknowledged.
+    fn ranks_without(&self, state: fn(&Peer) -> bool) -> impl Iterator<Item = u32> {
+        let all = (0..).zip(&self.peers);
+        all.filter(move |(_, peer)| state(peer) && !peer.has_message()).map(|(rank, _)| rank)
     }
 
-    /// For who collects: who is lost; and then who has left, which may be for that.
-    fn missed(&self) -> Vec<u32> {
-        let left = self.without(|known| known.left && !known.lost);
-        self.without(|known| known.lost).chain(left).collect()
+    /// On a collector: the lost ranks, then those that left, which may be a consequence of the losses.
+    fn all_missed(&self) -> Vec<u32> {
+        let left = self.ranks_without(|peer| peer.left && !peer.lost);
+        self.ranks_without(|peer| peer.lost).chain(left).collect()
     }
 
-    /// The first of those whom who collects has missed; that one, if it has missed this rank.
+    /// The first rank that the collector has missed. If that is this rank, its link to the collector is cut, so the error
+    /// names a lost earlier rank, or the collector.
     pub(super) fn first_missed(&self) -> Option<Error> {
         let me = self.ep.rank();
-        let before = || self.order[..self.place].iter().copied();
-        let told = |rank: &u32| self.known[*rank as usize].ended.is_some();
-        let instead = || before().find(|rank| self.is_gone(*rank)).or_else(|| before().find(told));
-        let missed = self.missed_by_all.iter().filter_map(|rank| match *rank == me {
-            true => instead(),
+        let earlier = || self.order[..self.vrank].iter().copied();
+        let sent_end = |rank: &u32| self.peers[*rank as usize].end.is_some();
+        let cut_off_by = || earlier().find(|rank| self.is_gone(*rank)).or_else(|| earlier().find(sent_end));
+        let missed = self.missed.iter().filter_map(|rank| match *rank == me {
+            true => cut_off_by(),
             false => Some(*rank),
         });
         let missed: Vec<u32> = missed.collect();
@@ -375,11 +390,11 @@ impl<'a> Completion<'a> {
     }
 }
 
-/// A word of a broadcast, encoded again.
+/// A decoded control message, encoded again.
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
-pub fn fuzz_word(bytes: &[u8], size: u32) -> Option<Vec<u8>> {
-    Word::decode(bytes, size).map(|word| word.encode())
+pub fn fuzz_control(bytes: &[u8], size: u32) -> Option<Vec<u8>> {
+    Control::decode(bytes, size).map(|message| message.encode())
 }
 
 #[cfg(test)]
@@ -388,20 +403,26 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn words_survive_the_wire() {
-        let words = [Word::Table, Word::Data(3, 5..77), Word::Done, Word::Collect, Word::End(vec![1, 3])];
-        for word in words {
-            assert_eq!(Word::decode(&word.encode(), 4), Some(word));
+    fn control_messages_round_trip() {
+        let messages = [
+            Control::SendTable,
+            Control::SendData(3, 5..77),
+            Control::Complete,
+            Control::Collect,
+            Control::End(vec![1, 3]),
+        ];
+        for message in messages {
+            assert_eq!(Control::decode(&message.encode(), 4), Some(message));
         }
-        assert_eq!(Word::decode(&Word::End(vec![4]).encode(), 4), None, "no such rank");
-        assert_eq!(Word::decode(&Word::Data(1, 5..5).encode(), 4), None, "nothing");
+        assert_eq!(Control::decode(&Control::End(vec![4]).encode(), 4), None, "no such rank");
+        assert_eq!(Control::decode(&Control::SendData(1, 5..5).encode(), 4), None, "an empty range");
     }
 
     proptest! {
         #[test]
-        fn other_bytes_are_no_word(bytes in prop::collection::vec(any::<u8>(), 0..40)) {
-            if let Some(word) = Word::decode(&bytes, 4) {
-                prop_assert_eq!(word.encode(), bytes);
+        fn arbitrary_bytes_decode_to_what_encodes_to_them_or_to_nothing(bytes in prop::collection::vec(any::<u8>(), 0..40)) {
+            if let Some(message) = Control::decode(&bytes, 4) {
+                prop_assert_eq!(message.encode(), bytes);
             }
         }
     }

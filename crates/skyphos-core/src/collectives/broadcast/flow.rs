@@ -1,10 +1,12 @@
-//! The parts of a message through one rank: what comes goes on at once, in the buffer it came in, to all who are as far; who is
-//! further back, for it began with another rank that is lost, is sent what is there already.
+//! The flow of a message's bytes through one rank.
+//!
+//! A chunk that arrives is forwarded at once, in its buffer, to every rank that has all bytes before it. A rank that is
+//! further behind, because it began with a sender that was lost, is sent copies of the bytes that are stored here.
 
-use super::completion::{Came, Completion};
+use super::completion::{Completion, Polled};
 use super::message::{Ranges, Room};
 use super::store::Store;
-use super::tree::Leg;
+use super::tree::Relay;
 use crate::clock::Effort;
 use crate::endpoint::Endpoint;
 use crate::frame::ARRAYS;
@@ -12,157 +14,185 @@ use crate::message_stream::{Incoming, Outgoing};
 use skyphos_types::{Error, Result};
 use std::ops::Range;
 
-/// Rounds of streams, those that were planned and those that were asked for.
-const PLANNED: u32 = ARRAYS | 0x200;
-const ASKED: u32 = ARRAYS | 0x0100_0000;
+/// Rounds of streams: those of the route, and those that a rank requested after a loss.
+const ROUTED: u32 = ARRAYS | 0x200;
+const REQUESTED: u32 = ARRAYS | 0x0100_0000;
 
-/// Bytes on their way here.
-struct In {
+/// A range of the message on its way to this rank.
+struct Inbound {
     from: u32,
     incoming: Incoming,
-    /// What of them has not come; and how many there were.
+    /// The bytes that have not arrived, and how many there were at first.
     rest: Range<usize>,
-    all: usize,
-    /// Where they go on.
-    onward: Option<usize>,
+    total: usize,
+    /// Index in [`Flow::outbound`] of the stream that forwards them.
+    forward: Option<usize>,
 }
 
-impl In {
-    fn new(from: u32, round: u32, rest: Range<usize>, onward: Option<usize>) -> In {
-        In { from, incoming: Incoming::new(from, round), all: rest.len(), rest, onward }
+impl Inbound {
+    fn new(from: u32, round: u32, rest: Range<usize>, forward: Option<usize>) -> Inbound {
+        Inbound { from, incoming: Incoming::new(from, round), total: rest.len(), rest, forward }
     }
 }
 
-/// Bytes on their way to ranks that are all as far.
-struct Out {
+/// A range of the message on its way to other ranks, which all have the same bytes of it.
+struct Outbound {
     rest: Range<usize>,
     sends: Vec<(u32, Outgoing)>,
 }
 
-impl Out {
-    fn new(to: &[u32], round: u32, rest: Range<usize>) -> Out {
+impl Outbound {
+    fn new(to: &[u32], round: u32, rest: Range<usize>) -> Outbound {
         let sends = to.iter().map(|to| (*to, Outgoing::new(*to, round, rest.len() as u64))).collect();
-        Out { rest, sends }
+        Outbound { rest, sends }
     }
 
     fn may_send(&self, ep: &Endpoint) -> bool {
         self.sends.iter().all(|(_, send)| send.may_send(ep))
     }
+
+    /// Sends the next chunk to all its ranks, copied once, if its bytes are stored. Returns whether it did.
+    fn send_stored<R: Room>(
+        &mut self,
+        stored: &Ranges,
+        chunk_bytes: usize,
+        ep: &Endpoint,
+        store: &Store<'_, R>,
+    ) -> bool {
+        let len = chunk_bytes.min(self.rest.len());
+        let range = self.rest.start..self.rest.start + len;
+        if self.sends.is_empty() || !stored.covers(&range) || !self.may_send(ep) {
+            return false;
+        }
+        let mut chunk = ep.chunk(len);
+        ep.spend(Effort::Dense { bytes: 2 * len });
+        if !ep.is_sized() {
+            store.copy_out(range.start, chunk.as_bytes_mut());
+        }
+        let chunk = chunk.freeze();
+        self.sends.iter_mut().for_each(|(_, send)| send.push_shared(ep, chunk.clone()));
+        self.rest.start = range.end;
+        true
+    }
 }
 
-/// See the module's text.
+/// The streams of a message through one rank.
 pub(super) struct Flow {
     total: usize,
     chunk_bytes: usize,
-    have: Ranges,
-    ins: Vec<In>,
-    outs: Vec<Out>,
+    stored: Ranges,
+    inbound: Vec<Inbound>,
+    outbound: Vec<Outbound>,
 }
 
 impl Flow {
-    /// Of a message of so many bytes, in chunks of so many.
+    /// For a message of `total` bytes, sent in chunks of `chunk_bytes`.
     pub(super) fn new(total: usize, chunk_bytes: usize) -> Flow {
-        Flow { total, chunk_bytes, have: Ranges::default(), ins: Vec::new(), outs: Vec::new() }
+        Flow { total, chunk_bytes, stored: Ranges::default(), inbound: Vec::new(), outbound: Vec::new() }
     }
 
-    /// All of it is here.
-    pub(super) fn has_all(&mut self) {
-        self.have.add(0..self.total);
+    /// The whole message is stored here.
+    pub(super) fn complete(&mut self) {
+        self.stored.add(0..self.total);
     }
 
     pub(super) fn is_complete(&self) -> bool {
-        self.have.covers(&(0..self.total))
+        self.stored.covers(&(0..self.total))
     }
 
-    /// The parts of a route.
-    pub(super) fn plan(&mut self, legs: Vec<Leg>) {
-        for Leg { range, stream, from, to, onward } in legs {
-            let out = (!to.is_empty()).then(|| {
-                self.outs.push(Out::new(&to, PLANNED + onward, range.clone()));
-                self.outs.len() - 1
+    /// Adds the streams of a route.
+    pub(super) fn add_route(&mut self, relays: Vec<Relay>) {
+        for Relay { range, stream, from, to, onward } in relays {
+            let forward = (!to.is_empty()).then(|| {
+                self.outbound.push(Outbound::new(&to, ROUTED + onward, range.clone()));
+                self.outbound.len() - 1
             });
-            self.ins.extend(from.map(|from| In::new(from, PLANNED + stream, range, out)));
+            self.inbound.extend(from.map(|from| Inbound::new(from, ROUTED + stream, range, forward)));
         }
     }
 
-    /// All of it from a rank that sends it beside the route, or to one.
-    pub(super) fn plan_from(&mut self, from: u32) {
-        self.ins.push(In::new(from, PLANNED, 0..self.total, None));
+    /// Adds a stream of the whole message from a rank, outside the route.
+    pub(super) fn receive_all_from(&mut self, from: u32) {
+        self.inbound.push(Inbound::new(from, ROUTED, 0..self.total, None));
     }
 
-    pub(super) fn plan_to(&mut self, to: u32) {
-        self.outs.push(Out::new(&[to], PLANNED, 0..self.total));
+    /// Adds a stream of the whole message to a rank, outside the route.
+    pub(super) fn send_all_to(&mut self, to: u32) {
+        self.outbound.push(Outbound::new(&[to], ROUTED, 0..self.total));
     }
 
-    /// All of it from the nearest rank that can be asked.
-    pub(super) fn ask_for_all(&mut self, completion: &mut Completion<'_>, instead: Error) -> Result<()> {
-        let (from, stream) = completion.ask_for_data(0..self.total, instead)?;
-        self.ins.push(In::new(from, ASKED + stream, 0..self.total, None));
+    /// Requests the whole message after its sender was lost (`lost` says so).
+    pub(super) fn request_all(&mut self, completion: &mut Completion<'_>, lost: Error) -> Result<()> {
+        let (from, stream) = completion.request_data(0..self.total, lost)?;
+        self.inbound.push(Inbound::new(from, REQUESTED + stream, 0..self.total, None));
         Ok(())
     }
 
-    /// Takes what has come and sends what may go; whether anything moved.
+    /// Takes the chunks that have arrived and sends those that may go. Returns whether anything moved.
     pub(super) fn step<R: Room>(
         &mut self,
         completion: &mut Completion<'_>,
         store: &mut Store<'_, R>,
     ) -> Result<bool> {
-        for (to, stream, range) in std::mem::take(&mut completion.of_data) {
+        for (to, stream, range) in std::mem::take(&mut completion.data_requests) {
             if range.end > self.total {
-                return Err(completion.ep.corrupt(to, "it asks for more than there is of a broadcast"));
+                return Err(completion.ep.corrupt(to, "it requests bytes beyond the end of a broadcast"));
             }
-            self.outs.push(Out::new(&[to], ASKED + stream, range));
+            self.outbound.push(Outbound::new(&[to], REQUESTED + stream, range));
         }
         let mut moved = false;
-        for k in 0..self.ins.len() {
+        for k in 0..self.inbound.len() {
             moved |= self.receive(k, completion, store)?;
         }
-        for out in &mut self.outs {
+        for out in &mut self.outbound {
             if !out.rest.is_empty() {
                 out.sends.retain(|(to, _)| !completion.is_gone(*to));
-                moved |= send_what_is_here(out, &self.have, self.chunk_bytes, completion.ep, store);
+                moved |= out.send_stored(&self.stored, self.chunk_bytes, completion.ep, store);
             }
         }
         Ok(moved)
     }
 
-    /// Who takes what comes in step holds it back if its link does: it stays where it is, up to the root.
+    /// Takes the chunks of one stream. A chunk is left with the transport while the rank it is forwarded to cannot take it:
+    /// so a slow link holds the stream back as far as the root, and nothing piles up.
     fn receive<R: Room>(
         &mut self,
         k: usize,
         completion: &mut Completion<'_>,
         store: &mut Store<'_, R>,
     ) -> Result<bool> {
-        let (part, ep, mut moved) = (&mut self.ins[k], completion.ep, false);
-        while !part.rest.is_empty() {
-            let in_step = |out: &&mut Out| out.rest.start == part.rest.start;
-            let onward = part.onward.map(|out| &mut self.outs[out]).filter(in_step);
-            if onward.as_ref().is_some_and(|out| !out.may_send(ep)) {
+        let (stream, ep, mut moved) = (&mut self.inbound[k], completion.ep, false);
+        while !stream.rest.is_empty() {
+            let in_step = |out: &&mut Outbound| out.rest.start == stream.rest.start;
+            let forward = stream.forward.map(|out| &mut self.outbound[out]).filter(in_step);
+            if forward.as_ref().is_some_and(|out| !out.may_send(ep)) {
                 break;
             }
-            let chunk = match completion.take(part.from, &mut part.incoming)? {
-                Came::Chunk(chunk) => chunk,
-                Came::Nothing => break,
-                Came::Never(why) => {
-                    let (from, stream) = completion.ask_for_data(part.rest.clone(), why)?;
-                    *part = In::new(from, ASKED + stream, part.rest.clone(), part.onward);
+            let chunk = match completion.poll_stream(stream.from, &mut stream.incoming)? {
+                Polled::Chunk(chunk) => chunk,
+                Polled::Pending => break,
+                Polled::SenderLost(error) => {
+                    let (from, number) = completion.request_data(stream.rest.clone(), error)?;
+                    *stream = Inbound::new(from, REQUESTED + number, stream.rest.clone(), stream.forward);
                     moved = true;
                     continue;
                 }
             };
-            let (at, rest) = (part.rest.start, part.rest.len());
-            if part.incoming.total() != part.all as u64 || chunk.is_empty() || chunk.len() > rest {
-                let said = part.incoming.total();
-                let what = format!("{} bytes of {said}, where {rest} of {} were left", chunk.len(), part.all);
-                return Err(ep.corrupt(part.from, &what));
+            let (at, rest) = (stream.rest.start, stream.rest.len());
+            if stream.incoming.total() != stream.total as u64 || chunk.is_empty() || chunk.len() > rest {
+                let (len, announced, total) = (chunk.len(), stream.incoming.total(), stream.total);
+                let what = format!(
+                    "a chunk of {len} bytes of a stream of {announced}: {rest} of {total} are missing"
+                );
+                return Err(ep.corrupt(stream.from, &what));
             }
             ep.spend(Effort::Dense { bytes: 2 * chunk.len() });
             if !ep.is_sized() {
                 store.put(at, chunk.as_bytes());
             }
-            part.rest.start += chunk.len();
-            self.have.add(at..part.rest.start);
-            if let Some(out) = onward {
+            stream.rest.start += chunk.len();
+            self.stored.add(at..stream.rest.start);
+            if let Some(out) = forward {
                 out.rest.start += chunk.len();
                 out.sends.iter_mut().for_each(|(_, send)| send.push_shared(ep, chunk.clone()));
             }
@@ -170,28 +200,4 @@ impl Flow {
         }
         Ok(moved)
     }
-}
-
-/// A chunk to all that are as far, copied once.
-fn send_what_is_here<R: Room>(
-    out: &mut Out,
-    have: &Ranges,
-    chunk_bytes: usize,
-    ep: &Endpoint,
-    store: &Store<'_, R>,
-) -> bool {
-    let len = chunk_bytes.min(out.rest.len());
-    let range = out.rest.start..out.rest.start + len;
-    if out.sends.is_empty() || !have.covers(&range) || !out.may_send(ep) {
-        return false;
-    }
-    let mut chunk = ep.chunk(len);
-    ep.spend(Effort::Dense { bytes: 2 * len });
-    if !ep.is_sized() {
-        store.copy_out(range.start, chunk.as_bytes_mut());
-    }
-    let chunk = chunk.freeze();
-    out.sends.iter_mut().for_each(|(_, send)| send.push_shared(ep, chunk.clone()));
-    out.rest.start = range.end;
-    true
 }

@@ -1,14 +1,15 @@
-//! One copy of a message a host: one of its ranks brings it, in memory that the others map.
+//! One copy of a message per host: a leader receives it into memory that the host's other ranks, its followers, map.
 //!
 //! ```text
-//! leader    makes memory, and tells the others of its host where it is
-//! others    map it, and say whether they could
-//! leader    brings the message there; tells those who have it mapped how far it is, and sends it to those who have not
+//! leader      allocates a region, and offers it to its followers
+//! followers   map the region, and answer whether they could
+//! leader      receives the message into the region; reports to the followers that mapped it how far it is filled, and
+//!             sends the message to the others
 //! ```
 //!
 //! The memory is a [`Region`](crate::host_region::Region).
 
-use super::completion::{Came, Completion};
+use super::completion::{Completion, Polled};
 use super::flow::Flow;
 use super::message::Room;
 use super::shared::Shared;
@@ -18,69 +19,70 @@ use crate::host_region::HostCopy;
 use crate::message_stream::{Incoming, Outgoing};
 use skyphos_types::Result;
 
-/// Rounds: where the memory is; whether it was found; how far it is filled.
+/// Rounds: the offer of the region; a follower's answer; reports of how far the region is filled.
 const OFFER: u32 = 0x110;
 const ANSWER: u32 = 0x111;
 const FILLED: u32 = 0x112;
 
-/// After so many bytes those who wait are told: who hears nothing for too long ends the call.
-const STRETCH: usize = 64 << 20;
+/// Bytes between two reports to the followers. Without reports they would time out while a long message arrives.
+const REPORT_BYTES: usize = 64 << 20;
 
-/// The others of a leader's host.
-pub(super) struct Mates {
-    /// Those who have not said yet whether they have the memory.
-    asked: Vec<(u32, Incoming)>,
-    /// Those who have, and are told how far it is filled.
-    near: Vec<Outgoing>,
+/// A leader's view of its followers.
+pub(super) struct Followers {
+    /// Those that have not answered the offer.
+    offered: Vec<(u32, Incoming)>,
+    /// Reports to those that have mapped the region.
+    reports: Vec<Outgoing>,
     total: usize,
 }
 
-impl Mates {
-    pub(super) fn none() -> Mates {
-        Mates { asked: Vec::new(), near: Vec::new(), total: 0 }
+impl Followers {
+    pub(super) fn none() -> Followers {
+        Followers { offered: Vec::new(), reports: Vec::new(), total: 0 }
     }
 
-    /// Tells them where the memory is, if there is any.
-    pub(super) fn new(ep: &Endpoint, others: &[u32], shared: Option<&Shared>, total: usize) -> Mates {
+    /// Offers the region; the offer is empty if there is none.
+    pub(super) fn new(ep: &Endpoint, ranks: &[u32], shared: Option<&Shared>, total: usize) -> Followers {
         let offer = shared.map_or(Vec::new(), |shared| shared.offer().as_ref().to_vec());
         let offer = ep.node().pool().copy_of(&offer);
-        let tell = |other: &u32| {
-            Outgoing::new(*other, OFFER, offer.len() as u64).push_shared(ep, offer.clone());
-            (*other, Incoming::new(*other, ANSWER))
+        let send_offer = |rank: &u32| {
+            Outgoing::new(*rank, OFFER, offer.len() as u64).push_shared(ep, offer.clone());
+            (*rank, Incoming::new(*rank, ANSWER))
         };
-        Mates { asked: others.iter().map(tell).collect(), near: Vec::new(), total }
+        Followers { offered: ranks.iter().map(send_offer).collect(), reports: Vec::new(), total }
     }
 
-    /// Who could not map the memory is sent the message; the others hear how far it is. Who is lost stays counted as its user.
+    /// Reads answers: a follower that could not map the region is sent the message. Reports progress to the others.
+    /// A lost follower stays counted as a user of the region.
     pub(super) fn step(
         &mut self,
         completion: &Completion<'_>,
         flow: &mut Flow,
         shared: Option<&Shared>,
     ) -> Result<bool> {
-        let (ep, before) = (completion.ep, self.asked.len());
-        for (other, mut answer) in std::mem::take(&mut self.asked) {
-            match completion.take(other, &mut answer)? {
-                Came::Chunk(chunk) if chunk.as_bytes() == [1] => {
-                    self.near.push(Outgoing::new(other, FILLED, fill_reports(self.total)));
+        let (ep, before) = (completion.ep, self.offered.len());
+        for (rank, mut answer) in std::mem::take(&mut self.offered) {
+            match completion.poll_stream(rank, &mut answer)? {
+                Polled::Chunk(chunk) if chunk.as_bytes() == [1] => {
+                    self.reports.push(Outgoing::new(rank, FILLED, reports_of(self.total)));
                 }
-                Came::Chunk(_) => {
+                Polled::Chunk(_) => {
                     shared.into_iter().for_each(Shared::release);
-                    flow.plan_to(other);
+                    flow.send_all_to(rank);
                 }
-                Came::Nothing => self.asked.push((other, answer)),
-                Came::Never(_) => {}
+                Polled::Pending => self.offered.push((rank, answer)),
+                Polled::SenderLost(_) => {}
             }
         }
-        let mut moved = self.asked.len() < before;
+        let mut moved = self.offered.len() < before;
         let Some(shared) = shared else { return Ok(moved) };
         let due = match shared.filled() == self.total {
-            true => fill_reports(self.total),
-            false => (shared.filled() / STRETCH) as u64,
+            true => reports_of(self.total),
+            false => (shared.filled() / REPORT_BYTES) as u64,
         };
-        for send in &mut self.near {
-            while send.sent() < due {
-                send.push(ep, ep.chunk(1));
+        for report in &mut self.reports {
+            while report.sent() < due {
+                report.push(ep, ep.chunk(1));
                 moved = true;
             }
         }
@@ -88,24 +90,24 @@ impl Mates {
     }
 }
 
-/// How often who waits is told how far the memory is filled.
-fn fill_reports(total: usize) -> u64 {
-    (total / STRETCH + 1) as u64
+/// Number of reports, of one byte each, in the course of a message.
+fn reports_of(total: usize) -> u64 {
+    (total / REPORT_BYTES + 1) as u64
 }
 
-/// Another rank's part.
-pub(super) enum Mate {
-    /// Waits to be told where the memory is.
-    Waits(Incoming),
-    /// Has it, and waits until it is filled.
-    Has(HostCopy, Incoming),
-    /// Has the message, or gets it by itself.
+/// A follower's state.
+pub(super) enum Follower {
+    /// Waits for the offer.
+    AwaitsOffer(Incoming),
+    /// Has mapped the region, and waits for the report that it is full.
+    AwaitsFilled(HostCopy, Incoming),
+    /// Has the message, or receives it as a stream.
     Settled,
 }
 
-impl Mate {
-    pub(super) fn new(leader: u32) -> Mate {
-        Mate::Waits(Incoming::new(leader, OFFER))
+impl Follower {
+    pub(super) fn new(leader: u32) -> Follower {
+        Follower::AwaitsOffer(Incoming::new(leader, OFFER))
     }
 
     pub(super) fn step<R: Room>(
@@ -116,44 +118,44 @@ impl Mate {
         store: &mut Store<'_, R>,
     ) -> Result<bool> {
         let ep = completion.ep;
-        match std::mem::replace(self, Mate::Settled) {
-            Mate::Settled => return Ok(false),
-            Mate::Waits(mut offer) => match completion.take(leader, &mut offer)? {
-                Came::Nothing => {
-                    *self = Mate::Waits(offer);
+        match std::mem::replace(self, Follower::Settled) {
+            Follower::Settled => return Ok(false),
+            Follower::AwaitsOffer(mut offer) => match completion.poll_stream(leader, &mut offer)? {
+                Polled::Pending => {
+                    *self = Follower::AwaitsOffer(offer);
                     return Ok(false);
                 }
-                Came::Never(why) => {
+                Polled::SenderLost(error) => {
                     store.make()?;
-                    flow.ask_for_all(completion, why)?;
+                    flow.request_all(completion, error)?;
                 }
-                Came::Chunk(offer) => {
+                Polled::Chunk(offer) => {
                     let copy = ep.node().shares_memory().then(|| HostCopy::open(offer.as_bytes())).flatten();
                     let answer = ep.node().pool().copy_of(&[u8::from(copy.is_some())]);
                     Outgoing::new(leader, ANSWER, 1).push_shared(ep, answer);
                     match copy {
-                        Some(copy) => *self = Mate::Has(copy, Incoming::new(leader, FILLED)),
+                        Some(copy) => *self = Follower::AwaitsFilled(copy, Incoming::new(leader, FILLED)),
                         None => {
                             store.make()?;
-                            flow.plan_from(leader);
+                            flow.receive_all_from(leader);
                         }
                     }
                 }
             },
-            Mate::Has(copy, mut filled) => match completion.take(leader, &mut filled)? {
-                Came::Chunk(_) if filled.done() => {
-                    store.found(copy);
-                    flow.has_all();
+            Follower::AwaitsFilled(copy, mut filled) => match completion.poll_stream(leader, &mut filled)? {
+                Polled::Chunk(_) if filled.done() => {
+                    store.set_copy(copy);
+                    flow.complete();
                 }
-                Came::Chunk(_) => *self = Mate::Has(copy, filled),
-                Came::Nothing => {
-                    *self = Mate::Has(copy, filled);
+                Polled::Chunk(_) => *self = Follower::AwaitsFilled(copy, filled),
+                Polled::Pending => {
+                    *self = Follower::AwaitsFilled(copy, filled);
                     return Ok(false);
                 }
-                Came::Never(why) => {
+                Polled::SenderLost(error) => {
                     drop(copy);
                     store.make()?;
-                    flow.ask_for_all(completion, why)?;
+                    flow.request_all(completion, error)?;
                 }
             },
         }

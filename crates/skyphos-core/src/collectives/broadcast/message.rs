@@ -1,4 +1,6 @@
-//! A message of several parts: its table on the wire, and its bytes as one stretch.
+//! A message of several parts: its table on the wire, and its bytes, numbered through all parts.
+//!
+//! An *offset* here counts bytes from the first byte of the first part, as if the parts were joined.
 
 use super::route::{Route, SMALL_BYTES, Way};
 use crate::endpoint::Endpoint;
@@ -8,35 +10,35 @@ use std::mem::MaybeUninit;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Memory at a rank for a message's parts.
+/// A receiving rank's memory for a message's parts.
 pub trait Room: Send + Sync {
-    /// Makes room for parts of these lengths. Called once, first.
+    /// Allocates memory for parts of these lengths. Called once, before all else.
     ///
     /// # Errors
-    /// There is none.
+    /// There is not enough memory.
     fn make(&mut self, lengths: &[usize]) -> Result<()>;
 
-    /// Puts bytes at a place of the stretch that all parts form, which is within it. Each place is put once.
+    /// Stores bytes at an offset. They fit the message, and each offset is stored once.
     fn put(&mut self, at: usize, bytes: &[u8]);
 
-    /// Copies what was put there.
+    /// Copies bytes from an offset where they were stored before.
     fn copy_out(&self, at: usize, bytes: &mut [u8]);
 
-    /// Takes, in place of all that, memory that the ranks of this host share, and where in it the parts are.
+    /// Takes the whole message as a mapping of memory that this host's ranks share, with the range of each part.
     fn share(&mut self, copy: HostCopy, parts: Vec<Range<usize>>);
 }
 
-/// Ranges that have come, in order and apart.
+/// A set of offsets, as ascending ranges that neither overlap nor touch.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Ranges(Vec<Range<usize>>);
 
 impl Ranges {
-    /// One more.
+    /// Adds a range.
     pub(super) fn add(&mut self, range: Range<usize>) {
         if range.is_empty() {
             return;
         }
-        // All that touch it become one.
+        // The range, and all that overlap or touch it, become one.
         let first = self.0.partition_point(|one| one.end < range.start);
         let after = self.0.partition_point(|one| one.start <= range.end);
         let joined = self.0[first..after]
@@ -45,34 +47,34 @@ impl Ranges {
         self.0.splice(first..after, [joined]);
     }
 
-    /// Whether all of a range is among them.
+    /// Whether a range is a subset.
     pub(super) fn covers(&self, range: &Range<usize>) -> bool {
         let at = self.0.partition_point(|one| one.end < range.end);
         range.is_empty() || self.0.get(at).is_some_and(|one| one.start <= range.start)
     }
 }
 
-/// Where parts lie in the stretch that they form.
+/// The offsets of parts.
 #[derive(Clone, Debug, Default)]
 pub struct Layout {
-    /// Where each begins, and the end.
+    /// The first offset of each part, and the end of the last.
     starts: Vec<usize>,
 }
 
 impl Layout {
-    /// Of parts of these lengths.
+    /// The layout of parts of these lengths.
     pub fn new(lengths: impl IntoIterator<Item = usize>) -> Layout {
         let mut starts = vec![0];
         lengths.into_iter().for_each(|len| starts.push(starts[starts.len() - 1] + len));
         Layout { starts }
     }
 
-    /// Bytes of all.
+    /// Bytes of all parts.
     pub fn total(&self) -> usize {
         self.starts.last().copied().unwrap_or(0)
     }
 
-    /// What of each part lies in a range of the stretch: its number, the range in it, and in that range.
+    /// Cuts a range of offsets by part: a part's number, the bytes within the part, and the bytes within the range.
     pub fn pieces(&self, range: Range<usize>) -> impl Iterator<Item = (usize, Range<usize>, Range<usize>)> {
         let first = self.starts.partition_point(|start| *start <= range.start).saturating_sub(1);
         let ends = self.starts.windows(2).enumerate().skip(first);
@@ -87,33 +89,31 @@ impl Layout {
     }
 }
 
-/// Several stretches of memory as one.
+/// Several pieces of memory, read as if they were joined.
 pub struct Parts<P> {
     parts: Vec<P>,
     layout: Layout,
 }
 
 impl<P: AsRef<[u8]>> Parts<P> {
-    /// Of these, in order.
+    /// Joins parts in order, without a copy.
     pub fn of(parts: impl IntoIterator<Item = P>) -> Parts<P> {
         let parts: Vec<P> = parts.into_iter().collect();
         let layout = Layout::new(parts.iter().map(|part| part.as_ref().len()));
         Parts { parts, layout }
     }
 
-    /// All in one.
+    /// A copy of all bytes.
     pub fn joined(&self) -> Vec<u8> {
         self.parts.iter().flat_map(|part| part.as_ref()).copied().collect()
     }
-}
 
-impl<P: AsRef<[u8]>> Parts<P> {
-    /// Bytes of all.
+    /// Bytes of all parts.
     pub fn total(&self) -> usize {
         self.layout.total()
     }
 
-    /// Copies some of them.
+    /// Copies bytes from an offset.
     pub fn copy_out(&self, at: usize, bytes: &mut [u8]) {
         for (part, here, range) in self.layout.pieces(at..at + bytes.len()) {
             bytes[range].copy_from_slice(&self.parts[part].as_ref()[here]);
@@ -121,12 +121,12 @@ impl<P: AsRef<[u8]>> Parts<P> {
     }
 }
 
-/// What a root has.
+/// The root's message.
 #[derive(Clone, Copy, Debug)]
 pub enum Source<'a> {
     /// The parts.
     Parts(&'a [&'a [u8]]),
-    /// How long they would be, in a simulation without data.
+    /// Only the lengths of the parts, in a simulation without data.
     Counted(&'a [usize]),
 }
 
@@ -139,7 +139,7 @@ impl<'a> Source<'a> {
         }
     }
 
-    /// The parts, if they are there, which replicas of this rank are told of.
+    /// The parts, if there is data; adds them to the input checksum that replicas of this rank compare.
     pub(super) fn vouched_parts(self, ep: &Endpoint) -> Result<Option<Parts<&'a [u8]>>> {
         match self {
             Source::Parts(parts) => {
@@ -147,18 +147,18 @@ impl<'a> Source<'a> {
                 Ok(Some(Parts::of(parts.iter().copied())))
             }
             Source::Counted(_) if ep.is_sized() => Ok(None),
-            Source::Counted(_) => {
-                Err(Error::bad_input("lengths stand for a broadcast's bytes only where nobody has bytes"))
-            }
+            Source::Counted(_) => Err(Error::bad_input(
+                "a broadcast takes lengths in place of bytes only in a simulation without data",
+            )),
         }
     }
 }
 
-/// A part of a message that has come.
+/// A part of a received message.
 pub enum Part {
-    /// In memory of its own.
+    /// In this rank's own memory.
     Own(Vec<u8>),
-    /// In memory that ranks of the host share, of which pages that are written to become this rank's own.
+    /// In a copy-on-write mapping of memory that the host's ranks share.
     Shared(Arc<HostCopy>, Range<usize>),
 }
 
@@ -166,7 +166,7 @@ impl AsRef<[u8]> for Part {
     fn as_ref(&self) -> &[u8] {
         match self {
             Part::Own(bytes) => bytes,
-            // SAFETY: within the mapping, which nobody writes while it is borrowed.
+            // SAFETY: the range is within the mapping, which no rank writes while it is borrowed.
             Part::Shared(copy, range) => unsafe {
                 std::slice::from_raw_parts(copy.at(range.clone()), range.len())
             },
@@ -174,29 +174,30 @@ impl AsRef<[u8]> for Part {
     }
 }
 
-/// A [`Room`] in memory of its own, which is not written before the message is.
+/// A [`Room`] in this rank's own memory, which is not zeroed before the message is written to it.
 #[derive(Default)]
 pub struct Memory {
     parts: Vec<Vec<MaybeUninit<u8>>>,
     layout: Layout,
-    /// Bytes that were put.
-    came: usize,
+    /// Bytes stored so far.
+    stored: usize,
     shared: Option<(HostCopy, Vec<Range<usize>>)>,
 }
 
 impl Memory {
-    /// The parts, once a broadcast has brought all of them; nothing before.
+    /// The parts of a complete message; empty if the message is not complete.
     pub fn into_parts(self) -> Vec<Part> {
         if let Some((copy, ranges)) = self.shared {
             let copy = Arc::new(copy);
             return ranges.into_iter().map(|range| Part::Shared(copy.clone(), range)).collect();
         }
-        let whole = self.came == self.layout.total();
+        let whole = self.stored == self.layout.total();
         let parts = self.parts.into_iter().filter(|_| whole);
         parts
             .map(|part| {
                 let mut part = std::mem::ManuallyDrop::new(part);
-                // SAFETY: as many bytes as were put, each place once, are all; they have the layout of the memory they lie in.
+                // SAFETY: every offset is stored at most once, and as many bytes are stored as the parts have, so all bytes
+                // are initialised. Pointer, length and capacity are those of the vector, whose alignment is that of bytes.
                 let part =
                     unsafe { Vec::from_raw_parts(part.as_mut_ptr().cast(), part.len(), part.capacity()) };
                 Part::Own(part)
@@ -208,14 +209,16 @@ impl Memory {
 impl Room for Memory {
     fn make(&mut self, lengths: &[usize]) -> Result<()> {
         self.layout = Layout::new(lengths.iter().copied());
-        self.came = 0;
+        self.stored = 0;
         self.parts.clear();
         for len in lengths {
             let mut part = Vec::new();
             if part.try_reserve_exact(*len).is_err() {
-                return Err(Error::bad_input(format!("there is no memory for {len} bytes of a broadcast")));
+                return Err(Error::bad_input(format!(
+                    "not enough memory for a part of {len} bytes of a broadcast"
+                )));
             }
-            // SAFETY: there is so much room, and what may hold anything may hold what is there.
+            // SAFETY: the capacity is at least this length, and `MaybeUninit` needs no initialisation.
             unsafe { part.set_len(*len) };
             self.parts.push(part);
         }
@@ -223,17 +226,18 @@ impl Room for Memory {
     }
 
     fn put(&mut self, at: usize, bytes: &[u8]) {
-        self.came += bytes.len();
+        self.stored += bytes.len();
         for (part, here, range) in self.layout.pieces(at..at + bytes.len()) {
             let (to, from) = (&mut self.parts[part][here], &bytes[range]);
-            // SAFETY: as many bytes, of two pieces of memory.
+            // SAFETY: both slices have this length, and they are distinct allocations.
             unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), to.as_mut_ptr().cast(), to.len()) };
         }
     }
+
     fn copy_out(&self, at: usize, bytes: &mut [u8]) {
         for (part, here, range) in self.layout.pieces(at..at + bytes.len()) {
             let (from, to) = (&self.parts[part][here], &mut bytes[range]);
-            // SAFETY: as many bytes, which were put there, of two pieces of memory.
+            // SAFETY: both slices have this length, they are distinct allocations, and the bytes were stored before.
             unsafe { std::ptr::copy_nonoverlapping(from.as_ptr().cast(), to.as_mut_ptr(), to.len()) };
         }
     }
@@ -243,14 +247,14 @@ impl Room for Memory {
     }
 }
 
-/// What goes before the parts.
+/// The header of a message: the root's choice of route, and the length of each part.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Table {
     pub(super) way: Way,
     pub(super) lengths: Vec<usize>,
 }
 
-/// Route, and numbers of 8 bytes: the chunk's length, how many parts there are, and the length of each.
+/// Bytes of three numbers of 8 bytes: route, chunk length, number of parts. The length of each part follows.
 const HEAD_BYTES: usize = 24;
 
 impl Table {
@@ -263,19 +267,19 @@ impl Table {
         self.lengths.iter().sum()
     }
 
-    /// Whether the parts go with it.
+    /// Whether the parts travel in the same message.
     pub(super) fn is_small(&self) -> bool {
         self.total() <= SMALL_BYTES
     }
 
-    /// As bytes, before what goes with it.
-    pub(super) fn encode(&self, inside: &[u8]) -> Vec<u8> {
+    /// The bytes of the table, followed by `small`: the parts of a small message, else empty.
+    pub(super) fn encode(&self, small: &[u8]) -> Vec<u8> {
         let numbers = [self.way.route as usize, self.way.chunk_bytes, self.lengths.len()];
         let all = numbers.iter().chain(&self.lengths).flat_map(|number| (*number as u64).to_le_bytes());
-        all.chain(inside.iter().copied()).collect()
+        all.chain(small.iter().copied()).collect()
     }
 
-    /// The table, and what came with it; `None` if it is none.
+    /// The table, and the bytes after it; `None` if the bytes are no table.
     pub(super) fn decode(bytes: &[u8]) -> Option<(Table, &[u8])> {
         let number = |at: usize| -> Option<usize> {
             let eight = bytes.get(at..at.checked_add(8)?)?;
@@ -291,11 +295,11 @@ impl Table {
     }
 }
 
-/// The table of a broadcast and what came with it, encoded again.
+/// A decoded table and the bytes after it, encoded again.
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
 pub fn fuzz_table(bytes: &[u8]) -> Option<Vec<u8>> {
-    Table::decode(bytes).map(|(table, inside)| table.encode(inside))
+    Table::decode(bytes).map(|(table, small)| table.encode(small))
 }
 
 #[cfg(test)]
@@ -305,22 +309,22 @@ mod tests {
 
     proptest! {
         #[test]
-        fn ranges_are_the_bytes_they_hold(
+        fn a_set_of_ranges_covers_exactly_the_bytes_added(
             all in prop::collection::vec((0usize..40, 0usize..12), 0..20),
             asked in (0usize..40, 0usize..12),
         ) {
-            let (mut ranges, mut bytes) = (Ranges::default(), [false; 60]);
+            let (mut ranges, mut added) = (Ranges::default(), [false; 60]);
             for (start, len) in all {
                 ranges.add(start..start + len);
-                bytes[start..start + len].fill(true);
+                added[start..start + len].fill(true);
             }
             let asked = asked.0..asked.0 + asked.1;
-            prop_assert_eq!(ranges.covers(&asked), bytes[asked.clone()].iter().all(|here| *here));
+            prop_assert_eq!(ranges.covers(&asked), added[asked.clone()].iter().all(|added| *added));
             prop_assert!(ranges.0.windows(2).all(|pair| pair[0].end < pair[1].start));
         }
 
         #[test]
-        fn parts_are_one_stretch(
+        fn parts_are_read_and_stored_as_if_joined(
             lengths in prop::collection::vec(0usize..20, 0..12),
             cuts in prop::collection::vec(any::<prop::sample::Index>(), 0..9),
         ) {
@@ -344,25 +348,25 @@ mod tests {
                 prop_assert_eq!(&bytes[..], &joined[cut[0]..cut[1]]);
                 copy.put(cut[0], &bytes);
             }
-            let came: Vec<Vec<u8>> = copy.into_parts().iter().map(|part| part.as_ref().to_vec()).collect();
-            prop_assert_eq!(came, whole);
+            let received: Vec<Vec<u8>> = copy.into_parts().iter().map(|part| part.as_ref().to_vec()).collect();
+            prop_assert_eq!(received, whole);
         }
 
         #[test]
-        fn tables_come_back(
+        fn tables_round_trip(
             lengths in prop::collection::vec(0usize..1 << 40, 0..20),
             route in prop::sample::select(&Route::ALL[..]),
-            inside in prop::collection::vec(any::<u8>(), 0..20),
+            small in prop::collection::vec(any::<u8>(), 0..20),
         ) {
             let table = Table::new(Way { route, chunk_bytes: 77 }, lengths);
-            let bytes = table.encode(&inside);
-            prop_assert_eq!(Table::decode(&bytes), Some((table, &inside[..])));
+            let bytes = table.encode(&small);
+            prop_assert_eq!(Table::decode(&bytes), Some((table, &small[..])));
         }
 
         #[test]
-        fn other_bytes_are_no_table(bytes in prop::collection::vec(any::<u8>(), 0..80)) {
-            if let Some((table, inside)) = Table::decode(&bytes) {
-                prop_assert_eq!(table.encode(inside), bytes);
+        fn arbitrary_bytes_decode_to_what_encodes_to_them_or_to_nothing(bytes in prop::collection::vec(any::<u8>(), 0..80)) {
+            if let Some((table, small)) = Table::decode(&bytes) {
+                prop_assert_eq!(table.encode(small), bytes);
             }
         }
     }

@@ -1,18 +1,17 @@
-//! Broadcast of a message of several parts, of which only the root knows how many and how long they are.
+//! Broadcast of a message of several parts. Only the root knows the number and the lengths of the parts beforehand.
 //!
 //! | route | root sends | last byte arrives after | right for |
 //! |---|---|---|---|
 //! | `Chain` | once | n + (P - 2) chunks | large messages (*Twister* §4.4) |
-//! | `ScatterAllgather` | once | about 2 n (van de Geijn) | large ones, where a chain is long |
-//! | `Binomial` | ⌈log2 P⌉ times | ⌈log2 P⌉ n | small ones |
+//! | `ScatterAllgather` | once | about 2 n (van de Geijn) | large messages, many ranks |
+//! | `Binomial` | ⌈log2 P⌉ times | ⌈log2 P⌉ n | small messages |
 //! | `Simple` | P - 1 times | (P - 1) n | comparison |
 //!
-//! First a table of the parts goes down a binomial tree, and with it all of a small message. Ranks stand in the topology's order,
-//! the root's rack and host first, so that a chain crosses each link between hosts, and between racks, once.
-
+//! A table of the parts goes first, down a binomial tree; a small message travels with it. The ranks are in the topology's
+//! order, the root's host and rack first, so a chain crosses each link between hosts, and between racks, once.
 //!
-//! Ranks that are lost are passed over, and who waited for one asks another that stands before it for what is missing
-//! ([`completion`]). Where ranks are several processes a loss ends the call, for all of a rank's are gone then.
+//! Lost ranks are skipped: a rank that waits for a lost one requests the missing bytes from an earlier rank
+//! ([`completion`]). In a group with replicas a lost rank ends the call, since all its replicas are lost then.
 
 mod completion;
 mod flow;
@@ -30,51 +29,51 @@ pub use message::{Layout, Memory, Part, Parts, Room, Source};
 pub use route::{Route, SHARED_BYTES, SMALL_BYTES, Way};
 pub use tree::order;
 #[cfg(feature = "fuzzing")]
-pub use {completion::fuzz_word, message::fuzz_table};
+pub use {completion::fuzz_control, message::fuzz_table};
 
 use crate::endpoint::Endpoint;
 use crate::message_stream::{Incoming, Outgoing};
-use completion::{Came, Completion};
+use completion::{Completion, Polled};
 use flow::Flow;
-use host::{Mate, Mates};
+use host::{Follower, Followers};
 use message::Table;
 use shared::Shared;
 use skyphos_types::{Error, Result};
 use std::time::Duration;
 use store::Store;
-use tree::legs;
+use tree::relays;
 
-/// Rounds of the table.
+/// Rounds of the table: down the tree, and on request.
 const TABLE: u32 = 0x100;
-const TABLE_AGAIN: u32 = 0x101;
+const TABLE_REQUESTED: u32 = 0x101;
 
-/// A root fills the memory of its host by so many bytes at a time.
-const SHARED_AT_ONCE: usize = 1 << 20;
+/// Bytes that a root copies into its host's shared memory between two looks at the network.
+const SHARE_STEP_BYTES: usize = 1 << 20;
 
-/// What a rank has or wants.
+/// One rank's role, with its arguments.
 pub enum Side<'a, R> {
-    /// The root: the parts, and what it decides for their bytes.
+    /// The root: its message, and its choice of route.
     Root(Source<'a>, Way),
-    /// Another rank: where they go.
+    /// Any other rank: the memory that takes the message.
     Other(&'a mut R),
 }
 
-/// What a broadcast came to.
+/// The outcome of a broadcast.
 #[derive(Clone, Debug)]
 pub struct Brought {
-    /// How it went.
+    /// The root's choice of route.
     pub way: Way,
     /// Bytes of the message.
     pub bytes: usize,
-    /// The first of the ranks that were lost before they had it; all others have it.
+    /// `PeerLost` naming the first rank that was lost before it had the message. All remaining ranks have it.
     pub missed: Option<Error>,
 }
 
-/// Brings `root`'s parts to all ranks. `window`: how long the root waits for a rank to say that it has them while nothing moves.
+/// Sends the parts of `root` to all ranks. `window` is the longest that the root waits for acknowledgements without progress.
 ///
 /// # Errors
-/// `Timeout` naming the ranks that have not said so; `Corrupt` if what comes is no such message; what `room` says if there is no room, on all ranks; `PeerLost` if what a lost rank
-/// had cannot be had from another.
+/// `Timeout` naming the ranks that have not acknowledged; `Corrupt` if a rank receives something else than such a message;
+/// on all ranks, an error of `room`; `PeerLost` if only lost ranks had some of the bytes.
 pub async fn broadcast<R: Room>(
     ep: &Endpoint,
     root: u32,
@@ -87,31 +86,32 @@ pub async fn broadcast<R: Room>(
         Side::Root(source, way) => {
             let parts = source.vouched_parts(ep)?;
             let table = Table::new(way, source.lengths());
-            let inside = match &parts {
+            let small = match &parts {
                 _ if !table.is_small() => Vec::new(),
                 Some(parts) => parts.joined(),
-                // Nobody looks at these few.
+                // Without data receivers look only at the length.
                 None => vec![0; table.total()],
             };
-            let mut tables = Tables::new(table.encode(&inside), &mut completion);
-            let store = Store::<R>::of(parts.as_ref(), &table.lengths);
-            let missed = bring(&mut completion, &table, &mut tables, store).await?;
+            let mut sender = TableSender::new(table.encode(&small), &mut completion);
+            let store = Store::<R>::of_root(parts.as_ref(), &table.lengths);
+            let missed = send_parts(&mut completion, &table, &mut sender, store).await?;
             (table, missed)
         }
         Side::Other(room) => {
             ep.vouch(|_| {});
             let (bytes, from) = receive_table(&mut completion).await?;
-            let wrong = || ep.corrupt(from, "what should be a table of a message's parts is none");
-            let (table, inside) = Table::decode(&bytes).ok_or_else(wrong)?;
+            let damaged = || ep.corrupt(from, "not a table of a broadcast's parts");
+            let (table, small) = Table::decode(&bytes).ok_or_else(damaged)?;
             if table.is_small() {
-                if inside.len() != table.total() {
-                    return Err(wrong());
+                if small.len() != table.total() {
+                    return Err(damaged());
                 }
                 room.make(&table.lengths)?;
-                room.put(0, inside);
+                room.put(0, small);
             }
-            let mut tables = Tables::new(bytes, &mut completion);
-            let missed = bring(&mut completion, &table, &mut tables, Store::to(room, &table.lengths)).await?;
+            let mut sender = TableSender::new(bytes, &mut completion);
+            let store = Store::of_receiver(room, &table.lengths);
+            let missed = send_parts(&mut completion, &table, &mut sender, store).await?;
             (table, missed)
         }
     };
@@ -122,24 +122,24 @@ pub async fn broadcast<R: Room>(
     })
 }
 
-/// The table, and whom it came from.
+/// Receives the table. Returns it with its sender.
 async fn receive_table(completion: &mut Completion<'_>) -> Result<(Vec<u8>, u32)> {
     let mut from = completion.table_parent().expect("not the root");
     let (mut incoming, mut bytes) = (Incoming::new(from, TABLE), Vec::new());
     loop {
-        let mut moved = completion.look()?;
+        let mut moved = completion.poll()?;
         loop {
-            match completion.take(from, &mut incoming)? {
-                Came::Nothing => break,
-                Came::Chunk(chunk) => {
+            match completion.poll_stream(from, &mut incoming)? {
+                Polled::Pending => break,
+                Polled::Chunk(chunk) => {
                     bytes.extend(chunk.as_bytes());
                     if incoming.done() {
                         return Ok((bytes, from));
                     }
                 }
-                Came::Never(why) => {
-                    from = completion.ask_for_table(why)?;
-                    (incoming, bytes) = (Incoming::new(from, TABLE_AGAIN), Vec::new());
+                Polled::SenderLost(error) => {
+                    from = completion.request_table(error)?;
+                    (incoming, bytes) = (Incoming::new(from, TABLE_REQUESTED), Vec::new());
                 }
             }
             moved = true;
@@ -150,27 +150,27 @@ async fn receive_table(completion: &mut Completion<'_>) -> Result<(Vec<u8>, u32)
     }
 }
 
-/// The table, for others.
-struct Tables(Vec<u8>);
+/// The encoded table, to be sent to other ranks.
+struct TableSender(Vec<u8>);
 
-impl Tables {
-    /// Sends it down the tree.
-    fn new(encoded: Vec<u8>, completion: &mut Completion<'_>) -> Tables {
-        let tables = Tables(encoded);
+impl TableSender {
+    /// Sends the table down the tree.
+    fn new(encoded: Vec<u8>, completion: &mut Completion<'_>) -> TableSender {
+        let sender = TableSender(encoded);
         for child in completion.table_children() {
-            tables.send(completion.ep, child, TABLE);
+            sender.send(completion.ep, child, TABLE);
         }
-        tables
+        sender
     }
 
-    /// To those who have asked for it.
-    fn answer(&self, completion: &mut Completion<'_>) {
-        for to in std::mem::take(&mut completion.of_table) {
-            self.send(completion.ep, to, TABLE_AGAIN);
+    /// Sends the table to ranks that have requested it.
+    fn answer_requests(&self, completion: &mut Completion<'_>) {
+        for to in std::mem::take(&mut completion.table_requests) {
+            self.send(completion.ep, to, TABLE_REQUESTED);
         }
     }
 
-    /// It is short, and goes at once.
+    /// Sends all chunks at once, without waiting for credit: the table is short.
     fn send(&self, ep: &Endpoint, to: u32, round: u32) {
         let mut send = Outgoing::new(to, round, self.0.len() as u64);
         for chunk in self.0.chunks(ep.node().chunk_bytes()) {
@@ -179,54 +179,55 @@ impl Tables {
     }
 }
 
-/// The bytes, once the table is here, and the end; who was missed.
-async fn bring<R: Room>(
+/// Moves the parts, once the table is here, until the agreed end. Returns an error that names the first rank that missed
+/// the message, if any.
+async fn send_parts<R: Room>(
     completion: &mut Completion<'_>,
     table: &Table,
-    tables: &mut Tables,
+    sender: &mut TableSender,
     mut store: Store<'_, R>,
 ) -> Result<Option<Error>> {
-    let (ep, total, is_root) = (completion.ep, table.total(), completion.place() == 0);
+    let (ep, total, is_root) = (completion.ep, table.total(), completion.vrank() == 0);
     let mut flow = Flow::new(total, table.way.chunk_bytes.min(ep.node().chunk_bytes()));
-    let mut mates = Mates::none();
-    let mut mate = None;
+    let mut followers = Followers::none();
+    let mut follower = None;
     if is_root || table.is_small() {
-        flow.has_all();
+        flow.complete();
     }
     if !table.is_small() {
-        let Hosts { leaders, place, others } = Hosts::of(ep, completion.order(), total);
-        if leaders[place] == ep.rank() {
+        let Hosts { leaders, index, others } = Hosts::of(ep, completion.order(), total);
+        if leaders[index] == ep.rank() {
             if !others.is_empty() {
                 let users = others.len() as u32 + u32::from(!is_root);
                 store.shared = Shared::new(ep, &table.lengths, users);
-                mates = Mates::new(ep, &others, store.shared.as_ref(), total);
+                followers = Followers::new(ep, &others, store.shared.as_ref(), total);
             }
             store.make()?;
             if leaders.len() > 1 {
-                flow.plan(legs(table.way.route, &leaders, place, total));
+                flow.add_route(relays(table.way.route, &leaders, index, total));
             }
         } else {
-            mate = Some((leaders[place], Mate::new(leaders[place])));
+            follower = Some((leaders[index], Follower::new(leaders[index])));
         }
     }
     loop {
-        let mut moved = completion.look()?;
-        tables.answer(completion);
-        if let Some((leader, mate)) = &mut mate {
-            moved |= mate.step(*leader, completion, &mut flow, &mut store)?;
+        let mut moved = completion.poll()?;
+        sender.answer_requests(completion);
+        if let Some((leader, follower)) = &mut follower {
+            moved |= follower.step(*leader, completion, &mut flow, &mut store)?;
         }
         moved |= flow.step(completion, &mut store)?;
-        moved |= mates.step(completion, &mut flow, store.shared.as_ref())?;
+        moved |= followers.step(completion, &mut flow, store.shared.as_ref())?;
         if flow.is_complete() {
-            completion.complete();
+            completion.acknowledge();
             if completion.is_over()? {
                 break;
             }
         }
-        // Its host's memory while the links are busy.
-        moved = moved || store.share_some(SHARED_AT_ONCE);
+        // Copies into the host's shared memory only while the links are busy.
+        moved = moved || store.share_some(SHARE_STEP_BYTES);
         match moved {
-            true => completion.moved(),
+            true => completion.progressed(),
             false => ep.progress_until(completion.deadline()).await?,
         }
     }
@@ -234,23 +235,23 @@ async fn bring<R: Room>(
     Ok(completion.first_missed())
 }
 
-/// Who takes part in the route, and for whom.
+/// The ranks on the route: one leader per host, or every rank where hosts do not share the message.
 struct Hosts {
-    /// Ranks that bring the message to their hosts, in order.
+    /// The leaders in broadcast order.
     leaders: Vec<u32>,
-    /// Where the one for this rank stands among them.
-    place: usize,
-    /// The others of its host.
+    /// The index of this host's leader.
+    index: usize,
+    /// The other ranks of this host.
     others: Vec<u32>,
 }
 
 impl Hosts {
-    /// The first of each host in the order, where a host's ranks share the message; else each for itself.
+    /// A host's leader is its first rank in broadcast order.
     fn of(ep: &Endpoint, order: &[u32], total: usize) -> Hosts {
         let me = ep.rank();
         if total < SHARED_BYTES || !ep.node().knows_hosts() {
-            let place = order.iter().position(|rank| *rank == me).expect("a rank of the group");
-            return Hosts { leaders: order.to_vec(), place, others: Vec::new() };
+            let index = order.iter().position(|rank| *rank == me).expect("a rank of the group");
+            return Hosts { leaders: order.to_vec(), index, others: Vec::new() };
         }
         let host = |rank: u32| ep.topology().hosts()[rank as usize];
         let mut leaders: Vec<u32> = Vec::new();
@@ -260,9 +261,9 @@ impl Hosts {
                 leaders.push(*rank);
             }
         }
-        let place = leaders.iter().position(|leader| host(*leader) == host(me)).expect("its host");
+        let index = leaders.iter().position(|leader| host(*leader) == host(me)).expect("its host");
         let others = order.iter().copied();
-        let others = others.filter(|rank| host(*rank) == host(me) && *rank != leaders[place]).collect();
-        Hosts { place, others, leaders }
+        let others = others.filter(|rank| host(*rank) == host(me) && *rank != leaders[index]).collect();
+        Hosts { index, others, leaders }
     }
 }

@@ -1,14 +1,14 @@
-//! Routes of a broadcast: which rank passes a message on to which, in what chunks.
+//! Routes of a broadcast: which rank forwards the message to which, in chunks of which length.
 
 use skyphos_types::{Error, Result};
 
-/// Messages up to this size go with their table.
+/// Messages up to this many bytes travel in the same message as their table.
 pub const SMALL_BYTES: usize = 32 * 1024;
 
-/// Messages from this size on go to each host once, whose ranks share them.
+/// Messages of at least this many bytes are sent once to each host, whose ranks share them in memory.
 pub const SHARED_BYTES: usize = 256 * 1024;
 
-/// How the parts go.
+/// The path of a message's bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Route {
@@ -16,14 +16,14 @@ pub enum Route {
     Chain = 1,
     /// Down a binomial tree.
     Binomial = 2,
-    /// A range to each rank, which then go around a ring.
+    /// The root sends each rank one range; the ranges then travel around a ring.
     ScatterAllgather = 3,
-    /// From the root to each other rank.
+    /// From the root directly to each other rank.
     Simple = 4,
 }
 
 impl Route {
-    /// All of them.
+    /// All routes.
     pub const ALL: [Route; 4] = [Route::Chain, Route::Binomial, Route::ScatterAllgather, Route::Simple];
 
     /// The name that users write.
@@ -36,10 +36,10 @@ impl Route {
         }
     }
 
-    /// The one that is named.
+    /// The route of a name.
     ///
     /// # Errors
-    /// `BadInput` where there is none of that name.
+    /// `BadInput` for an unknown name.
     pub fn from_name(name: &str) -> Result<Route> {
         Route::ALL.into_iter().find(|route| route.name() == name).ok_or_else(|| {
             let known: Vec<_> = Route::ALL.iter().map(|route| route.name()).collect();
@@ -52,11 +52,11 @@ impl Route {
     }
 }
 
-/// What the root decides once it knows how much there is: the route, and the most bytes of a chunk.
+/// The root's choice, which it makes by the message's length: a route, and a bound on the bytes of a chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Way {
     /// The route.
     pub route: Route,
-    /// A chunk has at most so many bytes, and never more than a frame.
+    /// Most bytes of a chunk. A frame's capacity is a second bound.
     pub chunk_bytes: usize,
 }

@@ -1,67 +1,66 @@
-//! A message in memory that the ranks of a host share: where its parts lie there, and how far it has come.
+//! A message in memory that the ranks of a host share: the offsets of its parts, and how far it is filled.
 
 use super::message::{Layout, Parts, Room};
 use crate::endpoint::Endpoint;
 use crate::host_region::{HostCopy, Region};
 use std::ops::Range;
 
-/// Parts begin at multiples of it.
+/// Each part begins at a multiple of this many bytes: a cache line.
 const ALIGNMENT: usize = 64;
 
-/// Where parts of these lengths lie in memory, and its bytes.
-pub(super) fn places(lengths: &[usize]) -> (Vec<Range<usize>>, usize) {
+/// The ranges of parts of these lengths in shared memory, and the bytes they take with padding.
+pub(super) fn aligned_ranges(lengths: &[usize]) -> (Vec<Range<usize>>, usize) {
     let mut end = 0usize;
-    let place = |len: &usize| {
+    let aligned = |len: &usize| {
         let start = end.next_multiple_of(ALIGNMENT);
         end = start + len;
         start..end
     };
-    let places = lengths.iter().map(place).collect();
-    (places, end)
+    let ranges = lengths.iter().map(aligned).collect();
+    (ranges, end)
 }
 
-/// Memory that a rank brings a message to, for its host.
+/// Shared memory that a host's leader receives a message into.
 pub(super) struct Shared {
     region: Region,
     layout: Layout,
-    /// Where the parts are in it.
-    pub(super) places: Vec<Range<usize>>,
+    /// The range of each part in the region.
+    pub(super) ranges: Vec<Range<usize>>,
     filled: usize,
 }
 
 impl Shared {
-    /// For parts of these lengths and so many ranks, if there is memory to be had.
+    /// Allocates shared memory for parts of these lengths, used by `users` ranks; `None` if there is no such memory.
     pub(super) fn new(ep: &Endpoint, lengths: &[usize], users: u32) -> Option<Shared> {
-        let (places, bytes) = places(lengths);
+        let (ranges, bytes) = aligned_ranges(lengths);
         let region = if ep.node().shares_memory() { ep.node().regions.take(bytes)? } else { return None };
         region.add_users(users);
-        Some(Shared { region, layout: Layout::new(lengths.iter().copied()), places, filled: 0 })
+        Some(Shared { region, layout: Layout::new(lengths.iter().copied()), ranges, filled: 0 })
     }
 
-    /// One rank fewer than was expected uses it.
+    /// Counts one user less.
     pub(super) fn release(&self) {
         self.region.release();
     }
 
-    /// Where the memory is, for the other ranks of the host.
+    /// A description of the region, with which other ranks of the host can map it.
     pub(super) fn offer(&self) -> impl AsRef<[u8]> + use<> {
         self.region.offer()
     }
 
-    /// Bytes of the message that are there.
+    /// Bytes of the message that have arrived.
     pub(super) fn filled(&self) -> usize {
         self.filled
     }
 
     fn in_region(&self, part: usize, here: &Range<usize>) -> Range<usize> {
-        let start = self.places[part].start;
+        let start = self.ranges[part].start;
         start + here.start..start + here.end
     }
 
     pub(super) fn put(&mut self, at: usize, bytes: &[u8]) {
         for (part, here, range) in self.layout.pieces(at..at + bytes.len()) {
-            let place = self.in_region(part, &here);
-            self.region.bytes(place).copy_from_slice(&bytes[range]);
+            self.region.bytes(self.in_region(part, &here)).copy_from_slice(&bytes[range]);
         }
         self.filled += bytes.len();
     }
@@ -72,31 +71,31 @@ impl Shared {
         }
     }
 
-    /// Copies the next bytes of `parts`, in order; whether there were any.
+    /// Copies the next bytes of `parts`, at most `most`. Returns whether any were left.
     pub(super) fn take_from(&mut self, parts: &Parts<&[u8]>, most: usize) -> bool {
         let end = self.layout.total().min(self.filled + most);
         for (part, here, range) in self.layout.pieces(self.filled..end) {
-            let (at, place) = (self.filled + range.start, self.in_region(part, &here));
-            parts.copy_out(at, self.region.bytes(place));
+            let at = self.filled + range.start;
+            parts.copy_out(at, self.region.bytes(self.in_region(part, &here)));
         }
         std::mem::replace(&mut self.filled, end) < end
     }
 
-    /// A copy for this rank, which was counted among the users.
+    /// A private copy-on-write mapping for this rank, which is one of the counted users.
     pub(super) fn own_copy(&self) -> Option<HostCopy> {
         self.region.own_copy()
     }
 
-    /// Puts all into a room that has been made.
-    pub(super) fn to_room(&self, room: &mut impl Room) {
+    /// Copies the whole message into a room of the right size.
+    pub(super) fn copy_to(&self, room: &mut impl Room) {
         let mut at = 0;
-        for place in &self.places {
-            room.put(at, self.region.filled(place.clone()));
-            at += place.len();
+        for range in &self.ranges {
+            room.put(at, self.region.filled(range.clone()));
+            at += range.len();
         }
     }
 
-    /// For another message.
+    /// Keeps the memory for a later message.
     pub(super) fn keep(self, ep: &Endpoint) {
         ep.node().regions.keep(self.region);
     }

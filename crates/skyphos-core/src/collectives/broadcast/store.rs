@@ -1,46 +1,46 @@
-//! Where a message is on one rank: in the parts it came from, in memory that its host shares, or in a room of its own.
+//! The storage of a message on one rank: the root's parts, memory shared with the host's ranks, or the rank's own room.
 
 use super::message::{Layout, Parts, Room};
-use super::shared::{Shared, places};
+use super::shared::{Shared, aligned_ranges};
 use crate::endpoint::Endpoint;
 use crate::host_region::HostCopy;
 use skyphos_types::Result;
 use std::ops::Range;
 
-/// See the module's text.
+/// The storage of one message.
 pub(super) struct Store<'a, R> {
     parts: Option<&'a Parts<&'a [u8]>>,
     room: Option<&'a mut R>,
     lengths: &'a [usize],
-    /// Memory that this rank brings the message to, for its host.
+    /// On a host's leader: memory that it shares with its followers.
     pub(super) shared: Option<Shared>,
-    /// Memory to which another rank of its host has brought it.
+    /// On a follower: its mapping of the leader's memory, and the range of each part there.
     copy: Option<(HostCopy, Layout, Vec<Range<usize>>)>,
-    made: bool,
+    allocated: bool,
 }
 
 impl<'a, R: Room> Store<'a, R> {
-    /// The root's; without parts where there are only their lengths.
-    pub(super) fn of(parts: Option<&'a Parts<&'a [u8]>>, lengths: &'a [usize]) -> Store<'a, R> {
-        Store { parts, room: None, lengths, shared: None, copy: None, made: false }
+    /// The root's storage. In a simulation without data there are lengths, but no parts.
+    pub(super) fn of_root(parts: Option<&'a Parts<&'a [u8]>>, lengths: &'a [usize]) -> Store<'a, R> {
+        Store { parts, room: None, lengths, shared: None, copy: None, allocated: false }
     }
 
-    /// Another's.
-    pub(super) fn to(room: &'a mut R, lengths: &'a [usize]) -> Store<'a, R> {
-        Store { parts: None, room: Some(room), lengths, shared: None, copy: None, made: false }
+    /// The storage of any other rank.
+    pub(super) fn of_receiver(room: &'a mut R, lengths: &'a [usize]) -> Store<'a, R> {
+        Store { parts: None, room: Some(room), lengths, shared: None, copy: None, allocated: false }
     }
 
-    /// Makes room for what comes, unless it goes to memory that is shared.
+    /// Allocates the rank's own room, unless the message goes to shared memory.
     pub(super) fn make(&mut self) -> Result<()> {
-        if self.shared.is_none() && !std::mem::replace(&mut self.made, true) {
+        if self.shared.is_none() && !std::mem::replace(&mut self.allocated, true) {
             self.room.iter_mut().try_for_each(|room| room.make(self.lengths))?;
         }
         Ok(())
     }
 
-    /// The message is in memory that another rank has filled.
-    pub(super) fn found(&mut self, copy: HostCopy) {
-        self.copy = Some((copy, Layout::new(self.lengths.iter().copied()), places(self.lengths).0));
+    /// The whole message is in the leader's memory, which this rank has mapped.
+    pub(super) fn set_copy(&mut self, copy: HostCopy) {
+        self.copy = Some((copy, Layout::new(self.lengths.iter().copied()), aligned_ranges(self.lengths).0));
     }
 
     pub(super) fn put(&mut self, at: usize, bytes: &[u8]) {
@@ -55,10 +55,10 @@ impl<'a, R: Room> Store<'a, R> {
         match (self.parts, &self.shared, &self.copy, &self.room) {
             (Some(parts), ..) => parts.copy_out(at, bytes),
             (_, Some(shared), ..) => shared.copy_out(at, bytes),
-            (_, _, Some((copy, layout, places)), _) => {
+            (_, _, Some((copy, layout, ranges)), _) => {
                 for (part, here, range) in layout.pieces(at..at + bytes.len()) {
-                    let start = places[part].start;
-                    // SAFETY: within the mapping, which nobody writes before the call is over.
+                    let start = ranges[part].start;
+                    // SAFETY: the range is within the mapping, which no rank writes before the call is over.
                     let from = unsafe { copy.bytes(start + here.start..start + here.end) };
                     bytes[range].copy_from_slice(from);
                 }
@@ -68,7 +68,7 @@ impl<'a, R: Room> Store<'a, R> {
         }
     }
 
-    /// Copies the next bytes of the root's parts to the memory that it shares; whether there were any.
+    /// On a root that shares memory: copies the next bytes of its parts there, at most `most`. Returns whether any were left.
     pub(super) fn share_some(&mut self, most: usize) -> bool {
         match (self.parts, &mut self.shared) {
             (Some(parts), Some(shared)) => shared.take_from(parts, most),
@@ -76,20 +76,20 @@ impl<'a, R: Room> Store<'a, R> {
         }
     }
 
-    /// The message is complete: gives it to the room.
+    /// Hands the complete message to the room.
     pub(super) fn finish(self, ep: &Endpoint) -> Result<()> {
         let Some(room) = self.room else {
             self.shared.into_iter().for_each(|shared| shared.keep(ep));
             return Ok(());
         };
-        if let Some((copy, _, places)) = self.copy {
-            room.share(copy, places);
+        if let Some((copy, _, ranges)) = self.copy {
+            room.share(copy, ranges);
         } else if let Some(shared) = self.shared {
             match shared.own_copy() {
-                Some(copy) => room.share(copy, shared.places.clone()),
+                Some(copy) => room.share(copy, shared.ranges.clone()),
                 None => {
                     room.make(self.lengths)?;
-                    shared.to_room(room);
+                    shared.copy_to(room);
                 }
             }
             shared.keep(ep);

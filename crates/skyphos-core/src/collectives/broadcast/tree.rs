@@ -1,12 +1,12 @@
-//! Who brings a message to whom: the order of the ranks, trees over it, and the ring.
+//! Topologies of a broadcast: the order of the ranks, trees over that order, and a ring.
 
 use super::route::Route;
 use crate::topology::Topology;
 use skyphos_kernels::split_ranges;
 use std::ops::Range;
 
-/// Ranks as a broadcast from `root` goes through them: the root, the others of its host, of its rack, and all others, those of
-/// a host and of a rack one after the other.
+/// The ranks in the order of a broadcast from `root`: the root, the others of its host, then of its rack, then all others.
+/// Ranks of one host follow each other, and so do hosts of one rack. A rank's index in this order is its virtual rank.
 pub fn order(topology: &Topology, root: u32) -> Vec<u32> {
     let (hosts, racks) = (topology.hosts(), topology.racks());
     let mut ranks: Vec<u32> = (0..hosts.len() as u32).collect();
@@ -18,88 +18,90 @@ pub fn order(topology: &Topology, root: u32) -> Vec<u32> {
     ranks
 }
 
-/// Where a rank stands in a tree over an order.
-pub(super) struct Place {
+/// The parent and the children of a rank in a tree.
+pub(super) struct Links {
     pub(super) parent: Option<u32>,
     pub(super) children: Vec<u32>,
 }
 
-/// A binomial tree: who stands in place k gets it from k without its highest bit. Children with more below them first.
-pub(super) fn binomial(order: &[u32], place: usize) -> Place {
+/// A binomial tree: the parent of virtual rank v is v without its highest bit. The child with the largest subtree is first.
+pub(super) fn binomial(order: &[u32], vrank: usize) -> Links {
     let (size, rounds) = (order.len(), order.len().next_power_of_two().ilog2());
-    let parent = (place > 0).then(|| order[place - (1 << place.ilog2())]);
-    let first = if place == 0 { 0 } else { place.ilog2() + 1 };
-    let children = (first..rounds).map(|bit| place + (1 << bit)).filter(|child| *child < size);
-    Place { parent, children: children.map(|child| order[child]).collect() }
+    let parent = (vrank > 0).then(|| order[vrank - (1 << vrank.ilog2())]);
+    let first = if vrank == 0 { 0 } else { vrank.ilog2() + 1 };
+    let children = (first..rounds).map(|bit| vrank + (1 << bit)).filter(|child| *child < size);
+    Links { parent, children: children.map(|child| order[child]).collect() }
 }
 
-fn chain(order: &[u32], place: usize) -> Place {
-    let parent = place.checked_sub(1).map(|before| order[before]);
-    Place { parent, children: order.get(place + 1).copied().into_iter().collect() }
+fn chain(order: &[u32], vrank: usize) -> Links {
+    let parent = vrank.checked_sub(1).map(|before| order[before]);
+    Links { parent, children: order.get(vrank + 1).copied().into_iter().collect() }
 }
 
-fn simple(order: &[u32], place: usize) -> Place {
-    match place {
-        0 => Place { parent: None, children: order[1..].to_vec() },
-        _ => Place { parent: Some(order[0]), children: Vec::new() },
+fn simple(order: &[u32], vrank: usize) -> Links {
+    match vrank {
+        0 => Links { parent: None, children: order[1..].to_vec() },
+        _ => Links { parent: Some(order[0]), children: Vec::new() },
     }
 }
 
-/// A part of a message on its way through one rank: bytes, the stream's number, from whom, and to whom next.
+/// A range of the message that passes through one rank.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Leg {
+pub(super) struct Relay {
     pub(super) range: Range<usize>,
-    /// Streams of one number between two ranks are one.
+    /// The number of the stream it arrives in. Two ranks have at most one stream of a number.
     pub(super) stream: u32,
+    /// The sender; `None` if the rank has the range already.
     pub(super) from: Option<u32>,
     pub(super) to: Vec<u32>,
-    /// The number under which it goes on.
+    /// The number of the stream in which it is forwarded.
     pub(super) onward: u32,
 }
 
-/// The parts that go through who stands in a place of the order, from which ranks, and to which.
+/// The ranges that pass through a virtual rank on a route.
 ///
-/// Scatter and allgather (van de Geijn): the root sends each rank a range, and the ranges go around a ring. Who would pass a range on
-/// to the root does not, and the root sends it on all the same, for it has it: so each part comes from a rank that stands earlier.
-pub(super) fn legs(route: Route, order: &[u32], place: usize, total: usize) -> Vec<Leg> {
-    let tree = |at: fn(&[u32], usize) -> Place| {
-        let Place { parent, children } = at(order, place);
-        vec![Leg { range: 0..total, stream: 0, from: parent, to: children, onward: 0 }]
+/// Scatter and allgather (van de Geijn): the root sends each rank a range, and the ranges travel around a ring. The last rank
+/// of the ring forwards nothing to the root. The root forwards every range all the same, since it has them, so each range
+/// comes from an earlier rank in the order.
+pub(super) fn relays(route: Route, order: &[u32], vrank: usize, total: usize) -> Vec<Relay> {
+    let tree = |links: fn(&[u32], usize) -> Links| {
+        let Links { parent, children } = links(order, vrank);
+        vec![Relay { range: 0..total, stream: 0, from: parent, to: children, onward: 0 }]
     };
     match route {
         Route::Chain => tree(chain),
         Route::Binomial => tree(binomial),
         Route::Simple => tree(simple),
-        Route::ScatterAllgather => around(order, place, total),
+        Route::ScatterAllgather => scatter_allgather(order, vrank, total),
     }
 }
 
-fn around(order: &[u32], place: usize, total: usize) -> Vec<Leg> {
+fn scatter_allgather(order: &[u32], vrank: usize, total: usize) -> Vec<Relay> {
     let size = order.len();
-    let next = order[(place + 1) % size];
-    let of = |(k, range): (usize, Range<usize>)| {
-        // Range k begins its way at place k, and ends it before it would come there again.
-        let goes_on = place + 1 != k && place + 1 < size;
-        let (stream, onward) = (if k == place { 0 } else { 1 + k as u32 }, 1 + k as u32);
-        let from = match place {
+    let next = order[(vrank + 1) % size];
+    let around = |(k, range): (usize, Range<usize>)| {
+        // Range k starts around the ring at virtual rank k, and stops at the rank before it, or before the root.
+        let goes_on = vrank + 1 != k && vrank + 1 < size;
+        let (stream, onward) = (if k == vrank { 0 } else { 1 + k as u32 }, 1 + k as u32);
+        let from = match vrank {
             0 => None,
-            _ if k == place => Some(order[0]),
-            _ => Some(order[place - 1]),
+            _ if k == vrank => Some(order[0]),
+            _ => Some(order[vrank - 1]),
         };
-        Leg { range, stream, from, to: goes_on.then_some(next).into_iter().collect(), onward }
+        Relay { range, stream, from, to: goes_on.then_some(next).into_iter().collect(), onward }
     };
     let bounds = split_ranges(0, total as u64, size as u32);
     let range = |k: usize| (k, bounds[k] as usize..bounds[k + 1] as usize);
     let all = || (0..size).map(range).filter(|(_, range)| !range.is_empty());
-    let to_each = |(k, range): (usize, Range<usize>)| Leg {
+    let scattered = |(k, range): (usize, Range<usize>)| Relay {
         range,
         stream: 0,
         from: None,
         to: vec![order[k]],
         onward: 0,
     };
-    let scatter = all().filter(|(k, _)| place == 0 && *k > 0).map(to_each);
-    scatter.chain(all().map(of)).collect()
+    let scatter = all().filter(|(k, _)| vrank == 0 && *k > 0).map(scattered);
+    scatter.chain(all().map(around)).collect()
 }
 
 #[cfg(test)]
@@ -108,50 +110,50 @@ mod tests {
     use std::collections::BTreeSet;
 
     #[test]
-    fn each_rank_gets_each_byte_once_from_one_that_stands_before_it() {
+    fn each_rank_gets_each_byte_once_from_an_earlier_rank_of_the_order() {
         for size in 1..40usize {
             let order: Vec<u32> = (0..size as u32).rev().collect();
             for route in Route::ALL {
                 for total in [1, 30, 1000] {
-                    let all: Vec<Vec<Leg>> =
-                        (0..size).map(|place| legs(route, &order, place, total)).collect();
+                    let all: Vec<Vec<Relay>> =
+                        (0..size).map(|vrank| relays(route, &order, vrank, total)).collect();
                     let mut sent = BTreeSet::new();
-                    for (place, legs) in all.iter().enumerate() {
-                        for leg in legs {
-                            for to in &leg.to {
+                    for (vrank, relays) in all.iter().enumerate() {
+                        for relay in relays {
+                            for to in &relay.to {
                                 let fresh = sent.insert((
-                                    order[place],
+                                    order[vrank],
                                     *to,
-                                    leg.onward,
-                                    leg.range.start,
-                                    leg.range.end,
+                                    relay.onward,
+                                    relay.range.start,
+                                    relay.range.end,
                                 ));
-                                assert!(fresh, "{route:?}: a stream of a pair is one");
+                                assert!(fresh, "{route:?}: two streams of one number between two ranks");
                             }
                         }
                     }
-                    for (place, legs) in all.iter().enumerate() {
+                    for (vrank, relays) in all.iter().enumerate() {
                         let mut bytes = 0;
-                        for leg in legs.iter().filter(|leg| leg.from.is_some()) {
-                            let from = leg.from.unwrap();
-                            assert!(order[..place].contains(&from));
-                            let (start, end) = (leg.range.start, leg.range.end);
+                        for relay in relays.iter().filter(|relay| relay.from.is_some()) {
+                            let from = relay.from.unwrap();
+                            assert!(order[..vrank].contains(&from));
+                            let (start, end) = (relay.range.start, relay.range.end);
                             assert!(
-                                sent.remove(&(from, order[place], leg.stream, start, end)),
-                                "{route:?} {size}: {leg:?}"
+                                sent.remove(&(from, order[vrank], relay.stream, start, end)),
+                                "{route:?} {size}: {relay:?}"
                             );
-                            bytes += leg.range.len();
+                            bytes += relay.range.len();
                         }
-                        assert_eq!(bytes, if place == 0 { 0 } else { total });
+                        assert_eq!(bytes, if vrank == 0 { 0 } else { total });
                     }
-                    assert!(sent.is_empty(), "{route:?} of {size}: nobody waits for {sent:?}");
+                    assert!(sent.is_empty(), "{route:?} of {size}: no rank receives {sent:?}");
                 }
             }
         }
     }
 
     #[test]
-    fn hosts_and_racks_stand_together_after_the_roots() {
+    fn ranks_of_a_host_and_hosts_of_a_rack_follow_each_other_the_roots_first() {
         let topology = Topology::new(&[0, 1, 2, 3, 0, 1, 2, 3], &[0, 1, 0, 1, 0, 1, 0, 1]).unwrap();
         assert_eq!(order(&topology, 6), [6, 2, 0, 4, 1, 5, 3, 7]);
         assert_eq!(order(&Topology::flat(4), 2), [2, 0, 1, 3]);

@@ -1,10 +1,10 @@
-//! The same for arrays of lengths that all ranks know, without an encoding: chunks are cut from one array and go into
-//! the other.
+//! Allgather, gather, scatter and all-to-all of dense arrays, whose lengths all ranks know.
 //!
-//! An array is seen as one block a rank. Cost: each byte is copied once on its way out and once on its way in.
+//! An array has one block per rank. Nothing is encoded: each byte is copied once from the sender's array into a chunk, and
+//! once from the chunk into the receiver's array.
 
 use super::{END, Parcel, Schedule, rounds};
-use crate::collectives::around::{By, Circle, around};
+use crate::collectives::around::{Closures, RingNeighbours, around};
 use crate::collectives::barrier::barrier_from;
 use crate::endpoint::Endpoint;
 use crate::frame::ARRAYS;
@@ -13,39 +13,39 @@ use crate::slab::Payload;
 use skyphos_types::{Error, Result};
 use std::ops::Range;
 
-/// The one round of the collectives that have one; what goes to a root may follow something else.
+/// The round of collectives with a single round. A gather has another one, because it may follow a collective in its call.
 const ROUND: u32 = ARRAYS | 0x400;
 const TO_ROOT: u32 = ARRAYS | 0x401;
 
-/// Bytes of an array and where each rank's block of them lies.
+/// An array's bytes, and the range of each rank's block.
 struct Blocks<A, F> {
     bytes: A,
     of: F,
 }
 
 impl<A, F: Fn(u32) -> Range<usize>> Blocks<A, F> {
-    /// Bytes of some blocks.
+    /// Total bytes of some blocks.
     fn total(&self, blocks: &[u32]) -> usize {
         blocks.iter().map(|rank| (self.of)(*rank).len()).sum()
     }
 
-    /// Where bytes `part` of a message of these blocks lie.
-    fn pieces(&self, blocks: &[u32], part: Range<usize>) -> impl Iterator<Item = Range<usize>> + use<A, F> {
+    /// The ranges in the array of bytes `bytes` of a message that has these blocks.
+    fn pieces(&self, blocks: &[u32], bytes: Range<usize>) -> impl Iterator<Item = Range<usize>> + use<A, F> {
         let mut before = 0;
-        let place = |rank: &u32| {
+        let in_array = |rank: &u32| {
             let block = (self.of)(*rank);
-            let (start, end) = (part.start.max(before), part.end.min(before + block.len()));
+            let (start, end) = (bytes.start.max(before), bytes.end.min(before + block.len()));
             let piece = block.start + start.saturating_sub(before)..block.start + end.saturating_sub(before);
             before += block.len();
             (start < end).then_some(piece)
         };
-        let pieces: Vec<Range<usize>> = blocks.iter().filter_map(place).collect();
+        let pieces: Vec<Range<usize>> = blocks.iter().filter_map(in_array).collect();
         pieces.into_iter()
     }
 }
 
-/// Sends blocks of `from` (of `out`, if it is `None`) to some ranks, and takes blocks of `out` from some.
-async fn trade<F: Fn(u32) -> Range<usize>>(
+/// Sends blocks of `from` (of `out`, if `from` has no bytes) to some ranks, and receives blocks of `out` from some.
+async fn exchange_blocks<F: Fn(u32) -> Range<usize>>(
     ep: &Endpoint,
     round: u32,
     from: Blocks<Option<&[u8]>, impl Fn(u32) -> Range<usize>>,
@@ -58,15 +58,15 @@ async fn trade<F: Fn(u32) -> Range<usize>>(
     let incoming = |(source, blocks): &Parcel| (Incoming::new(*source, round), *source, out.total(blocks), 0);
     let mut ins: Vec<(Incoming, u32, usize, usize)> = receives.iter().map(incoming).collect();
     let wrong = |source: u32, found: usize, due: usize| -> Error {
-        ep.corrupt(source, &format!("{found} bytes of an array where {due} are due"))
+        ep.corrupt(source, &format!("{found} bytes of an array, expected {due}"))
     };
     loop {
         let mut moved = false;
         for (send, (_, blocks)) in outs.iter_mut().zip(sends) {
-            if let Some(part) = send.next_range(ep, 1) {
-                let mut chunk = ep.chunk(part.len());
+            if let Some(bytes) = send.next_range(ep, 1) {
+                let mut chunk = ep.chunk(bytes.len());
                 let mut rest = chunk.as_bytes_mut();
-                for piece in from.pieces(blocks, part) {
+                for piece in from.pieces(blocks, bytes) {
                     let (here, after) = std::mem::take(&mut rest).split_at_mut(piece.len());
                     here.copy_from_slice(&from.bytes.unwrap_or(out.bytes)[piece]);
                     rest = after;
@@ -100,7 +100,7 @@ async fn trade<F: Fn(u32) -> Range<usize>>(
     }
 }
 
-/// The other ranks, this one's successor first, so that no one is sent to by all at once.
+/// The other ranks, this rank's successor first, so that the ranks do not all send to the same rank at once.
 fn others(ep: &Endpoint) -> impl Iterator<Item = u32> + use<> {
     let (me, size) = (ep.rank(), ep.size());
     (1..size).map(move |step| (me + step) % size)
@@ -111,27 +111,27 @@ fn even(bytes: usize) -> impl Fn(u32) -> Range<usize> + Copy {
     move |rank| rank as usize * bytes..(rank as usize + 1) * bytes
 }
 
-/// Every rank's array, as block of its number.
+/// Gathers every rank's array on all ranks, as the block of its rank.
 pub async fn allgather_arrays(ep: &Endpoint, schedule: Schedule, own: &[u8], out: &mut [u8]) -> Result<()> {
     let block = even(own.len());
     let (me, size) = (ep.rank(), ep.size());
     out[block(me)].copy_from_slice(own);
     if schedule == Schedule::Ring {
-        let of = |step: usize| block((me + 2 * size - step as u32) % size);
+        let sent_range = |step: usize| block((me + 2 * size - step as u32) % size);
         let first = block(me).start;
         return around::<u8>(
             ep,
-            Circle::of_all(ep),
+            RingNeighbours::by_rank(ep),
             size as usize - 1,
             |step| step as u32,
-            of,
-            By(
-                |place: Range<usize>, chunk: &mut [u8]| {
-                    chunk.copy_from_slice(&own[place.start - first..place.end - first]);
+            sent_range,
+            Closures(
+                |range: Range<usize>, chunk: &mut [u8]| {
+                    chunk.copy_from_slice(&own[range.start - first..range.end - first]);
                     Ok(())
                 },
-                |_, chunk: Payload, place: Range<usize>| {
-                    out[place].copy_from_slice(chunk.as_bytes());
+                |_, chunk: Payload, range: Range<usize>| {
+                    out[range].copy_from_slice(chunk.as_bytes());
                     Ok(chunk)
                 },
             ),
@@ -140,13 +140,13 @@ pub async fn allgather_arrays(ep: &Endpoint, schedule: Schedule, own: &[u8], out
     }
     for (k, round) in rounds(schedule, me, size).into_iter().enumerate() {
         let mut all = Blocks { bytes: &mut *out, of: block };
-        let held = Blocks { bytes: None, of: block };
-        trade(ep, k as u32, held, &mut all, &round.sends, &round.receives).await?;
+        let from_out = Blocks { bytes: None, of: block };
+        exchange_blocks(ep, k as u32, from_out, &mut all, &round.sends, &round.receives).await?;
     }
     Ok(())
 }
 
-/// Every rank's array on `root`, as its block of `out`, which is empty elsewhere.
+/// Gathers every rank's array on `root`, as the block of its rank. `out` is empty on other ranks.
 pub async fn gather_arrays(
     ep: &Endpoint,
     root: u32,
@@ -160,24 +160,25 @@ pub async fn gather_arrays(
     if me == root {
         out[block(me)].copy_from_slice(own);
         let receives: Vec<Parcel> = others(ep).map(|rank| (rank, vec![rank])).collect();
-        trade(ep, TO_ROOT, from, &mut Blocks { bytes: out, of: block }, &[], &receives).await?;
+        exchange_blocks(ep, TO_ROOT, from, &mut Blocks { bytes: out, of: block }, &[], &receives).await?;
     } else {
-        trade(ep, TO_ROOT, from, &mut Blocks { bytes: out, of: block }, &[(root, vec![me])], &[]).await?;
+        exchange_blocks(ep, TO_ROOT, from, &mut Blocks { bytes: out, of: block }, &[(root, vec![me])], &[])
+            .await?;
     }
     barrier_from(ep, END).await
 }
 
-/// Every rank's array on `root`, all of the same length.
+/// [`gather_arrays`] of arrays of the same length.
 pub async fn gather_equal_arrays(ep: &Endpoint, root: u32, own: &[u8], out: &mut [u8]) -> Result<()> {
     gather_arrays(ep, root, own, out, even(own.len())).await
 }
 
-/// Block j of every rank's array on rank j, as block of the number of the rank it is from.
+/// All-to-all of blocks of equal length: block j of rank i's array becomes block i of rank j's.
 pub async fn alltoall_arrays(ep: &Endpoint, from: &[u8], out: &mut [u8]) -> Result<()> {
     scatter_blocks(ep, from, out, even(from.len() / ep.size() as usize)).await
 }
 
-/// The same where block j lies at `block(j)` of each array; what comes has the length of this rank's own.
+/// [`alltoall_arrays`] where block j of each array is `block(j)`. Blocks received have the length of this rank's own block.
 pub(crate) async fn scatter_blocks(
     ep: &Endpoint,
     from: &[u8],
@@ -185,14 +186,14 @@ pub(crate) async fn scatter_blocks(
     block: impl Fn(u32) -> Range<usize>,
 ) -> Result<()> {
     let mine = block(ep.rank());
-    let came = even(mine.len());
-    out[came(ep.rank())].copy_from_slice(&from[mine]);
+    let received = even(mine.len());
+    out[received(ep.rank())].copy_from_slice(&from[mine]);
     let parcels: Vec<Parcel> = others(ep).map(|rank| (rank, vec![rank])).collect();
     let from = Blocks { bytes: Some(from), of: block };
-    trade(ep, ROUND, from, &mut Blocks { bytes: out, of: came }, &parcels, &parcels).await
+    exchange_blocks(ep, ROUND, from, &mut Blocks { bytes: out, of: received }, &parcels, &parcels).await
 }
 
-/// Block j of `root`'s array on rank j; `from` is empty elsewhere.
+/// Scatters the array of `root`: block j goes to rank j. `from` is empty on other ranks.
 pub async fn scatter_arrays(ep: &Endpoint, root: u32, from: &[u8], out: &mut [u8]) -> Result<()> {
     ep.announce();
     let block = even(out.len());
@@ -200,15 +201,16 @@ pub async fn scatter_arrays(ep: &Endpoint, root: u32, from: &[u8], out: &mut [u8
     if ep.rank() == root {
         out.copy_from_slice(&from[block(root)]);
         let sends: Vec<Parcel> = others(ep).map(|rank| (rank, vec![rank])).collect();
-        trade(ep, ROUND, own, &mut Blocks { bytes: out, of: block }, &sends, &[]).await?;
+        exchange_blocks(ep, ROUND, own, &mut Blocks { bytes: out, of: block }, &sends, &[]).await?;
     } else {
-        trade(ep, ROUND, own, &mut Blocks { bytes: out, of: block }, &[], &[(root, vec![0])]).await?;
+        exchange_blocks(ep, ROUND, own, &mut Blocks { bytes: out, of: block }, &[], &[(root, vec![0])])
+            .await?;
     }
     barrier_from(ep, END).await
 }
 
-/// An array of rank 0 on rank 1, of two. It is over on rank 0 once all bytes are handed over, of a long one those that
-/// fit the window and what rank 1 has taken: messages of other calls may be waited for in another order.
+/// Sends an array from rank 0 to rank 1 of two. Rank 0 returns once the transport has all bytes. Beyond the first window it
+/// waits until rank 1 takes bytes, so two ranks that exchange long messages must not both send first.
 pub async fn message(ep: &Endpoint, from: &[u8], out: &mut [u8]) -> Result<()> {
     let whole = |bytes: usize| move |_: u32| 0..bytes;
     let own = Blocks { bytes: Some(from), of: whole(from.len()) };
@@ -217,11 +219,11 @@ pub async fn message(ep: &Endpoint, from: &[u8], out: &mut [u8]) -> Result<()> {
         0 => (&[(1, vec![1])], &[]),
         _ => (&[], &[(0, vec![1])]),
     };
-    trade(ep, ROUND, own, &mut Blocks { bytes: out, of }, sends, receives).await
+    exchange_blocks(ep, ROUND, own, &mut Blocks { bytes: out, of }, sends, receives).await
 }
 
-/// Blocks of other lengths for each pair of ranks: block j of `from` has `sends[j]` bytes and goes to rank j, whose block
-/// comes with `receives[j]`. Only who gets a block knows whether its length was expected, so the end is agreed on.
+/// All-to-all with a length for each pair of ranks: block j of `from`, of `sends[j]` bytes, goes to rank j; block j of `out`,
+/// of `receives[j]` bytes, comes from rank j. Only a receiver can notice a wrong length, so a barrier ends the call.
 pub async fn alltoall_uneven(
     ep: &Endpoint,
     from: &[u8],
@@ -230,22 +232,22 @@ pub async fn alltoall_uneven(
     receives: &[usize],
 ) -> Result<()> {
     ep.announce();
-    let (gone, came) = (ranges(sends), ranges(receives));
+    let (sent, received) = (ranges(sends), ranges(receives));
     let me = ep.rank() as usize;
-    let whole = gone.last().is_some_and(|last| last.end == from.len()) && gone.len() == ep.size() as usize;
-    if !whole || came.last().is_none_or(|last| last.end != out.len()) || came.len() != gone.len() {
-        return Err(Error::bad_input("blocks to and from each rank do not make up the arrays"));
+    let whole = sent.last().is_some_and(|last| last.end == from.len()) && sent.len() == ep.size() as usize;
+    if !whole || received.last().is_none_or(|last| last.end != out.len()) || received.len() != sent.len() {
+        return Err(Error::bad_input("the lengths of blocks do not add up to the lengths of the arrays"));
     }
-    if gone[me].len() != came[me].len() {
+    if sent[me].len() != received[me].len() {
         let message =
-            format!("rank {me} sends itself {} bytes and expects {}", gone[me].len(), came[me].len());
+            format!("rank {me} sends itself {} bytes and expects {}", sent[me].len(), received[me].len());
         return Err(Error::bad_input(message));
     }
-    out[came[me].clone()].copy_from_slice(&from[gone[me].clone()]);
+    out[received[me].clone()].copy_from_slice(&from[sent[me].clone()]);
     let parcels: Vec<Parcel> = others(ep).map(|rank| (rank, vec![rank])).collect();
-    let from = Blocks { bytes: Some(from), of: |rank: u32| gone[rank as usize].clone() };
-    let mut to = Blocks { bytes: out, of: |rank: u32| came[rank as usize].clone() };
-    trade(ep, ROUND, from, &mut to, &parcels, &parcels).await.map_err(|error| match error {
+    let from = Blocks { bytes: Some(from), of: |rank: u32| sent[rank as usize].clone() };
+    let mut to = Blocks { bytes: out, of: |rank: u32| received[rank as usize].clone() };
+    exchange_blocks(ep, ROUND, from, &mut to, &parcels, &parcels).await.map_err(|error| match error {
         Error::Corrupt { rank, message } => {
             let rank = ep.group_and_call().0.group_rank(rank);
             Error::bad_input(format!("rank {rank} sends rank {me} {message}"))
@@ -255,12 +257,12 @@ pub async fn alltoall_uneven(
     barrier_from(ep, END).await
 }
 
-/// Where blocks of these lengths lie, one after the other.
+/// The ranges of adjacent blocks of these lengths.
 fn ranges(lengths: &[usize]) -> Vec<Range<usize>> {
     let mut end = 0;
-    let place = |len: &usize| {
+    let range = |len: &usize| {
         end += len;
         end - len..end
     };
-    lengths.iter().map(place).collect()
+    lengths.iter().map(range).collect()
 }

@@ -1,7 +1,7 @@
-//! Vectors from all ranks to all, to one, or from each to each; nothing is reduced.
+//! Allgather, gather, scatter and all-to-all of encoded vectors; nothing is reduced.
 //!
-//! Vectors travel encoded and are passed on as they came, so every rank decodes each once, at the end. An item is
-//! announced by a head that says how many segments follow.
+//! Vectors are forwarded as they are, so every rank decodes each vector once, at the end. On the wire a vector follows a
+//! head, which has the number of its segments.
 
 mod arrays;
 mod schedule;
@@ -19,13 +19,13 @@ use crate::stream::exchange;
 use skyphos_types::Result;
 use std::collections::VecDeque;
 
-/// Round from which ranks that need not hear from each other agree that all went well.
+/// First round of the closing barrier, in collectives where some ranks get no message from others.
 const END: u32 = 0x500;
 
 /// One vector on the wire.
 pub type Item = Vec<Payload>;
 
-/// The items of a parcel, each after its head.
+/// The segments of a parcel of items: each item after its head.
 fn pack<'a>(ep: &Endpoint, items: impl Iterator<Item = &'a Item>) -> Vec<Payload> {
     let mut all = Vec::new();
     for item in items {
@@ -37,44 +37,44 @@ fn pack<'a>(ep: &Endpoint, items: impl Iterator<Item = &'a Item>) -> Vec<Payload
     all
 }
 
-/// Reads a parcel of some items as its segments come.
+/// Reads a parcel as its segments arrive.
 struct Unpacker {
-    /// Segments of the current item still due; `None`: a head is.
-    due: Option<u64>,
+    /// Missing segments of the current item; `None` if a head is next.
+    missing: Option<u64>,
     items: VecDeque<Item>,
-    most: usize,
+    expected: usize,
 }
 
 impl Unpacker {
-    fn new(most: usize) -> Unpacker {
-        Unpacker { due: None, items: VecDeque::new(), most }
+    fn new(expected: usize) -> Unpacker {
+        Unpacker { missing: None, items: VecDeque::new(), expected }
     }
 
     fn push(&mut self, segment: Payload) -> std::result::Result<(), &'static str> {
-        match self.due {
+        match self.missing {
             None => {
                 let head: [u8; 8] = segment.as_bytes().try_into().map_err(|_| "an item without its head")?;
-                if self.items.len() == self.most {
-                    return Err("more items than were due");
+                if self.items.len() == self.expected {
+                    return Err("more items than expected");
                 }
                 self.items.push_back(Vec::new());
-                self.due = Some(u64::from_le_bytes(head)).filter(|due| *due > 0);
+                self.missing = Some(u64::from_le_bytes(head)).filter(|missing| *missing > 0);
             }
-            Some(due) => {
-                self.items.back_mut().expect("its head has come").push(segment);
-                self.due = Some(due - 1).filter(|due| *due > 0);
+            Some(missing) => {
+                self.items.back_mut().expect("an item after its head").push(segment);
+                self.missing = Some(missing - 1).filter(|missing| *missing > 0);
             }
         }
         Ok(())
     }
 
     fn complete(&self) -> bool {
-        self.due.is_none() && self.items.len() == self.most
+        self.missing.is_none() && self.items.len() == self.expected
     }
 }
 
-/// One exchange of parcels; what came, by source.
-async fn trade(
+/// Exchanges parcels in one round. `sources` are ranks and numbers of items. Returns the items by source.
+async fn exchange_parcels(
     ep: &Endpoint,
     round: u32,
     sends: &[(u32, Vec<Payload>)],
@@ -82,65 +82,66 @@ async fn trade(
 ) -> Result<Vec<VecDeque<Item>>> {
     let sends: Vec<(u32, &[Payload])> = sends.iter().map(|(to, parcel)| (*to, parcel.as_slice())).collect();
     let ranks: Vec<u32> = sources.iter().map(|(from, _)| *from).collect();
-    let mut unpackers: Vec<Unpacker> = sources.iter().map(|(_, most)| Unpacker::new(*most)).collect();
+    let mut unpackers: Vec<Unpacker> = sources.iter().map(|(_, expected)| Unpacker::new(*expected)).collect();
     exchange(ep, round, &sends, &ranks, |k, segment| {
         unpackers[k].push(segment).map_err(|what| ep.corrupt(ranks[k], what))
     })
     .await?;
     if let Some(k) = unpackers.iter().position(|u| !u.complete()) {
-        return Err(ep.corrupt(ranks[k], "fewer items than were due"));
+        return Err(ep.corrupt(ranks[k], "fewer items than expected"));
     }
     Ok(unpackers.into_iter().map(|u| u.items).collect())
 }
 
-/// Every rank's item, in rank order.
+/// Gathers every rank's item on all ranks, in rank order.
 pub async fn allgather(ep: &Endpoint, schedule: Schedule, own: Item) -> Result<Vec<Item>> {
     allgather_then(ep, 0, schedule, own, |_, _| Ok(())).await
 }
 
-/// The same from some round on; `came` sees those of other ranks as they come.
+/// [`allgather`] with rounds from `first_round` on. `on_item` gets each item of another rank as it arrives.
 pub async fn allgather_then(
     ep: &Endpoint,
     first_round: u32,
     schedule: Schedule,
     own: Item,
-    mut came: impl FnMut(u32, &Item) -> Result<()>,
+    mut on_item: impl FnMut(u32, &Item) -> Result<()>,
 ) -> Result<Vec<Item>> {
-    let mut held: Vec<Option<Item>> = (0..ep.size()).map(|_| None).collect();
-    held[ep.rank() as usize] = Some(own);
+    let mut items: Vec<Option<Item>> = (0..ep.size()).map(|_| None).collect();
+    items[ep.rank() as usize] = Some(own);
     for (k, round) in rounds(schedule, ep.rank(), ep.size()).into_iter().enumerate() {
-        let item = |rank: &u32| held[*rank as usize].as_ref().expect("the schedule sends only what is held");
+        let item =
+            |rank: &u32| items[*rank as usize].as_ref().expect("the schedule sends items received before");
         let sends: Vec<_> =
-            round.sends.iter().map(|(to, items)| (*to, pack(ep, items.iter().map(item)))).collect();
+            round.sends.iter().map(|(to, ranks)| (*to, pack(ep, ranks.iter().map(item)))).collect();
         let sources: Vec<(u32, usize)> =
-            round.receives.iter().map(|(from, items)| (*from, items.len())).collect();
-        let parcels = trade(ep, first_round + k as u32, &sends, &sources).await?;
-        for ((_, ranks), items) in round.receives.iter().zip(parcels) {
-            for (rank, item) in ranks.iter().zip(items) {
-                came(*rank, &item)?;
-                held[*rank as usize] = Some(item);
+            round.receives.iter().map(|(from, ranks)| (*from, ranks.len())).collect();
+        let parcels = exchange_parcels(ep, first_round + k as u32, &sends, &sources).await?;
+        for ((_, ranks), parcel) in round.receives.iter().zip(parcels) {
+            for (rank, item) in ranks.iter().zip(parcel) {
+                on_item(*rank, &item)?;
+                items[*rank as usize] = Some(item);
             }
         }
     }
-    Ok(held.into_iter().flatten().collect())
+    Ok(items.into_iter().flatten().collect())
 }
 
-/// Every rank's item on `root`, in rank order; nothing elsewhere.
+/// Gathers every rank's item on `root`, in rank order. Returns an empty list on other ranks.
 pub async fn gather(ep: &Endpoint, root: u32, own: Item) -> Result<Vec<Item>> {
     ep.announce();
     if ep.rank() != root {
-        trade(ep, 0, &[(root, pack(ep, std::iter::once(&own)))], &[]).await?;
+        exchange_parcels(ep, 0, &[(root, pack(ep, std::iter::once(&own)))], &[]).await?;
         barrier_from(ep, END).await?;
         return Ok(Vec::new());
     }
     let others: Vec<(u32, usize)> = (0..ep.size()).filter(|r| *r != root).map(|r| (r, 1)).collect();
-    let mut all: Vec<Item> = trade(ep, 0, &[], &others).await?.into_iter().flatten().collect();
+    let mut all: Vec<Item> = exchange_parcels(ep, 0, &[], &others).await?.into_iter().flatten().collect();
     all.insert(root as usize, own);
     barrier_from(ep, END).await?;
     Ok(all)
 }
 
-/// Item j of every rank on rank j, in rank order.
+/// All-to-all: rank j gets item j of every rank, in rank order.
 pub async fn alltoall(ep: &Endpoint, items: &[Item]) -> Result<Vec<Item>> {
     let (me, size) = (ep.rank(), ep.size());
     let sends: Vec<_> = (1..size)
@@ -148,24 +149,24 @@ pub async fn alltoall(ep: &Endpoint, items: &[Item]) -> Result<Vec<Item>> {
         .map(|to| (to, pack(ep, std::iter::once(&items[to as usize]))))
         .collect();
     let others: Vec<(u32, usize)> = (0..size).filter(|r| *r != me).map(|r| (r, 1)).collect();
-    let mut all: Vec<Item> = trade(ep, 0, &sends, &others).await?.into_iter().flatten().collect();
+    let mut all: Vec<Item> = exchange_parcels(ep, 0, &sends, &others).await?.into_iter().flatten().collect();
     all.insert(me as usize, items[me as usize].clone());
     Ok(all)
 }
 
-/// Item j of `root` on rank j.
+/// Scatter: rank j gets item j of `root`. `items` is empty on other ranks.
 pub async fn scatter(ep: &Endpoint, root: u32, items: &[Item]) -> Result<Item> {
     ep.announce();
     if ep.rank() != root {
-        let mut came = trade(ep, 0, &[], &[(root, 1)]).await?;
+        let mut parcels = exchange_parcels(ep, 0, &[], &[(root, 1)]).await?;
         barrier_from(ep, END).await?;
-        return Ok(came.remove(0).remove(0).expect("one item"));
+        return Ok(parcels.remove(0).remove(0).expect("one item"));
     }
     let sends: Vec<_> = (0..ep.size())
         .filter(|r| *r != root)
         .map(|to| (to, pack(ep, std::iter::once(&items[to as usize]))))
         .collect();
-    trade(ep, 0, &sends, &[]).await?;
+    exchange_parcels(ep, 0, &sends, &[]).await?;
     barrier_from(ep, END).await?;
     Ok(items[root as usize].clone())
 }

@@ -1,4 +1,4 @@
-//! Five schedules by which every rank gets what every rank has.
+//! Schedules of an allgather.
 //!
 //! | schedule | rounds | messages | source |
 //! |---|---|---|---|
@@ -6,31 +6,31 @@
 //! | ring | P - 1 | to one neighbour | |
 //! | recursive doubling | log2 P (+ 2) | doubling | Thakur et al. 2005, §4.1 |
 //! | Bruck | ⌈log2 P⌉ | doubling | Bruck et al. 1997, §III |
-//! | neighbour exchange | P/2 (+ 2 if P is odd) | of two, to both neighbours in turn | Chen et al. 2005, §3 |
+//! | neighbour exchange | P/2 (+ 2 if P is odd) | of two items, to both neighbours in turn | Chen et al. 2005, §3 |
 //! | dissemination | ⌈log2 P⌉ | doubling | Hensgen et al. 1988 |
 //!
-//! A schedule is worked out as a list of rounds before anything is sent: which ranks' items go to whom. Any P.
+//! A schedule is computed as a list of rounds before anything is sent. Works for any P.
 
-/// How an allgather goes.
+/// A schedule of an allgather.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Schedule {
-    /// Everyone to everyone.
+    /// Each rank sends its item to all others.
     #[default]
     Direct,
-    /// Each item once around.
+    /// Each item travels once around the ring of ranks.
     Ring,
-    /// With rank XOR 2^i, all that is held.
+    /// In round i a rank exchanges all its items with rank XOR 2^i.
     RecursiveDoubling,
-    /// To rank - 2^i, as much as it lacks.
+    /// In round i a rank sends to rank - 2^i the items that it lacks.
     Bruck,
-    /// With the left and the right neighbour in turn.
+    /// A rank exchanges items with its left and its right neighbour in turn.
     NeighbourExchange,
-    /// To rank + 2^i, as much as it lacks.
+    /// In round i a rank sends to rank + 2^i the items that it lacks.
     Dissemination,
 }
 
 impl Schedule {
-    /// All of them.
+    /// All schedules.
     pub const ALL: [Schedule; 6] = [
         Schedule::Direct,
         Schedule::Ring,
@@ -53,15 +53,15 @@ impl Schedule {
     }
 }
 
-/// Items of these ranks, to or from a rank.
+/// The peer of a message, and the ranks whose items the message has.
 pub type Parcel = (u32, Vec<u32>);
 
-/// What one rank sends and gets in one round; all of it at once.
+/// The messages of one rank in one round, all at once.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Round {
-    /// To whom, which ranks' items.
+    /// Messages that it sends.
     pub sends: Vec<Parcel>,
-    /// From whom, which ranks' items.
+    /// Messages that it receives.
     pub receives: Vec<Parcel>,
 }
 
@@ -89,7 +89,7 @@ pub fn rounds(schedule: Schedule, me: u32, size: u32) -> Vec<Round> {
                 let mut all = Vec::new();
                 let mut step = 1;
                 while step < core {
-                    // Who is in the group of 2^i ranks around a core rank.
+                    // The aligned group of 2^i ranks that has a core rank.
                     let group =
                         |rank: u32| (rank / step * step..rank / step * step + step).collect::<Vec<_>>();
                     all.push(one(me ^ step, group(me), me ^ step, group));
@@ -106,8 +106,8 @@ pub fn rounds(schedule: Schedule, me: u32, size: u32) -> Vec<Round> {
 }
 
 /// A round with one message each way.
-fn one(to: u32, items: Vec<u32>, from: u32, theirs: impl Fn(u32) -> Vec<u32>) -> Round {
-    Round { sends: vec![(to, items)], receives: vec![(from, theirs(from))] }
+fn one(to: u32, items: Vec<u32>, from: u32, items_of: impl Fn(u32) -> Vec<u32>) -> Round {
+    Round { sends: vec![(to, items)], receives: vec![(from, items_of(from))] }
 }
 
 /// Bruck's rounds, or their mirror image.
@@ -115,20 +115,20 @@ fn doubling(me: u32, size: u32, forward: bool) -> Vec<Round> {
     let ahead =
         |rank: u32, steps: u32| if forward { (rank + size - steps) % size } else { (rank + steps) % size };
     let back = |rank: u32, steps: u32| ahead(rank, size - steps);
-    let (mut all, mut held) = (Vec::new(), 1);
-    while held < size {
-        let moving = held.min(size - held);
-        // A rank holds the items of itself and of those ahead of it.
+    let (mut all, mut count) = (Vec::new(), 1);
+    while count < size {
+        let moving = count.min(size - count);
+        // A rank has `count` items: its own and those of the ranks ahead of it.
         let items = |rank: u32| (0..moving).map(|k| ahead(rank, k)).collect::<Vec<_>>();
-        all.push(one(back(me, held), items(me), ahead(me, held), items));
-        held += moving;
+        all.push(one(back(me, count), items(me), ahead(me, count), items));
+        count += moving;
     }
     all
 }
 
-/// Chen et al.: rank pairs swap their own, then each passes on what the other side has not seen.
+/// Chen et al.: pairs of ranks exchange their items, then each rank forwards the pair of items that it received last.
 fn neighbour_exchange(me: u32, size: u32) -> Vec<Round> {
-    // What a rank gets in a round, and from whom: simulated, since it is what its neighbour got before.
+    // All ranks are simulated, since a rank receives what its neighbour received in the round before.
     let partner = |rank: u32, round: u32| {
         let right = rank.is_multiple_of(2) == round.is_multiple_of(2);
         if right { (rank + 1) % size } else { (rank + size - 1) % size }
@@ -137,7 +137,7 @@ fn neighbour_exchange(me: u32, size: u32) -> Vec<Round> {
     let mut last: Vec<Vec<u32>> = (0..size).map(|rank| vec![rank]).collect();
     let mut all = Vec::new();
     for round in 0..size / 2 {
-        // From the second round on a rank passes the pair that it got last; in the second, its own.
+        // In the second round a rank sends the items of its own pair, later the pair that it received last.
         let sent: Vec<Vec<u32>> =
             (0..size).map(|rank| if round == 1 { pair(rank) } else { last[rank as usize].clone() }).collect();
         let from = partner(me, round);
@@ -147,13 +147,13 @@ fn neighbour_exchange(me: u32, size: u32) -> Vec<Round> {
     all
 }
 
-/// Ranks from `core` on hand their items to rank - core first, which counts them with its own, and get all others
-/// last.
+/// Wraps a schedule of `core` ranks for more ranks: a rank from `core` on first hands its item to rank - core, which sends it
+/// along with its own, and gets all others in a last round.
 fn with_extras(me: u32, size: u32, core: u32, inner: impl Fn(u32) -> Vec<Round>) -> Vec<Round> {
     let extra = |rank: u32| Some(rank + core).filter(|e| *e < size);
     let rest = |rank: u32| (0..size).filter(|r| *r != rank).collect::<Vec<_>>();
-    // Every rank has as many rounds, so that round numbers agree.
-    let spread =
+    // Every rank has the same number of rounds, so that round numbers agree.
+    let with_extra =
         |items: &[u32]| items.iter().flat_map(|r| [Some(*r), extra(*r)]).flatten().collect::<Vec<_>>();
     let (mut first, mut last) = (Round::default(), Round::default());
     let middle: Vec<Round> = if me >= core {
@@ -165,8 +165,9 @@ fn with_extras(me: u32, size: u32, core: u32, inner: impl Fn(u32) -> Vec<Round>)
             first.receives.push((extra, vec![extra]));
             last.sends.push((extra, rest(extra)));
         }
-        let widen =
-            |parcels: Vec<Parcel>| parcels.into_iter().map(|(rank, items)| (rank, spread(&items))).collect();
+        let widen = |parcels: Vec<Parcel>| {
+            parcels.into_iter().map(|(rank, items)| (rank, with_extra(&items))).collect()
+        };
         inner(me).into_iter().map(|r| Round { sends: widen(r.sends), receives: widen(r.receives) }).collect()
     };
     if size == core {
@@ -181,13 +182,13 @@ mod tests {
     use std::collections::BTreeSet;
 
     #[test]
-    fn everyone_gets_everything_once() {
+    fn every_rank_gets_every_item_once() {
         for schedule in Schedule::ALL {
             for size in 1..=40u32 {
                 let plans: Vec<Vec<Round>> = (0..size).map(|me| rounds(schedule, me, size)).collect();
-                let mut held: Vec<BTreeSet<u32>> = (0..size).map(|me| [me].into()).collect();
+                let mut items_of: Vec<BTreeSet<u32>> = (0..size).map(|me| [me].into()).collect();
                 for k in 0..plans[0].len() {
-                    let before = held.clone();
+                    let before = items_of.clone();
                     for (me, plan) in plans.iter().enumerate() {
                         assert_eq!(plan.len(), plans[0].len(), "{schedule:?} {size}");
                         for (to, items) in &plan[k].sends {
@@ -195,9 +196,9 @@ mod tests {
                                 items.iter().all(|i| before[me].contains(i)),
                                 "{schedule:?} {size}: {me} lacks"
                             );
-                            let due = &plans[*to as usize][k].receives;
+                            let expected = &plans[*to as usize][k].receives;
                             assert!(
-                                due.contains(&(me as u32, items.clone())),
+                                expected.contains(&(me as u32, items.clone())),
                                 "{schedule:?} {size} round {k}"
                             );
                         }
@@ -209,20 +210,23 @@ mod tests {
                             );
                             for item in items {
                                 assert!(
-                                    held[me].insert(*item),
+                                    items_of[me].insert(*item),
                                     "{schedule:?} {size}: {me} gets {item} twice"
                                 );
                             }
                         }
                     }
                 }
-                assert!(held.iter().all(|h| h.len() == size as usize), "{schedule:?} {size}: {held:?}");
+                assert!(
+                    items_of.iter().all(|h| h.len() == size as usize),
+                    "{schedule:?} {size}: {items_of:?}"
+                );
             }
         }
     }
 
     #[test]
-    fn as_many_rounds_as_the_sources_say() {
+    fn round_counts_are_those_of_the_sources() {
         let count = |schedule, size| rounds(schedule, 0, size).len();
         assert_eq!(count(Schedule::Ring, 13), 12);
         assert_eq!(count(Schedule::Bruck, 13), 4);

@@ -1,28 +1,28 @@
-//! Which rank multiplies which block of G, and who passes it on to whom.
+//! Assignment of blocks of G to ranks, and the ring on which ranks exchange their blocks.
 //!
-//! Ranks are in sub-groups; each sub-group has all of G, cut by a grid into one block a rank. Ranks of a sub-group stand in the
-//! order of the topology, so that those of a host share rows, and blocks go around a ring in which each host is entered once.
+//! Each sub-group of ranks has the whole of G, cut by a grid into one block per rank. The ranks of a sub-group are in the
+//! topology's order, so the ranks of a host share rows of G, and the ring enters each host once.
 
 use crate::topology::Topology;
 use skyphos_kernels::split_ranges;
 use skyphos_types::{Error, Result};
 use std::ops::Range;
 
-/// Whose ranks own G together.
+/// The sub-groups that own G together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Level {
-    /// Each rank all of it: nothing is passed on.
+    /// Each rank alone: no blocks are exchanged.
     Rank,
-    /// A host's ranks.
+    /// The ranks of a host.
     Host,
-    /// A rack's.
+    /// The ranks of a rack.
     Rack,
     /// All ranks: the paper's algorithm.
     All,
 }
 
 impl Level {
-    /// All of them.
+    /// All levels.
     pub const ALL: [Level; 4] = [Level::Rank, Level::Host, Level::Rack, Level::All];
 
     /// The name that users write.
@@ -39,39 +39,39 @@ impl Level {
 /// A block of G.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Block {
-    /// Its rows.
+    /// Rows of G.
     pub rows: Range<usize>,
-    /// Its columns.
+    /// Columns of G.
     pub cols: Range<usize>,
 }
 
 impl Block {
-    /// Its numbers.
+    /// Number of numbers.
     pub fn len(&self) -> usize {
         self.rows.len() * self.cols.len()
     }
 
-    /// Whether there is none.
+    /// Whether the block has no numbers.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Numbers of a pair of vectors that it needs.
+    /// Numbers of each pair that the product of the block needs.
     pub fn pair_len(&self) -> usize {
         self.rows.len() + self.cols.len()
     }
 }
 
-/// See the module's text.
+/// The blocks of all ranks, and the ring of this rank's sub-group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BlockAssignment {
-    /// Ranks of this rank's sub-group, in the order in which blocks go around.
+    /// Ranks of this rank's sub-group, in the order of the ring.
     pub members: Vec<u32>,
-    /// The block of each rank of all.
+    /// The block of each rank of the group.
     pub blocks: Vec<Block>,
 }
 
-/// The grid of blocks for so many ranks that needs the least of the factors: rows by columns of blocks.
+/// The grid of one block per rank for which a block needs the fewest numbers of the factors: rows and columns of blocks.
 pub fn best_grid(ranks: u32, n: usize, m: usize) -> (u32, u32) {
     let needs = |rows: u32, cols: u32| n.div_ceil(rows as usize) + m.div_ceil(cols as usize);
     let grids = (1..=ranks).filter(|rows| ranks.is_multiple_of(*rows)).map(|rows| (rows, ranks / rows));
@@ -84,7 +84,8 @@ fn cut(len: usize, parts: u32, part: u32) -> Range<usize> {
 }
 
 impl BlockAssignment {
-    /// The blocks of sub-groups of this level in G of `n` by `m`. `grid`: rows by columns of blocks; `None`: the best.
+    /// Assigns the blocks of G, `n` by `m`, in sub-groups of a level. `grid` is the number of rows and of columns of blocks;
+    /// `None` stands for [`best_grid`].
     pub fn new(
         topology: &Topology,
         me: u32,
@@ -99,7 +100,7 @@ impl BlockAssignment {
             Level::Rack => topology.racks()[rank as usize],
             Level::All => 0,
         };
-        let in_order: Vec<u32> = (0..size).map(|place| topology.rank_at(place)).collect();
+        let in_order: Vec<u32> = (0..size).map(|k| topology.rank_at(k)).collect();
         let mut groups: Vec<Vec<u32>> = vec![Vec::new(); size as usize];
         in_order.iter().for_each(|rank| groups[of(*rank) as usize].push(*rank));
         let mut blocks = vec![Block::default(); size as usize];
@@ -108,11 +109,11 @@ impl BlockAssignment {
             let (rows, cols) = grid.unwrap_or_else(|| best_grid(count, n, m));
             if rows.checked_mul(cols) != Some(count) {
                 return Err(Error::bad_input(format!(
-                    "grid=({rows}, {cols}) has not one block for each of {count} ranks"
+                    "grid=({rows}, {cols}) does not have one block for each of {count} ranks"
                 )));
             }
-            for (place, rank) in (0..).zip(group) {
-                let (row, col) = (place / cols, place % cols);
+            for (k, rank) in (0..).zip(group) {
+                let (row, col) = (k / cols, k % cols);
                 blocks[*rank as usize] = Block { rows: cut(n, rows, row), cols: cut(m, cols, col) };
             }
         }
@@ -120,13 +121,13 @@ impl BlockAssignment {
         Ok(BlockAssignment { members, blocks })
     }
 
-    /// Each rank keeps its rows, in the order of ranks: a reduce-scatter.
+    /// Assigns rows of G to ranks in rank order, for a reduce-scatter. No blocks are exchanged.
     pub fn rows(size: u32, me: u32, (n, m): (usize, usize)) -> BlockAssignment {
         let block = |rank| Block { rows: cut(n, size, rank), cols: 0..m };
         BlockAssignment { members: vec![me], blocks: (0..size).map(block).collect() }
     }
 
-    /// Each rank needs all of all factors.
+    /// Assigns the whole of G to each rank, which then needs all factors.
     pub fn whole(size: u32, me: u32, (n, m): (usize, usize)) -> BlockAssignment {
         BlockAssignment { members: vec![me], blocks: vec![Block { rows: 0..n, cols: 0..m }; size as usize] }
     }
@@ -137,7 +138,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_subgroup_has_all_of_it_once() {
+    fn each_subgroup_covers_the_matrix_once() {
         let hosts = [0, 1, 0, 2, 1, 0, 2, 3, 3, 3, 1, 0, 2];
         let racks: Vec<u32> = hosts.iter().map(|host| host / 2).collect();
         let topology = Topology::new(&hosts, &racks).unwrap();
@@ -171,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn grids_need_little() {
+    fn the_best_grid_needs_the_fewest_numbers() {
         assert_eq!(best_grid(8, 4000, 4000), (4, 2));
         assert_eq!(best_grid(8, 4000, 10), (8, 1));
         assert_eq!(best_grid(8, 10, 4000), (1, 8));

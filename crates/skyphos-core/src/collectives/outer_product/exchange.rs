@@ -1,4 +1,4 @@
-//! Each rank's slices of factors to the ranks whose blocks need them, directly.
+//! Direct exchange of factors: each rank sends every owner the slices that the owner's block needs.
 
 use super::factors::{Factors, copy_slices};
 use super::tiles::Tiles;
@@ -10,7 +10,7 @@ use crate::slab::Payload;
 use skyphos_kernels::product::Factor;
 use skyphos_types::Result;
 
-/// Takes the next of what a rank sends.
+/// Stores a chunk of a rank's factors.
 pub(super) fn take<T: Factor>(
     ep: &Endpoint,
     from: u32,
@@ -18,7 +18,7 @@ pub(super) fn take<T: Factor>(
     factors: &mut Factors<T::Sum>,
 ) -> Result<()> {
     let count = chunk.len() / size_of::<T>();
-    let whole = chunk.len() == count * size_of::<T>() && factors.came(from) + count <= factors.due(from);
+    let whole = chunk.len() == count * size_of::<T>() && factors.received(from) + count <= factors.due(from);
     let numbers = chunk.as_slice::<T>().filter(|_| whole);
     let numbers =
         numbers.ok_or_else(|| ep.corrupt(from, &format!("{} bytes of factors too many", chunk.len())))?;
@@ -27,7 +27,7 @@ pub(super) fn take<T: Factor>(
     Ok(())
 }
 
-/// This rank's own.
+/// Stores the slices of this rank's own factors.
 pub(super) fn take_own<T: Factor>(
     ep: &Endpoint,
     terms: &Terms,
@@ -51,7 +51,7 @@ pub(super) fn take_own<T: Factor>(
     }
 }
 
-/// Sends all others their slices and takes what this rank's block needs, while its tiles are made.
+/// Sends all others their slices, receives the slices that this rank's block needs, and computes its tiles in between.
 pub(super) async fn exchange<T: Factor>(
     ep: &Endpoint,
     terms: &Terms,
@@ -69,13 +69,13 @@ pub(super) async fn exchange<T: Factor>(
     loop {
         let mut moved = false;
         for (send, to) in sends.iter_mut().zip(&peers) {
-            if let Some(part) = send.next_range(ep, size_of::<T>()) {
-                let mut chunk = ep.chunk(part.len());
+            if let Some(bytes) = send.next_range(ep, size_of::<T>()) {
+                let mut chunk = ep.chunk(bytes.len());
                 ep.spend(Effort::Dense { bytes: 2 * chunk.len() });
                 if !ep.is_sized() {
-                    let place = part.start / size_of::<T>()..part.end / size_of::<T>();
+                    let numbers = bytes.start / size_of::<T>()..bytes.end / size_of::<T>();
                     let block = &assignment.blocks[*to as usize];
-                    copy_slices(own, (terms.n, terms.m), block, pairs, place, chunk.as_slice_mut());
+                    copy_slices(own, (terms.n, terms.m), block, pairs, numbers, chunk.as_slice_mut());
                 }
                 send.push(ep, chunk);
                 moved = true;
@@ -99,12 +99,12 @@ pub(super) async fn exchange<T: Factor>(
     }
 }
 
-/// Refuses messages that were too short.
+/// Refuses incomplete factors, after all messages have arrived.
 pub(super) fn check_all<S>(ep: &Endpoint, factors: &Factors<S>) -> Result<()> {
-    match (0..ep.size()).find(|rank| factors.came(*rank) < factors.due(*rank)) {
+    match (0..ep.size()).find(|rank| factors.received(*rank) < factors.due(*rank)) {
         Some(rank) => {
-            let (came, due) = (factors.came(rank), factors.due(rank));
-            Err(ep.corrupt(rank, &format!("{came} numbers of factors where {due} are due")))
+            let (received, due) = (factors.received(rank), factors.due(rank));
+            Err(ep.corrupt(rank, &format!("{received} numbers of factors, expected {due}")))
         }
         None => Ok(()),
     }

@@ -1,4 +1,4 @@
-//! The slices of all ranks' factors that a block needs, as they come.
+//! The slices of all ranks' factors that a block needs, filled as they arrive.
 
 use super::{Block, Pairs, Terms};
 use crate::endpoint::Endpoint;
@@ -6,20 +6,21 @@ use crate::slab::Large;
 use skyphos_kernels::product::{Factor, Rows};
 use std::ops::Range;
 
-/// Slices of rows of a, one after the other, then of b: as they travel, and as they are read from a rank's factors.
+/// Copies numbers of a rank's slices for a block, from its factors. On the wire a rank's slices are those of its rows of a, one
+/// after the other, then those of its rows of b; `numbers` is a range of this sequence.
 pub(super) fn copy_slices<T: Copy>(
     own: Pairs<'_, T>,
     (n, m): (usize, usize),
     block: &Block,
     pairs: usize,
-    place: Range<usize>,
+    numbers: Range<usize>,
     to: &mut [T],
 ) {
     let in_a = pairs * block.rows.len();
     let mut rest = to;
     for (list, wide, cut, part) in [
-        (own.a, n, &block.rows, place.start.min(in_a)..place.end.min(in_a)),
-        (own.b, m, &block.cols, place.start.max(in_a) - in_a..place.end.max(in_a) - in_a),
+        (own.a, n, &block.rows, numbers.start.min(in_a)..numbers.end.min(in_a)),
+        (own.b, m, &block.cols, numbers.start.max(in_a) - in_a..numbers.end.max(in_a) - in_a),
     ] {
         let mut at = part.start;
         while at < part.end {
@@ -33,48 +34,51 @@ pub(super) fn copy_slices<T: Copy>(
     }
 }
 
-/// See the module's text. Rows of a and b stand in the order of ranks.
+/// Slices of all ranks' rows of a and of b, in rank order, converted to the type of sums.
 pub(super) struct Factors<S> {
-    /// Numbers of a row of a and of b.
+    /// Numbers of a slice of a row of a, which is the number of the block's rows.
     rows: usize,
+    /// Numbers of a slice of a row of b, which is the number of the block's columns.
     cols: usize,
+    /// The number of each rank's first pair.
     starts: Vec<usize>,
     a: Large,
     b: Large,
-    /// Numbers that came of each rank's.
-    came: Vec<usize>,
+    /// Numbers received of each rank.
+    received: Vec<usize>,
     _sums: std::marker::PhantomData<S>,
 }
 
 impl<S> Factors<S> {
-    /// Room for what `block` needs.
+    /// Allocates memory for the slices that `block` needs.
     pub(super) fn new(ep: &Endpoint, terms: &Terms, block: &Block) -> Factors<S> {
         let starts = terms.starts();
         let pairs = if ep.is_sized() { 0 } else { terms.all_pairs() };
         let (rows, cols) = (block.rows.len(), block.cols.len());
-        let room = |wide: usize| ep.node().pool().large(pairs * wide * size_of::<S>());
-        let came = vec![0; terms.pairs.len()];
-        Factors { rows, cols, a: room(rows), b: room(cols), starts, came, _sums: std::marker::PhantomData }
+        let slices = |len: usize| ep.node().pool().large(pairs * len * size_of::<S>());
+        let received = vec![0; terms.pairs.len()];
+        let (a, b) = (slices(rows), slices(cols));
+        Factors { rows, cols, a, b, starts, received, _sums: std::marker::PhantomData }
     }
 
-    /// Numbers that a rank sends.
+    /// Numbers that a rank sends in all.
     pub(super) fn due(&self, rank: u32) -> usize {
         let rank = rank as usize;
         (self.starts[rank + 1] - self.starts[rank]) * (self.rows + self.cols)
     }
 
-    /// Numbers that came of a rank's.
-    pub(super) fn came(&self, rank: u32) -> usize {
-        self.came[rank as usize]
+    /// Numbers received of a rank so far.
+    pub(super) fn received(&self, rank: u32) -> usize {
+        self.received[rank as usize]
     }
 
-    /// Takes the next `count` numbers of a rank; `numbers` is empty where there is no data. They must fit what is due.
+    /// Stores the next `count` numbers of a rank, at most as many as are due. `numbers` is empty in a simulation without data.
     pub(super) fn put<T: Factor<Sum = S>>(&mut self, rank: u32, numbers: &[T], count: usize)
     where
         S: bytemuck::Pod,
     {
-        let at = self.came[rank as usize];
-        self.came[rank as usize] += count;
+        let at = self.received[rank as usize];
+        self.received[rank as usize] += count;
         if numbers.is_empty() {
             return;
         }
@@ -88,12 +92,12 @@ impl<S> Factors<S> {
         T::widen(of_b, &mut to_b[..of_b.len()]);
     }
 
-    /// Ranks, from the first, whose numbers are all there.
+    /// The number of ranks, from rank 0 on, whose numbers have all been received.
     pub(super) fn ready(&self) -> usize {
-        (0..).zip(&self.came).take_while(|(rank, came)| self.due(*rank) == **came).count()
+        (0..).zip(&self.received).take_while(|(rank, received)| self.due(*rank) == **received).count()
     }
 
-    /// These pairs, for rows and columns of G from some on.
+    /// The slices of some pairs, for the rows and columns of the block from `first_row` and `first_col` on.
     pub(super) fn of(
         &self,
         pairs: Range<usize>,
@@ -108,7 +112,7 @@ impl<S> Factors<S> {
         (Rows { numbers: a, stride: self.rows }, Rows { numbers: b, stride: self.cols })
     }
 
-    /// Both, by now all of them.
+    /// All rows of a and of b.
     pub(super) fn into_both(self) -> (Large, Large) {
         (self.a, self.b)
     }

@@ -1,4 +1,4 @@
-//! Baselines: each rank's own product whole, then an allreduce of dense arrays.
+//! Baseline algorithm: each rank computes the whole of its own product, then all ranks run a dense allreduce (*DSOP* §5.1).
 
 use super::ring::widened;
 use super::tiles::product_of;
@@ -8,14 +8,14 @@ use crate::endpoint::Endpoint;
 use skyphos_kernels::product::Factor;
 use skyphos_types::{ReduceOp, Result};
 
-/// This rank's product into `out`, the whole of G.
+/// Computes this rank's own product into `out`, the whole of G.
 pub fn own_product<T: Factor>(ep: &Endpoint, terms: &Terms, own: Pairs<'_, T>, out: &mut [T::Sum]) {
     let (a, b) = (widened(ep, own.a), widened(ep, own.b));
     let shape = (terms.n, terms.m, terms.pairs[ep.rank() as usize]);
     product_of::<T>(ep, (a.as_slice(), b.as_slice()), shape, 0..terms.n, out);
 }
 
-/// Sums into `out`, the whole of G, by recursive halving and doubling of the ranks' products.
+/// Sums all ranks' products into `out`, the whole of G, by recursive halving and doubling.
 pub async fn butterfly<T: Factor>(
     ep: &Endpoint,
     terms: &Terms,

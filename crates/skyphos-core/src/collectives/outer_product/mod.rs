@@ -1,17 +1,17 @@
-//! Sums of outer products: G = Σᵢ aᵢᵀ bᵢ, where rank i holds rᵢ rows of a (N numbers each) and of b (M each) (*DSOP*).
+//! Sums of outer products: G = Σᵢ aᵢᵀ bᵢ, where rank i has rᵢ rows of a (N numbers each) and of b (M each) (*DSOP*).
 //!
-//! | | what travels, for each rank | multiply-adds of a rank | right for |
+//! | algorithm | numbers received per rank | multiply-adds per rank | right for |
 //! |---|---|---|---|
 //! | [`by_owners`], each rank alone | all factors, K (N + M) | K N M | thin factors, slow links |
-//! | [`by_owners`], a host's, a rack's or all ranks together | their slices of the factors, then N M | K N M / owners | thick factors |
+//! | [`by_owners`], a host's, a rack's or all ranks together | slices of the factors, then N M | K N M / owners | thick factors |
 //! | [`ring`] | 2 N M | r N M | factors thicker than G |
 //!
-//! with K = Σ rᵢ. The first two are one algorithm, the generalized Rabenseifner of the paper (§5.3) with its future work (§8):
-//! the ranks of a sub-group own a block of G each, every rank sends each owner the slices of its factors that the block needs,
-//! owners multiply, and the sub-group's ranks pass their blocks around. A sub-group of one is the paper's allgather (§5.1).
-//! Products are made a tile at a time between messages, and blocks travel as their tiles are ready.
+//! with K = Σ rᵢ. The first two rows are one algorithm, the paper's generalized Rabenseifner (§5.3) with its future work (§8):
+//! each rank of a sub-group owns a block of G; every rank sends each owner the slices of its factors that the block needs; the
+//! owners multiply; and the ranks of a sub-group exchange their blocks on a ring. A sub-group of one rank is the paper's
+//! allgather (§5.1). Products are computed tile by tile between messages, and a block is sent as its tiles are ready.
 //!
-//! Every number of G is summed by pairs in the order of ranks, whoever sums it; for rings in the order of the ring.
+//! Every number of G is a sum over pairs in rank order, on every rank; with [`ring`], in the order of the ring.
 
 mod block_assignment;
 mod blocks;
@@ -34,19 +34,19 @@ use crate::endpoint::Endpoint;
 use crate::frame::ARRAYS;
 use skyphos_types::{Error, Result};
 
-/// Rounds: of telling how many rows there are, of factors, and of blocks and the ring (plus the step).
-const TELL: u32 = 0x2000;
+/// Rounds: of the numbers of rows, of factors, and of blocks and the ring (plus the step).
+const SHAPES: u32 = 0x2000;
 const FACTORS: u32 = ARRAYS | 0x3000;
 const BLOCKS: u32 = ARRAYS | 0x300_0000;
 
-/// What all ranks know of a sum.
+/// The shape of a sum, which all ranks know.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Terms {
     /// Rows of G: numbers of a row of a.
     pub n: usize,
     /// Columns of G: numbers of a row of b.
     pub m: usize,
-    /// Pairs of rows of each rank.
+    /// Number of pairs of each rank; a pair is a row of a and the row of b that it is multiplied with.
     pub pairs: Vec<usize>,
 }
 
@@ -56,7 +56,7 @@ impl Terms {
         self.pairs.iter().sum()
     }
 
-    /// Where each rank's pairs begin among all, and where the last end.
+    /// The number of each rank's first pair among all pairs, and the number of all pairs.
     fn starts(&self) -> Vec<usize> {
         let mut starts = vec![0];
         for pairs in &self.pairs {
@@ -66,29 +66,29 @@ impl Terms {
     }
 }
 
-/// A rank's factors: its rows of a, and as many of b, row after row.
+/// A rank's factors: its rows of a, and equally many rows of b, each row after row.
 #[derive(Clone, Copy, Debug)]
 pub struct Pairs<'a, T> {
     /// Rows of N numbers.
     pub a: &'a [T],
-    /// Rows of M.
+    /// Rows of M numbers.
     pub b: &'a [T],
 }
 
-/// Tells all ranks some numbers, the first of them how many pairs this one has, and gets theirs. Without data all say the
-/// same. Cost: ⌈log2 P⌉ α.
-pub async fn tell(ep: &Endpoint, said: &[f64]) -> Result<Vec<Vec<f64>>> {
+/// Gathers some numbers of every rank, the first of them its number of pairs. In a simulation without data all ranks give the
+/// same numbers. Cost: ⌈log2 P⌉ α.
+pub async fn tell(ep: &Endpoint, mine: &[f64]) -> Result<Vec<Vec<f64>>> {
     if ep.is_sized() {
-        barrier_from(ep, TELL).await?;
-        return Ok(vec![said.to_vec(); ep.size() as usize]);
+        barrier_from(ep, SHAPES).await?;
+        return Ok(vec![mine.to_vec(); ep.size() as usize]);
     }
-    let bits: Vec<u64> = said.iter().map(|number| number.to_bits()).collect();
-    let all = allgather_numbers(ep, TELL, &bits).await?;
+    let bits: Vec<u64> = mine.iter().map(|number| number.to_bits()).collect();
+    let all = allgather_numbers(ep, SHAPES, &bits).await?;
     let numbers = |bits: Vec<u64>| bits.into_iter().map(f64::from_bits).collect();
     Ok(all.into_iter().map(numbers).collect())
 }
 
-/// Refuses factors that are not whole rows, or as many of one as of the other.
+/// Refuses factors whose lengths are not those of `pairs` rows.
 pub fn check_pairs(n: usize, m: usize, pairs: usize, a: usize, b: usize) -> Result<()> {
     match pairs.checked_mul(n) == Some(a) && pairs.checked_mul(m) == Some(b) {
         true => Ok(()),

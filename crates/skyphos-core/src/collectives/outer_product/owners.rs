@@ -1,12 +1,13 @@
-//! The generalized Rabenseifner: owners of blocks get the slices of factors that they need, multiply, and pass blocks around.
+//! The generalized Rabenseifner algorithm (*DSOP* §5.3): owners of blocks get the slices of factors that they need, multiply,
+//! and exchange their blocks.
 
-use super::blocks::pass_blocks;
+use super::blocks::exchange_blocks;
 use super::exchange::{check_all, exchange, take, take_own};
 use super::factors::Factors;
 use super::tiles::{Gathered, Target, Tiles};
 use super::{BlockAssignment, FACTORS, Pairs, Terms};
 use crate::clock::Effort;
-use crate::collectives::around::{Circle, Passing, around};
+use crate::collectives::around::{RingNeighbours, RingStep, around};
 use crate::collectives::gather::{Schedule, allgather_then, rounds};
 use crate::endpoint::Endpoint;
 use crate::slab::{CHUNK_BYTES, Payload};
@@ -14,16 +15,16 @@ use skyphos_kernels::product::Factor;
 use skyphos_types::Result;
 use std::ops::Range;
 
-/// How factors travel.
+/// The exchange of factors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Exchange {
-    /// Each owner's slices to it, directly.
+    /// Each rank sends every owner its slices directly.
     Slices,
-    /// All factors to all by this schedule.
+    /// All ranks get all factors, by an allgather of this schedule.
     Whole(Schedule),
 }
 
-/// Sums into `out`: the whole of G, or this rank's block alone (`alone`).
+/// Sums all products into `out`: the whole of G, or, with `block_only`, this rank's block.
 pub async fn by_owners<T: Factor>(
     ep: &Endpoint,
     terms: &Terms,
@@ -31,10 +32,10 @@ pub async fn by_owners<T: Factor>(
     how: Exchange,
     own: Pairs<'_, T>,
     out: &mut [T],
-    alone: bool,
+    block_only: bool,
 ) -> Result<()> {
     let block = assignment.blocks[ep.rank() as usize].clone();
-    let target = match alone {
+    let target = match block_only {
         true => Target { numbers: out, stride: block.cols.len(), first: 0 },
         false => Target::whole(out, terms.m, &block),
     };
@@ -50,19 +51,19 @@ pub async fn by_owners<T: Factor>(
     let mut factors = Factors::new(ep, terms, needed);
     let mut tiles = Some(Tiles::new(ep, terms, &block, needed, target));
     gather(ep, terms, needs, how, own, &mut factors, &mut tiles).await?;
-    let mut tiles = tiles.expect("as it was");
+    let mut tiles = tiles.expect("made above");
     if assignment.members.len() > 1 {
-        pass_blocks(ep, assignment, terms.m, &factors, &mut tiles).await?;
+        exchange_blocks(ep, assignment, terms.m, &factors, &mut tiles).await?;
     }
     while tiles.step(ep, &factors, ep.size() as usize) {
-        // Others may wait for what is still here.
+        // Other ranks may wait for bytes that are still queued here.
         ep.pump();
     }
     debug_assert!(tiles.done());
     Ok(())
 }
 
-/// The factors of all ranks, on all ranks.
+/// Gathers the factors of all ranks on all ranks.
 pub async fn gather_factors<T: Factor>(
     ep: &Endpoint,
     terms: &Terms,
@@ -96,45 +97,45 @@ async fn gather<T: Factor>(
     }
 }
 
-/// Makes the next tile, if there is one to be made.
-fn go_on<T: Factor>(ep: &Endpoint, factors: &Factors<T::Sum>, tiles: &mut Option<Tiles<'_, T>>) {
+/// Computes the next tile, if its factors have arrived.
+fn compute_tile<T: Factor>(ep: &Endpoint, factors: &Factors<T::Sum>, tiles: &mut Option<Tiles<'_, T>>) {
     if let Some(tiles) = tiles {
         tiles.step(ep, factors, factors.ready());
     }
 }
 
-/// Factors that are passed around.
-struct Passed<'a, 'b, T: Factor, F> {
+/// The factors of all ranks on a ring.
+struct FactorRing<'a, 'b, T: Factor, F> {
     ep: &'a Endpoint,
     own: Pairs<'a, T>,
     factors: &'a mut Factors<T::Sum>,
     tiles: &'a mut Option<Tiles<'b, T>>,
-    /// Whose go out in a step.
-    of: F,
+    /// The rank whose factors are sent in a step.
+    sent_in: F,
 }
 
-impl<T: Factor, F: Fn(usize) -> u32> Passing<T> for Passed<'_, '_, T, F> {
-    fn own(&mut self, place: Range<usize>, chunk: &mut [T]) -> Result<()> {
+impl<T: Factor, F: Fn(usize) -> u32> RingStep<T> for FactorRing<'_, '_, T, F> {
+    fn fill(&mut self, numbers: Range<usize>, chunk: &mut [T]) -> Result<()> {
         if self.ep.is_sized() {
             return Ok(());
         }
         let in_a = self.own.a.len();
-        let of_a = place.start.min(in_a)..place.end.min(in_a);
-        let of_b = place.start.max(in_a) - in_a..place.end.max(in_a) - in_a;
+        let of_a = numbers.start.min(in_a)..numbers.end.min(in_a);
+        let of_b = numbers.start.max(in_a) - in_a..numbers.end.max(in_a) - in_a;
         let (to_a, to_b) = chunk.split_at_mut(of_a.len());
         to_a.copy_from_slice(&self.own.a[of_a]);
         to_b.copy_from_slice(&self.own.b[of_b]);
         Ok(())
     }
 
-    fn take(&mut self, step: usize, chunk: Payload, _: Range<usize>) -> Result<Payload> {
-        take::<T>(self.ep, (self.of)(step + 1), &chunk, self.factors)?;
-        go_on(self.ep, self.factors, self.tiles);
+    fn receive(&mut self, step: usize, chunk: Payload, _: Range<usize>) -> Result<Payload> {
+        take::<T>(self.ep, (self.sent_in)(step + 1), &chunk, self.factors)?;
+        compute_tile(self.ep, self.factors, self.tiles);
         Ok(chunk)
     }
 }
 
-/// All factors around the ring of ranks in the order of the topology.
+/// Sends all factors around the ring of ranks in the topology's order.
 async fn around_ring<T: Factor>(
     ep: &Endpoint,
     own: Pairs<'_, T>,
@@ -142,17 +143,17 @@ async fn around_ring<T: Factor>(
     tiles: &mut Option<Tiles<'_, T>>,
 ) -> Result<()> {
     let (size, topology) = (ep.size(), ep.topology());
-    let place = topology.place_of(ep.rank());
-    let at = |steps: u32| topology.rank_at((place + steps) % size);
-    let circle = Circle { before: at(size - 1), next: at(1) };
-    let of = |step: usize| at(2 * size - step as u32);
+    let own_index = topology.place_of(ep.rank());
+    let at = |steps: u32| topology.rank_at((own_index + steps) % size);
+    let neighbours = RingNeighbours { previous: at(size - 1), next: at(1) };
+    let sent_in = |step: usize| at(2 * size - step as u32);
     let lens: Vec<usize> = (0..size).map(|rank| factors.due(rank)).collect();
-    let stretch = |step: usize| 0..lens[of(step) as usize];
-    let passed = Passed { ep, own, factors, tiles, of };
-    around::<T>(ep, circle, size as usize - 1, |step| FACTORS + step as u32, stretch, passed).await
+    let sent_range = |step: usize| 0..lens[sent_in(step) as usize];
+    let ring = FactorRing { ep, own, factors, tiles, sent_in };
+    around::<T>(ep, neighbours, size as usize - 1, |step| FACTORS + step as u32, sent_range, ring).await
 }
 
-/// All factors by any other schedule of an allgather.
+/// Sends all factors by any other schedule of an allgather.
 async fn in_rounds<T: Factor>(
     ep: &Endpoint,
     schedule: Schedule,
@@ -172,14 +173,14 @@ async fn in_rounds<T: Factor>(
     let item = own.a.chunks(most).chain(own.b.chunks(most)).map(chunk).collect();
     allgather_then(ep, 0, schedule, item, |rank, item| {
         item.iter().try_for_each(|chunk| take::<T>(ep, rank, chunk, factors))?;
-        go_on(ep, factors, tiles);
+        compute_tile(ep, factors, tiles);
         Ok(())
     })
     .await?;
     check_all(ep, factors)
 }
 
-/// The same without data.
+/// [`in_rounds`] in a simulation without data.
 async fn in_rounds_of_lengths<T: Factor>(
     ep: &Endpoint,
     schedule: Schedule,

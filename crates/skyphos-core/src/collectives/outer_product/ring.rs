@@ -1,8 +1,10 @@
-//! The sum around a ring of dense blocks: each rank adds its own product to what comes, panel by panel as it is needed.
+//! Ring algorithm (*DSOP* §5.2): partial sums of G travel around a ring, and each rank adds its own product to them.
+//!
+//! The product is computed panel by panel, just before its numbers are needed.
 
 use super::tiles::{product_of, tile_rows};
 use super::{BLOCKS, BlockAssignment, Pairs, Terms};
-use crate::collectives::around::{Circle, Passing, around};
+use crate::collectives::around::{RingNeighbours, RingStep, around};
 use crate::endpoint::Endpoint;
 use crate::slab::{Large, Payload};
 use skyphos_kernels::fold_all;
@@ -10,63 +12,59 @@ use skyphos_kernels::product::Factor;
 use skyphos_types::{ReduceOp, Result};
 use std::ops::Range;
 
-/// This rank's product, made where and when it is needed.
+/// This rank's own product, in panels of rows that are computed when they are needed.
 struct Panels<'a, T: Factor> {
     ep: &'a Endpoint,
     factors: (&'a [T::Sum], &'a [T::Sum]),
     n: usize,
     m: usize,
     pairs: usize,
+    /// Rows of a panel.
     rows: usize,
-    made: Vec<bool>,
+    computed: Vec<bool>,
     sums: &'a mut [T::Sum],
 }
 
 impl<T: Factor> Panels<'_, T> {
-    /// Sees to it that these numbers of the product are there.
-    fn need(&mut self, place: &Range<usize>) {
-        if place.is_empty() {
+    /// Computes the panels that have these numbers of the product, unless they are computed.
+    fn compute(&mut self, numbers: &Range<usize>) {
+        if numbers.is_empty() {
             return;
         }
-        for panel in place.start / self.m / self.rows..=(place.end - 1) / self.m / self.rows {
-            if !std::mem::replace(&mut self.made[panel], true) {
+        for panel in numbers.start / self.m / self.rows..=(numbers.end - 1) / self.m / self.rows {
+            if !std::mem::replace(&mut self.computed[panel], true) {
                 let rows = panel * self.rows..((panel + 1) * self.rows).min(self.n);
-                let place = if self.ep.is_sized() { 0..0 } else { rows.start * self.m..rows.end * self.m };
-                product_of::<T>(
-                    self.ep,
-                    self.factors,
-                    (self.n, self.m, self.pairs),
-                    rows,
-                    &mut self.sums[place],
-                );
+                let sums = if self.ep.is_sized() { 0..0 } else { rows.start * self.m..rows.end * self.m };
+                let shape = (self.n, self.m, self.pairs);
+                product_of::<T>(self.ep, self.factors, shape, rows, &mut self.sums[sums]);
             }
         }
     }
 }
 
-/// Factors as sums are.
+/// Factors converted to the type of sums.
 pub(super) fn widened<T: Factor>(ep: &Endpoint, numbers: &[T]) -> Large {
     let mut wide = ep.node().pool().large(size_of::<T::Sum>() * numbers.len());
     T::widen(numbers, wide.as_slice_mut());
     wide
 }
 
-/// Sums into `out`, the whole of G.
+/// Sums all products into `out`, the whole of G.
 pub async fn ring<T: Factor>(ep: &Endpoint, terms: &Terms, own: Pairs<'_, T>, out: &mut [T]) -> Result<()> {
     let steps = 2 * (ep.size() as usize - 1);
     match T::as_sums(out) {
-        Some(sums) => pass::<T>(ep, terms, own, sums, steps).await.map(drop),
+        Some(sums) => run::<T>(ep, terms, own, sums, steps).await.map(drop),
         None => {
             let numbers = if ep.is_sized() { 0 } else { terms.n * terms.m };
             let mut sums = ep.node().pool().large(numbers * size_of::<T::Sum>());
-            pass::<T>(ep, terms, own, sums.as_slice_mut(), steps).await?;
+            run::<T>(ep, terms, own, sums.as_slice_mut(), steps).await?;
             T::narrow(sums.as_slice(), out);
             Ok(())
         }
     }
 }
 
-/// Sums this rank's rows into `out`. Needs memory for its own product beside.
+/// Sums this rank's rows into `out`. Takes additional memory for the rank's own product, of the size of G.
 pub async fn ring_reduce_scatter<T: Factor>(
     ep: &Endpoint,
     terms: &Terms,
@@ -75,45 +73,46 @@ pub async fn ring_reduce_scatter<T: Factor>(
 ) -> Result<()> {
     let numbers = if ep.is_sized() { 0 } else { terms.n * terms.m };
     let mut sums = ep.node().pool().large(numbers * size_of::<T::Sum>());
-    let mine = pass::<T>(ep, terms, own, sums.as_slice_mut(), ep.size() as usize - 1).await?;
+    let mine = run::<T>(ep, terms, own, sums.as_slice_mut(), ep.size() as usize - 1).await?;
     if !ep.is_sized() {
         T::narrow(&sums.as_slice()[mine], out);
     }
     Ok(())
 }
 
-impl<T: Factor> Passing<T::Sum> for Panels<'_, T> {
-    fn own(&mut self, place: Range<usize>, chunk: &mut [T::Sum]) -> Result<()> {
-        self.need(&place);
+impl<T: Factor> RingStep<T::Sum> for Panels<'_, T> {
+    fn fill(&mut self, numbers: Range<usize>, chunk: &mut [T::Sum]) -> Result<()> {
+        self.compute(&numbers);
         if !self.ep.is_sized() {
-            chunk.copy_from_slice(&self.sums[place]);
+            chunk.copy_from_slice(&self.sums[numbers]);
         }
         Ok(())
     }
 
-    /// A number is kept only once this rank's own was added to it, so that panels are made before.
-    fn take(&mut self, step: usize, chunk: Payload, place: Range<usize>) -> Result<Payload> {
+    /// The result replaces this rank's own product. That is safe, since a number of the product has been added to the partial
+    /// sum before the number's result arrives.
+    fn receive(&mut self, step: usize, chunk: Payload, numbers: Range<usize>) -> Result<Payload> {
         let (size, sized) = (self.ep.size() as usize, self.ep.is_sized());
         if step >= size - 1 {
             if !sized {
-                self.sums[place].copy_from_slice(chunk.as_slice().expect("whole numbers"));
+                self.sums[numbers].copy_from_slice(chunk.as_slice().expect("whole numbers"));
             }
             return Ok(chunk);
         }
-        self.need(&place);
+        self.compute(&numbers);
         let mut sum = chunk.into_mut(|len| self.ep.chunk(len));
         if !sized {
-            fold_all(&ReduceOp::Sum, sum.as_slice_mut::<T::Sum>(), &self.sums[place.clone()])?;
+            fold_all(&ReduceOp::Sum, sum.as_slice_mut::<T::Sum>(), &self.sums[numbers.clone()])?;
             if step == size - 2 {
-                self.sums[place].copy_from_slice(sum.as_slice_mut());
+                self.sums[numbers].copy_from_slice(sum.as_slice_mut());
             }
         }
         Ok(sum.freeze())
     }
 }
 
-/// The ring, of which the first P - 1 steps reduce and the others spread the sum; where this rank's rows are.
-async fn pass<T: Factor>(
+/// Runs the ring: the first P - 1 steps reduce, the others distribute the sum. Returns the range of this rank's rows.
+async fn run<T: Factor>(
     ep: &Endpoint,
     terms: &Terms,
     own: Pairs<'_, T>,
@@ -124,9 +123,9 @@ async fn pass<T: Factor>(
     let (a, b) = (widened(ep, own.a), widened(ep, own.b));
     let pairs = terms.pairs[ep.rank() as usize];
     let rows = tile_rows(ep, m, size_of::<T::Sum>(), pairs);
-    let made = vec![false; n.div_ceil(rows)];
+    let computed = vec![false; n.div_ceil(rows)];
     let factors = (a.as_slice(), b.as_slice());
-    let mut panels = Panels::<T> { ep, factors, n, m, pairs, rows, made, sums };
+    let mut panels = Panels::<T> { ep, factors, n, m, pairs, rows, computed, sums };
     let blocks = BlockAssignment::rows(ep.size(), ep.rank(), (n, m)).blocks;
     let numbers_of = |rank: u32| {
         let rows = &blocks[rank as usize].rows;
@@ -134,14 +133,14 @@ async fn pass<T: Factor>(
     };
     let mine = numbers_of(ep.rank());
     if size == 1 {
-        panels.need(&mine);
+        panels.compute(&mine);
         return Ok(mine);
     }
-    let place = topology.place_of(ep.rank()) as usize;
-    let at = |steps: usize| topology.rank_at(((place + steps) % size) as u32);
-    // A rank sends first the rows of the one before it, and reduces its own last.
-    let stretch = |step: usize| numbers_of(at(3 * size - step - 1));
-    let circle = Circle { before: at(size - 1), next: at(1) };
-    around::<T::Sum>(ep, circle, steps, |step| BLOCKS + step as u32, stretch, panels).await?;
+    let own_index = topology.place_of(ep.rank()) as usize;
+    let at = |steps: usize| topology.rank_at(((own_index + steps) % size) as u32);
+    // A rank sends the previous rank's rows first, and reduces its own rows last.
+    let sent_range = |step: usize| numbers_of(at(3 * size - step - 1));
+    let neighbours = RingNeighbours { previous: at(size - 1), next: at(1) };
+    around::<T::Sum>(ep, neighbours, steps, |step| BLOCKS + step as u32, sent_range, panels).await?;
     Ok(mine)
 }

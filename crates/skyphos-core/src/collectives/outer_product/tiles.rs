@@ -1,7 +1,7 @@
-//! The product of a block, a tile at a time: some rows, and the pairs of some ranks.
+//! The product of a block, computed tile by tile. A tile is some rows of the block, times one group of pairs.
 //!
-//! Pairs are multiplied in groups, as they come in the order of ranks, so that a product need not wait for the last factors, yet
-//! does not pass over the block for each of them. Which pairs are together depends on their numbers alone.
+//! A group has the pairs of some consecutive ranks, and is multiplied once they have arrived. So the product does not wait for
+//! the last factors, and does not pass over the block once per rank. Groups depend only on the ranks' numbers of pairs.
 
 use super::factors::Factors;
 use super::{Block, Terms};
@@ -11,89 +11,96 @@ use crate::slab::Large;
 use skyphos_kernels::product::{Before, Factor, Rows, multiply};
 use std::ops::Range;
 
-/// Pairs that are worth a pass over the block: that many multiply-adds take three times as long as the pass (measured).
-const WORTH_A_PASS: usize = 256;
+/// Pairs of a group, at least. So many multiply-adds per number take three times as long as reading and writing the number
+/// (measured).
+const GROUP_PAIRS: usize = 256;
 
-/// Bytes of a tile of thin factors: what is made before messages are looked at again, some hundred microseconds.
+/// Bytes of a tile of thin factors. Computing one takes some 100 µs, after which the rank looks at messages again.
 const TILE_BYTES: usize = 2 << 20;
 
-/// The least rows of a tile, and those of thick factors: there a tile copies its columns of b, which fewer rows are not worth
-/// (measured: 32 rows at a quarter of the rate, 256 at nine tenths).
-const LEAST_ROWS: usize = 16;
-const ROWS_OF_THICK: usize = 256;
+/// The fewest rows of a tile of thin factors.
+const THIN_ROWS: usize = 16;
 
-/// Pairs from which factors are thick.
-const THICK: usize = 32;
+/// The fewest rows of a tile of thick factors, which copies its columns of b. Measured: tiles of 32 rows reach a quarter of the
+/// rate, tiles of 256 rows nine tenths.
+const THICK_ROWS: usize = 256;
 
-/// Rows of a tile of so many columns and pairs.
+/// Pairs of a group from which factors count as thick.
+const THICK_PAIRS: usize = 32;
+
+/// Rows of a tile with `cols` columns and a group of `pairs` pairs.
 pub(super) fn tile_rows(ep: &Endpoint, cols: usize, number_bytes: usize, pairs: usize) -> usize {
     let threads = ep.node().settings().threads;
     let by_bytes = threads * TILE_BYTES / (cols * number_bytes).max(1);
-    let least = if pairs < THICK { LEAST_ROWS } else { ROWS_OF_THICK };
+    let least = if pairs < THICK_PAIRS { THIN_ROWS } else { THICK_ROWS };
     by_bytes.max(threads * least)
 }
 
-/// Pairs that are multiplied together, and how many ranks' must be there.
+/// Pairs that are multiplied together.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Together {
+struct Group {
     pairs: Range<usize>,
+    /// The number of ranks, from rank 0 on, whose factors it needs.
     ranks: usize,
 }
 
-fn groups<T: Factor>(terms: &Terms) -> Vec<Together> {
+/// Cuts all pairs into groups.
+fn groups<T: Factor>(terms: &Terms) -> Vec<Group> {
     let (ranks, total) = (terms.pairs.len(), terms.all_pairs());
     if size_of::<T>() < size_of::<T::Sum>() {
-        // A sum that is rounded must have all.
-        return vec![Together { pairs: 0..total, ranks }];
+        // A narrower type is rounded once, so its sum takes all pairs together.
+        return vec![Group { pairs: 0..total, ranks }];
     }
     let (mut all, mut first, mut end) = (Vec::new(), 0, 0);
     for (rank, more) in terms.pairs.iter().enumerate() {
         end += more;
-        while end - first >= WORTH_A_PASS && total - first >= 2 * WORTH_A_PASS {
-            // Of one rank's many some at a time.
-            let next = if end - first >= 2 * WORTH_A_PASS { first + WORTH_A_PASS } else { end };
-            all.push(Together { pairs: first..next, ranks: rank + 1 });
+        while end - first >= GROUP_PAIRS && total - first >= 2 * GROUP_PAIRS {
+            // The pairs of one rank may make several groups.
+            let next = if end - first >= 2 * GROUP_PAIRS { first + GROUP_PAIRS } else { end };
+            all.push(Group { pairs: first..next, ranks: rank + 1 });
             first = next;
         }
     }
     if first < total || all.is_empty() {
-        all.push(Together { pairs: first..total, ranks });
+        all.push(Group { pairs: first..total, ranks });
     }
     all
 }
 
-/// Where a block goes: numbers of whole rows of G, or of the block alone.
+/// The memory of a block: within the whole of G, or for itself.
 pub(super) struct Target<'a, T> {
     pub(super) numbers: &'a mut [T],
+    /// Numbers from a row's begin to the next row's.
     pub(super) stride: usize,
-    /// Where the block begins.
+    /// The block's first number.
     pub(super) first: usize,
 }
 
 impl<'a, T> Target<'a, T> {
-    /// In the whole of G, of `m` columns.
+    /// A block within the whole of G, of `m` columns.
     pub(super) fn whole(numbers: &'a mut [T], m: usize, block: &Block) -> Target<'a, T> {
         Target { numbers, stride: m, first: block.rows.start * m + block.cols.start }
     }
 }
 
-/// See the module's text.
+/// The tiles of a block, computed so far up to a row of a group.
 pub(super) struct Tiles<'a, T: Factor> {
     pub(super) target: Target<'a, T>,
     rows: usize,
     cols: usize,
-    /// Where the block begins among the factors' numbers.
-    among: (usize, usize),
-    groups: Vec<Together>,
-    /// The group and the row from which the next tile is.
+    /// The block's first row and column, counted from those of the factors' slices.
+    offset: (usize, usize),
+    groups: Vec<Group>,
+    /// The next tile's group.
     group: usize,
+    /// The next tile's first row.
     row: usize,
     tile_rows: usize,
     sums: Vec<T::Sum>,
 }
 
 impl<'a, T: Factor> Tiles<'a, T> {
-    /// The block's product, of factors of `needs`, which has it.
+    /// Begins the product of `block`. `needs` is the block of the factors' slices, of which `block` is a part.
     pub(super) fn new(
         ep: &Endpoint,
         terms: &Terms,
@@ -105,11 +112,11 @@ impl<'a, T: Factor> Tiles<'a, T> {
         let groups = groups::<T>(terms);
         let tile_rows = tile_rows(ep, cols, size_of::<T>(), groups[0].pairs.len());
         let group = if rows * cols == 0 { groups.len() } else { 0 };
-        let among = (block.rows.start - needs.rows.start, block.cols.start - needs.cols.start);
-        Tiles { target, rows, cols, among, groups, group, row: 0, tile_rows, sums: Vec::new() }
+        let offset = (block.rows.start - needs.rows.start, block.cols.start - needs.cols.start);
+        Tiles { target, rows, cols, offset, groups, group, row: 0, tile_rows, sums: Vec::new() }
     }
 
-    /// Rows of the block that are done.
+    /// Rows of the block, from the first, that are complete.
     pub(super) fn done_rows(&self) -> usize {
         match self.groups.len() - self.group.min(self.groups.len()) {
             0 => self.rows,
@@ -118,24 +125,24 @@ impl<'a, T: Factor> Tiles<'a, T> {
         }
     }
 
-    /// Whether all are.
+    /// Whether the block is complete.
     pub(super) fn done(&self) -> bool {
         self.group == self.groups.len()
     }
 
-    /// Makes the next tile, if its factors are there: those of so many ranks are. Whether it did.
+    /// Computes the next tile, if the factors of its ranks are among the first `ready` ranks'. Returns whether it did.
     pub(super) fn step(&mut self, ep: &Endpoint, factors: &Factors<T::Sum>, ready: usize) -> bool {
-        let together = self.groups.get(self.group).filter(|one| one.ranks <= ready);
-        let Some(Together { pairs, .. }) = together.cloned() else { return false };
+        let group = self.groups.get(self.group).filter(|group| group.ranks <= ready);
+        let Some(Group { pairs, .. }) = group.cloned() else { return false };
         let rows = self.tile_rows.min(self.rows - self.row);
         let deep = pairs.len();
         let before = if self.group == 0 { Before::Nothing } else { Before::Sum };
         let effort = effort::<T>(rows * self.cols, deep);
         ep.compute(effort, || {
-            let of = factors.of(pairs, (self.among.0 + self.row, self.among.1));
+            let of = factors.of(pairs, (self.offset.0 + self.row, self.offset.1));
             let start = self.target.first + self.row * self.target.stride;
-            let place = (&mut self.target.numbers[start..], self.target.stride);
-            product_into(ep, (rows, self.cols, deep), of, place, before, &mut self.sums);
+            let out = (&mut self.target.numbers[start..], self.target.stride);
+            product_into(ep, (rows, self.cols, deep), of, out, before, &mut self.sums);
         });
         self.row += rows;
         if self.row == self.rows {
@@ -145,13 +152,13 @@ impl<'a, T: Factor> Tiles<'a, T> {
     }
 }
 
-/// What a product of so many numbers takes.
+/// The effort of a product of `numbers` numbers, each a sum over `pairs` pairs.
 fn effort<T: Factor>(numbers: usize, pairs: usize) -> Effort {
     let (bytes, number_bytes) = (numbers * size_of::<T>(), size_of::<T::Sum>());
     Effort::Product { multiply_adds: numbers * pairs, bytes, number_bytes }
 }
 
-/// A product into numbers of whatever type, on this rank's threads.
+/// Computes a product on this rank's threads. A type narrower than its sums is computed in `sums` and rounded.
 fn product_into<T: Factor>(
     ep: &Endpoint,
     (rows, cols, pairs): (usize, usize, usize),
@@ -177,15 +184,15 @@ fn product_into<T: Factor>(
     }
 }
 
-/// Rows of all ranks' factors, side by side.
+/// All ranks' factors, in rank order.
 pub struct Gathered {
     /// K rows of N numbers.
     pub a: Large,
-    /// K rows of M.
+    /// K rows of M numbers.
     pub b: Large,
 }
 
-/// The product of one rank's own pairs, for rows of G; what sums are made of, so that nothing is rounded before the end.
+/// The product of this rank's own pairs, for some rows of G, in the type of sums, so that nothing is rounded before the end.
 pub(super) fn product_of<T: Factor>(
     ep: &Endpoint,
     (a, b): (&[T::Sum], &[T::Sum]),
@@ -207,7 +214,7 @@ mod tests {
     use skyphos_types::bf16;
 
     #[test]
-    fn pairs_are_together_by_their_numbers() {
+    fn groups_depend_on_numbers_of_pairs() {
         let cut = |pairs: &[usize]| {
             let groups = groups::<f64>(&Terms { n: 1, m: 1, pairs: pairs.to_vec() });
             groups.into_iter().map(|one| (one.pairs.len(), one.ranks)).collect::<Vec<_>>()
@@ -216,11 +223,11 @@ mod tests {
         assert_eq!(cut(&[1; 8]), [(8, 8)]);
         assert_eq!(cut(&[256; 4]), [(256, 1), (256, 2), (256, 3), (256, 4)]);
         assert_eq!(cut(&[100; 6]), [(300, 3), (300, 6)]);
-        // The rest of one is too little for a pass.
+        // The remaining pairs of the first rank are too few for a group.
         assert_eq!(cut(&[300, 100]), [(400, 2)]);
         assert_eq!(cut(&[1000, 0, 1]), [(256, 1), (256, 1), (489, 3)]);
         let halves = groups::<bf16>(&Terms { n: 1, m: 1, pairs: vec![1000, 1000] });
-        assert_eq!(halves, [Together { pairs: 0..2000, ranks: 2 }]);
+        assert_eq!(halves, [Group { pairs: 0..2000, ranks: 2 }]);
         for pairs in [&[513, 7, 0, 255, 1][..], &[31; 100], &[4096]] {
             let all = groups::<f32>(&Terms { n: 1, m: 1, pairs: pairs.to_vec() });
             assert!(all.windows(2).all(|two| two[0].pairs.end == two[1].pairs.start), "{all:?}");

@@ -1,5 +1,7 @@
-//! Dense allreduce of a few numbers: everyone sends all it has to all, and adds up what came. One round, half the messages of
-//! [`super::direct`], and the same bits, for numbers are added in the order of ranks there too.
+//! Dense allreduce of a few numbers: each rank sends its whole array to all others, and adds up all arrays.
+//!
+//! Cost: (P - 1) α in one round, half the messages of [`super::direct`]. The result has the same bits, since both add in the
+//! order of ranks.
 
 use super::{REDUCE, finish};
 use crate::clock::Effort;
@@ -7,12 +9,13 @@ use crate::endpoint::Endpoint;
 use skyphos_kernels::fold_all;
 use skyphos_types::{Element, ReduceOp, Result};
 
-/// Bytes that a rank may send: about what a message costs beside its bytes.
-const MOST: usize = 4096;
+/// The most bytes that a rank may send. Sending them takes about as long as a message's overhead.
+const MAX_BYTES: usize = 4096;
 
-/// Whether this is for arrays of so many bytes. Not for operations that can fail: who is done must know that all are.
+/// Whether this algorithm suits an array of `bytes` bytes. Custom operations can fail, so they need an algorithm at whose end
+/// a rank knows that all others have finished.
 pub fn is_for(ep: &Endpoint, op: &ReduceOp, bytes: usize) -> bool {
-    bytes * (ep.size() as usize - 1) <= MOST && !matches!(op, ReduceOp::Custom(_)) && !ep.is_sized()
+    bytes * (ep.size() as usize - 1) <= MAX_BYTES && !matches!(op, ReduceOp::Custom(_)) && !ep.is_sized()
 }
 
 /// Reduces `values` of all ranks into `out`.
@@ -20,24 +23,24 @@ pub async fn at_once<T: Element>(ep: &Endpoint, op: &ReduceOp, values: &[T], out
     let (me, size) = (ep.rank(), ep.size());
     let peers: Vec<u32> = (1..size).map(|step| (me + step) % size).collect();
     let message = |peer: &u32| (*peer, ep.message_of(bytemuck::cast_slice(values)));
-    let came = ep.exchange(REDUCE, peers.iter().map(message).collect(), &peers).await?;
+    let received = ep.exchange(REDUCE, peers.iter().map(message).collect(), &peers).await?;
     ep.spend(Effort::Dense { bytes: 3 * size as usize * size_of_val(values) });
     for rank in 0..size {
-        // Peers begin with the next rank, and go around.
-        let theirs = match rank == me {
+        // The list of peers begins with the next rank, and goes around.
+        let array = match rank == me {
             true => values,
             false => {
-                let message = &came[((rank + size - me) % size - 1) as usize];
-                let theirs = message.as_slice().filter(|theirs: &&[T]| theirs.len() == out.len());
-                theirs.ok_or_else(|| {
+                let message = &received[((rank + size - me) % size - 1) as usize];
+                let array = message.as_slice().filter(|array: &&[T]| array.len() == out.len());
+                array.ok_or_else(|| {
                     let bytes = message.as_bytes().len();
                     ep.corrupt(rank, &format!("{bytes} bytes for {} numbers", out.len()))
                 })?
             }
         };
         match rank {
-            0 => out.copy_from_slice(theirs),
-            _ => fold_all(op, out, theirs)?,
+            0 => out.copy_from_slice(array),
+            _ => fold_all(op, out, array)?,
         }
     }
     finish(op, out, size);

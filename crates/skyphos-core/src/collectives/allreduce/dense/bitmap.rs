@@ -1,4 +1,4 @@
-//! An allreduce of an array beside one of a bitmap: which of the array's rows are entries.
+//! Allreduce of a dense array together with its bitmap, which says which rows are entries.
 
 use super::rabenseifner::unite;
 use crate::both::both;
@@ -7,7 +7,7 @@ use skyphos_kernels::stream::clear_beyond;
 use skyphos_types::Result;
 use std::future::Future;
 
-/// Runs an allreduce of an array, and meanwhile unites the bitmaps of all ranks, of `rows` rows, in place.
+/// Runs `array`, an allreduce, and at the same time unites the bitmaps of all ranks, of `rows` rows, in place.
 pub async fn with_bitmap<R>(
     ep: &Endpoint,
     array: impl Future<Output = Result<R>>,

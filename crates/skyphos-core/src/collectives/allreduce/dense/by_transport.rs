@@ -1,25 +1,25 @@
-//! Dense allreduce by the transport: MPI's own, where ranks talk over an MPI library.
+//! Dense allreduce by the transport's own allreduce: that of the MPI library, where ranks communicate by MPI.
 //!
-//! Such a library matches collectives by their order alone, and none that was begun can be taken back. So all ranks say first
-//! that they are in this call and have no other one there (⌈log2 P⌉ α); then all begin. A call that fails meanwhile may have
-//! left some of it there, and this rank says no from then on. What the library reads and writes are buffers of ours, a chunk each and some at
-//! a time: a call that fails leaves it no memory of its caller's.
+//! An MPI library matches collectives by their order alone, and a collective that has begun cannot be cancelled. So all ranks
+//! first agree that they are in this call and have no other collective in the library (⌈log2 P⌉ α); then all begin. After a
+//! call that failed in the meantime the library may still run a collective, so the rank does not agree again. The library
+//! reads and writes pooled buffers, one chunk each, a few at a time; so a failed call leaves it no memory of the caller.
 
 use super::{ASK, OWN, finish};
-use crate::collectives::barrier::all_say;
+use crate::collectives::barrier::all_true;
 use crate::endpoint::Endpoint;
 use crate::message_stream::Incoming;
 use crate::slab::CHUNK_BYTES;
 use skyphos_types::{Element, ReduceOp, Result};
 
-/// Chunks that are with the transport at once.
-const AT_ONCE: usize = 32;
+/// The most chunks that the library reduces at a time.
+const IN_FLIGHT: usize = 32;
 
-/// Chunks of a message of this rank's to itself: such messages need no credit.
+/// Chunks of one of the messages, from this rank to itself, in which results arrive. Messages of this length need no credit.
 const CHUNKS: usize = 64;
 
-/// Reduces `values` of all ranks into `out`, if the transport has an allreduce of its own for such numbers and no call that
-/// fails is or was in it; whether it did, on all ranks the same.
+/// Reduces `values` of all ranks into `out`, if the transport has an allreduce for the operation and the type, and all ranks
+/// agree to use it. Returns whether it did, the same on all ranks.
 pub async fn by_transport<T: Element>(
     ep: &Endpoint,
     op: &ReduceOp,
@@ -31,8 +31,8 @@ pub async fn by_transport<T: Element>(
     }
     let node = ep.node();
     let taken = node.take_native_collectives();
-    // An error from here on leaves them taken.
-    if !all_say(ep, ASK, taken).await? {
+    // After an error from here on the library stays taken.
+    if !all_true(ep, ASK, taken).await? {
         if taken {
             node.release_native_collectives();
         }
@@ -41,7 +41,7 @@ pub async fn by_transport<T: Element>(
     let numbers = CHUNK_BYTES / size_of::<T>();
     let chunks = values.len().div_ceil(numbers);
     let of = |chunk: usize| chunk * numbers..values.len().min((chunk + 1) * numbers);
-    let place = |chunk: usize| {
+    let destination = |chunk: usize| {
         let message = chunk / CHUNKS * CHUNKS;
         let whole = of(message).start..of(chunks.min(message + CHUNKS) - 1).end;
         let round = OWN + (chunk / CHUNKS) as u32;
@@ -50,23 +50,23 @@ pub async fn by_transport<T: Element>(
     let (mut begun, mut done) = (0, 0);
     let mut incoming = Incoming::new(ep.rank(), OWN);
     while done < chunks {
-        while begun < chunks.min(done + AT_ONCE) {
-            let part = &values[of(begun)];
-            let mut chunk = ep.chunk(size_of_val(part));
-            chunk.as_slice_mut().copy_from_slice(part);
-            ep.begin_allreduce(op, T::DTYPE, place(begun), chunk);
+        while begun < chunks.min(done + IN_FLIGHT) {
+            let numbers = &values[of(begun)];
+            let mut chunk = ep.chunk(size_of_val(numbers));
+            chunk.as_slice_mut().copy_from_slice(numbers);
+            ep.begin_allreduce(op, T::DTYPE, destination(begun), chunk);
             begun += 1;
         }
         let Some(chunk) = incoming.next(ep)? else {
             ep.progress().await?;
             continue;
         };
-        let part = &mut out[of(done)];
-        part.copy_from_slice(chunk.as_slice().expect("as long as what was begun"));
-        finish(op, part, ep.size());
+        let sums = &mut out[of(done)];
+        sums.copy_from_slice(chunk.as_slice().expect("as long as the chunk that was begun"));
+        finish(op, sums, ep.size());
         done += 1;
         if done % CHUNKS == 0 {
-            incoming = Incoming::new(ep.rank(), place(done).0);
+            incoming = Incoming::new(ep.rank(), destination(done).0);
         }
     }
     node.release_native_collectives();

@@ -1,4 +1,7 @@
-//! Dense allreduce directly between all ranks. The two phases overlap: a block goes out as soon as it is reduced.
+//! Dense allreduce by direct exchange: each rank reduces one range, which all ranks send to it and which it sends to all.
+//!
+//! The reduce-scatter and the allgather overlap: a block is sent as soon as it is reduced. Cost: 2 (P - 1) α and
+//! 2 (P - 1)/P n β. Memory: chunks that wait for an earlier rank's, and reduced blocks that the slowest peer has not been sent.
 
 use super::{GATHER, REDUCE, at_once, finish, ranges};
 use crate::clock::Effort;
@@ -11,19 +14,20 @@ use skyphos_types::{Element, Error, ReduceOp, Result};
 use std::collections::VecDeque;
 use std::ops::Range;
 
-/// Bytes reduced and sent at once.
+/// Bytes of a block, which is reduced and sent as a whole.
 const BLOCK_BYTES: usize = 64 * 1024;
 
-/// What came of one source's copy of this rank's range.
-struct Source {
+/// One peer's values of this rank's range.
+struct PeerValues {
     incoming: Incoming,
     chunks: VecDeque<Payload>,
-    /// Numbers that came, and that were used: of all, and of the first chunk.
-    came: usize,
+    /// Numbers received.
+    received: usize,
+    /// Numbers of the first chunk that have been reduced.
     used: usize,
 }
 
-/// Reduces `values` of all ranks into `out`: each rank one range, sent to it by all, sent on by it to all.
+/// Reduces `values` of all ranks into `out`.
 pub async fn direct<T: Element>(ep: &Endpoint, op: &ReduceOp, values: &[T], out: &mut [T]) -> Result<()> {
     if at_once::is_for(ep, op, size_of_val(values)) {
         return at_once::at_once(ep, op, values, out).await;
@@ -35,20 +39,20 @@ pub async fn direct<T: Element>(ep: &Endpoint, op: &ReduceOp, values: &[T], out:
     let peers: Vec<u32> = (1..size).map(|step| (me + step) % size).collect();
     let mut scatter: Vec<Outgoing> =
         peers.iter().map(|p| Outgoing::new(*p, REDUCE, bytes(&ranges[*p as usize]))).collect();
-    let mut spread: Vec<(Outgoing, usize)> =
+    let mut gather: Vec<(Outgoing, usize)> =
         peers.iter().map(|p| (Outgoing::new(*p, GATHER, bytes(&mine)), 0)).collect();
-    let mut sources: Vec<Option<Source>> = (0..size)
+    let mut sources: Vec<Option<PeerValues>> = (0..size)
         .map(|rank| {
-            (rank != me).then(|| Source {
+            (rank != me).then(|| PeerValues {
                 incoming: Incoming::new(rank, REDUCE),
                 chunks: VecDeque::new(),
-                came: 0,
+                received: 0,
                 used: 0,
             })
         })
         .collect();
     let mut results: Vec<(Incoming, usize)> = peers.iter().map(|p| (Incoming::new(*p, GATHER), 0)).collect();
-    // Reduced blocks on their way out, as many as the slowest peer has not been sent yet.
+    // Reduced blocks that the slowest peer has not been sent.
     let mut reduced: VecDeque<Payload> = VecDeque::new();
     let (mut first_block, mut done) = (0, 0);
     let block = (BLOCK_BYTES / size_of::<T>()).max(1);
@@ -71,15 +75,15 @@ pub async fn direct<T: Element>(ep: &Endpoint, op: &ReduceOp, values: &[T], out:
         for (rank, source) in sources.iter_mut().enumerate() {
             let Some(source) = source else { continue };
             while let Some(chunk) = source.incoming.next(ep)? {
-                source.came += numbers::<T>(ep, rank as u32, &chunk, source.came, mine.len())?.len();
+                source.received += numbers::<T>(ep, rank as u32, &chunk, source.received, mine.len())?.len();
                 if !chunk.is_empty() {
                     source.chunks.push_back(chunk);
                 }
                 moved = true;
             }
         }
-        // Blocks that all sources have sent.
-        let ready = sources.iter().flatten().map(|s| s.came).min().unwrap_or(mine.len());
+        // Reduces the blocks that all peers have sent.
+        let ready = sources.iter().flatten().map(|s| s.received).min().unwrap_or(mine.len());
         while done < mine.len() && (ready == mine.len() || done + block <= ready) {
             let end = (done + block).min(mine.len());
             let acc = &mut out[mine.start + done..mine.start + end];
@@ -96,31 +100,31 @@ pub async fn direct<T: Element>(ep: &Endpoint, op: &ReduceOp, values: &[T], out:
             reduced.push_back(chunk.freeze());
             (done, moved) = (end, true);
         }
-        for (send, next) in &mut spread {
+        for (send, next) in &mut gather {
             if *next < first_block + reduced.len() && send.may_send(ep) {
                 send.push_shared(ep, reduced[*next - first_block].clone());
                 *next += 1;
                 moved = true;
             }
         }
-        let sent = spread.iter().map(|(_, next)| *next).min().unwrap_or(first_block);
+        let sent = gather.iter().map(|(_, next)| *next).min().unwrap_or(first_block);
         reduced.drain(..sent - first_block);
         first_block = sent;
         for ((incoming, taken), peer) in results.iter_mut().zip(&peers) {
-            let theirs = ranges[*peer as usize].clone();
+            let range = ranges[*peer as usize].clone();
             while let Some(chunk) = incoming.next(ep)? {
-                let numbers = numbers::<T>(ep, *peer, &chunk, *taken, theirs.len())?;
-                out[theirs.start + *taken..][..numbers.len()].copy_from_slice(numbers);
+                let numbers = numbers::<T>(ep, *peer, &chunk, *taken, range.len())?;
+                out[range.start + *taken..][..numbers.len()].copy_from_slice(numbers);
                 *taken += numbers.len();
                 moved = true;
             }
         }
-        let sent = scatter.iter().all(Outgoing::done) && spread.iter().all(|(send, _)| send.done());
+        let sent = scatter.iter().all(Outgoing::done) && gather.iter().all(|(send, _)| send.done());
         if sent && done == mine.len() && results.iter().all(|(incoming, _)| incoming.done()) {
             let whole = results.iter().zip(&peers).all(|((_, taken), p)| *taken == ranges[*p as usize].len());
             return match whole {
                 true => Ok(()),
-                false => Err(Error::bad_input("ranks do not agree how long their arrays are")),
+                false => Err(Error::bad_input("the ranks' arrays differ in length")),
             };
         }
         if !moved {
@@ -129,12 +133,12 @@ pub async fn direct<T: Element>(ep: &Endpoint, op: &ReduceOp, values: &[T], out:
     }
 }
 
-impl Source {
-    /// Takes the next numbers into a block: the first source's are the block, the others' are added.
+impl PeerValues {
+    /// Reduces the next numbers into a block. The `first` rank's numbers are copied, the others' are added.
     fn take<T: Element>(&mut self, op: &ReduceOp, mut acc: &mut [T], first: bool) -> Result<()> {
         while !acc.is_empty() {
-            let chunk = self.chunks.front().expect("numbers that came");
-            let numbers = &chunk.as_slice::<T>().expect("checked as it came")[self.used..];
+            let chunk = self.chunks.front().expect("as many numbers as were received");
+            let numbers = &chunk.as_slice::<T>().expect("checked on arrival")[self.used..];
             let count = numbers.len().min(acc.len());
             let (here, rest) = acc.split_at_mut(count);
             match first {

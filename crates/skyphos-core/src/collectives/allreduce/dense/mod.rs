@@ -1,10 +1,11 @@
-//! Allreduce of dense arrays: by the transport itself where it can ([`by_transport`]), and three schedules that move the least bytes, 2 (P - 1)/P of the array each way.
+//! Allreduce of dense arrays: by the transport's own allreduce ([`by_transport`]), or by one of three schedules that move the
+//! fewest bytes possible, 2 (P - 1)/P of the array in each direction.
 //!
 //! | | rounds | right for |
 //! |---|---|---|
 //! | [`direct`] | 2; 1 for a few numbers | small arrays |
 //! | [`rabenseifner`] | 2 ⌈log2 P⌉ (+ 2) | many ranks, medium sizes (Rabenseifner 2004) |
-//! | [`ring`] | 2 (P - 1), overlapping | large arrays: each rank hears from one other only, and copies least |
+//! | [`ring`] | 2 (P - 1), overlapped | large arrays: one sender per rank, and the fewest copies |
 
 mod at_once;
 mod bitmap;
@@ -30,22 +31,23 @@ use std::ops::Range;
 const REDUCE: u32 = ARRAYS | 0x1000;
 const GATHER: u32 = ARRAYS | 0x100_0000;
 
-/// Rounds of the transport's own allreduce: of asking, and of what comes of it.
+/// Rounds of the transport's own allreduce: of its agreement, and of its results.
 const ASK: u32 = 0x1000;
 const OWN: u32 = ARRAYS | 0x200_0000;
 
-/// Added to those of the bitmap that goes with an array.
+/// Added to the rounds of an array's bitmap, whose allreduce runs beside the array's.
 const BITMAP: u32 = 0x4000_0000;
 
-/// Even ranges of `len` numbers, one a rank.
+/// Even ranges of `len` numbers, one per rank.
 fn ranges(len: usize, parts: u32) -> Vec<Range<usize>> {
     split_ranges(0, len as u64, parts).windows(2).map(|w| w[0] as usize..w[1] as usize).collect()
 }
 
-fn finish<T: Element>(op: &ReduceOp, part: &mut [T], size: u32) {
+/// Turns sums into means: in dense arrays every rank has every entry.
+fn finish<T: Element>(op: &ReduceOp, sums: &mut [T], size: u32) {
     if matches!(op, ReduceOp::Mean | ReduceOp::MeanPresent) {
-        // Of dense arrays every rank has every entry. A quotient that is too small for the type is not taken for absent.
+        // Adding zero turns a quotient that rounds to -0, the mark of an absent entry, into 0.
         let mean = |v: T| if v.is_absent() { v } else { v.divide(u64::from(size)).add(T::ZERO) };
-        part.iter_mut().for_each(|v| *v = mean(*v));
+        sums.iter_mut().for_each(|v| *v = mean(*v));
     }
 }

@@ -1,4 +1,4 @@
-//! Dense reduce-scatter in one round, for small arrays, and the reduction to one rank.
+//! Dense reduce-scatter in one round, for small arrays, and dense reduction to one rank.
 
 use super::{finish, ranges, ring_reduce_scatter};
 use crate::collectives::gather::{gather_arrays, scatter_blocks};
@@ -7,12 +7,13 @@ use skyphos_kernels::fold_all;
 use skyphos_types::{Element, ReduceOp, Result};
 use std::ops::Range;
 
-/// Where numbers lie among the bytes.
+/// The bytes of a range of numbers.
 fn bytes<T>(range: &Range<usize>) -> Range<usize> {
     range.start * size_of::<T>()..range.end * size_of::<T>()
 }
 
-/// Reduces this rank's range of `values` of all ranks into `out`: everyone's to everyone, then added in rank order.
+/// Reduces this rank's range of `values` of all ranks into `out`: an all-to-all, then additions in rank order. Cost:
+/// (P - 1) α, and memory for P copies of a range.
 pub async fn direct_reduce_scatter<T: Element>(
     ep: &Endpoint,
     op: &ReduceOp,
@@ -32,7 +33,7 @@ pub async fn direct_reduce_scatter<T: Element>(
     Ok(())
 }
 
-/// Reduces `values` of all ranks into `out` on `root`; it is empty elsewhere. Each rank reduces a P-th.
+/// Reduces `values` of all ranks into `out` on `root`; `out` is empty elsewhere. Each rank reduces a P-th of the array.
 pub async fn reduce_to_root<T: Element>(
     ep: &Endpoint,
     op: &ReduceOp,
@@ -47,6 +48,6 @@ pub async fn reduce_to_root<T: Element>(
         true => ring_reduce_scatter(ep, op, values, &mut mine).await?,
         false => direct_reduce_scatter(ep, op, values, &mut mine).await?,
     }
-    let place = |rank: u32| bytes::<T>(&ranges[rank as usize]);
-    gather_arrays(ep, root, bytemuck::cast_slice(&mine), bytemuck::cast_slice_mut(out), place).await
+    let block = |rank: u32| bytes::<T>(&ranges[rank as usize]);
+    gather_arrays(ep, root, bytemuck::cast_slice(&mine), bytemuck::cast_slice_mut(out), block).await
 }

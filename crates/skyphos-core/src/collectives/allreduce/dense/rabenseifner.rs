@@ -1,4 +1,7 @@
 //! Dense allreduce by recursive halving and doubling (Rabenseifner 2004).
+//!
+//! With 2^k the largest power of two that is at most P, ranks from 2^k on first hand their array to a partner, and get the
+//! result last. Cost: 2 ⌈log2 P⌉ α (2 α more if P is not a power of two) and 2 (P - 1)/P n β.
 
 use super::{BITMAP, GATHER, REDUCE, finish, ranges};
 use crate::clock::Effort;
@@ -9,18 +12,18 @@ use skyphos_kernels::fold_all;
 use skyphos_types::{Element, Error, ReduceOp, Result};
 use std::ops::Range;
 
-/// Sends one range of `array` and takes another: over what is there, or added to it.
+/// Sends one range of `array` and receives another, which is added to the array if there is an operation, else copied.
 async fn swap<T: Element>(
     ep: &Endpoint,
     round: u32,
     array: &mut [T],
     send: Option<(u32, Range<usize>)>,
-    take: Option<(u32, Range<usize>)>,
-    add: Option<&ReduceOp>,
+    receive: Option<(u32, Range<usize>)>,
+    op: Option<&ReduceOp>,
 ) -> Result<()> {
     let mut out =
         send.map(|(to, range)| (Outgoing::new(to, round, (range.len() * size_of::<T>()) as u64), range));
-    let mut incoming = take.map(|(from, range)| (Incoming::new(from, round), from, range, 0));
+    let mut incoming = receive.map(|(from, range)| (Incoming::new(from, round), from, range, 0));
     loop {
         let mut moved = false;
         if let Some((send, range)) = &mut out {
@@ -37,7 +40,7 @@ async fn swap<T: Element>(
             while let Some(chunk) = incoming.next(ep)? {
                 let numbers = numbers::<T>(ep, *from, &chunk, *taken, range.len())?;
                 let here = &mut array[range.start + *taken..][..numbers.len()];
-                match add {
+                match op {
                     None => here.copy_from_slice(numbers),
                     Some(op) => fold_all(op, here, numbers)?,
                 }
@@ -50,7 +53,7 @@ async fn swap<T: Element>(
             return match incoming {
                 Some((_, from, range, taken)) if taken != range.len() => Err(Error::Corrupt {
                     rank: ep.world_rank(from),
-                    message: format!("{taken} numbers where {} are due", range.len()),
+                    message: format!("{taken} numbers, expected {}", range.len()),
                 }),
                 _ => Ok(()),
             };
@@ -61,13 +64,12 @@ async fn swap<T: Element>(
     }
 }
 
-/// Reduces `array` of all ranks in place, by recursive halving and doubling; ranks beyond the largest power of
-/// two hand theirs to a partner first and get the result last.
+/// Reduces `array` of all ranks in place.
 pub async fn rabenseifner<T: Element>(ep: &Endpoint, op: &ReduceOp, array: &mut [T]) -> Result<()> {
     halve_and_double(ep, (REDUCE, GATHER), op, array).await
 }
 
-/// Unites the bitmaps of all ranks in place; beside an allreduce of the same call.
+/// Unites the bitmaps of all ranks in place, beside an allreduce of the same call.
 pub(super) async fn unite(ep: &Endpoint, bits: &mut [u64]) -> Result<()> {
     halve_and_double(ep, (BITMAP + REDUCE, BITMAP + GATHER), &ReduceOp::Or, bits).await
 }
@@ -90,21 +92,21 @@ async fn halve_and_double<T: Element>(
     }
     let parts = ranges(array.len(), core);
     let span = |first: u32, count: u32| parts[first as usize].start..parts[(first + count - 1) as usize].end;
-    // The parts held, halved each time.
+    // The ranges that this rank reduces: half as many after each exchange.
     let (mut first, mut count, mut round) = (0, core, 1);
     while count > 1 {
         let (half, upper) = (count / 2, me & (count / 2) != 0);
         let (keep, give) = if upper { (first + half, first) } else { (first, first + half) };
-        let (send, take) = ((me ^ half, span(give, half)), (me ^ half, span(keep, half)));
-        swap(ep, reduce + round, array, Some(send), Some(take), Some(op)).await?;
+        let (send, receive) = ((me ^ half, span(give, half)), (me ^ half, span(keep, half)));
+        swap(ep, reduce + round, array, Some(send), Some(receive), Some(op)).await?;
         (first, count, round) = (keep, half, round + 1);
     }
     finish(op, &mut array[span(first, 1)], size);
     while count < core {
-        let theirs = first ^ count;
-        let (send, take) = ((me ^ count, span(first, count)), (me ^ count, span(theirs, count)));
-        swap(ep, gather + round, array, Some(send), Some(take), None).await?;
-        (first, count, round) = (first.min(theirs), count * 2, round + 1);
+        let partners_first = first ^ count;
+        let (send, receive) = ((me ^ count, span(first, count)), (me ^ count, span(partners_first, count)));
+        swap(ep, gather + round, array, Some(send), Some(receive), None).await?;
+        (first, count, round) = (first.min(partners_first), count * 2, round + 1);
     }
     if me + core < size {
         swap(ep, gather, array, Some((me + core, all)), None, None).await?;
