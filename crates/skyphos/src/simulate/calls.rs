@@ -12,7 +12,7 @@ use crate::{Comm, Indices, OuterTold, SparseVec};
 use skyphos_core::collectives::broadcast::Way;
 use skyphos_core::collectives::configure::{Missing, Request, configure};
 use skyphos_core::collectives::reduce::reduce_sized;
-use skyphos_core::collectives::sets::{Counted, UnionSize};
+use skyphos_core::collectives::sets::{SetSizes, UnionSize};
 use skyphos_core::frame::{CallKind, CallSig};
 use skyphos_core::{Call, Plan};
 use skyphos_kernels::stream::{Form, IndexList};
