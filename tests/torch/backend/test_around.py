@@ -204,17 +204,17 @@ def test_a_backend_by_device() -> None:
 
 # -- The end.
 
-ENDS_AT_WORK = """
+EXITS_AT_WORK = """
 import sys
 import torch
-from skyphos.torch.line import Answer, Line
+from skyphos.torch.backend.ordered_worker import OrderedWorker, Promise
 
 sys.setswitchinterval(1e-6)
-lines = [Line(f"line {number}") for number in range(8)]
-pairs = [(torch.zeros(1000), torch.ones(1000)) for _ in lines]
-for line, (to, of) in zip(lines, pairs, strict=True):
+workers = [OrderedWorker(f"worker {number}") for number in range(8)]
+pairs = [(torch.zeros(1000), torch.ones(1000)) for _ in workers]
+for worker, (to, of) in zip(workers, pairs, strict=True):
     for _ in range(1000):
-        line.put(lambda to=to, of=of: [to.copy_(of) for _ in range(100)], Answer())
+        worker.submit(lambda to=to, of=of: [to.copy_(of) for _ in range(100)], Promise())
 """
 
 
@@ -226,10 +226,10 @@ def test_an_old_pytorch_is_told() -> None:
     assert last.startswith("ImportError: skyphos.torch needs PyTorch 2.14 or newer, and this is 2.13.1"), ended.stderr
 
 
-def test_a_process_that_ends_while_lines_are_at_work() -> None:
+def test_a_process_that_exits_while_workers_run() -> None:
     """C++ ended it (134) where the interpreter stopped a thread in an operation of torch."""
     for _ in range(3):
         ended = subprocess.run(
-            [sys.executable, "-c", ENDS_AT_WORK], capture_output=True, text=True, timeout=60, check=False
+            [sys.executable, "-c", EXITS_AT_WORK], capture_output=True, text=True, timeout=60, check=False
         )
         assert ended.returncode == 0, ended.stderr
