@@ -1,5 +1,5 @@
-//! Racing in every order of events: chunks of a message from a rank of two processes to another, deaths that lose some of what
-//! was sent, and waits that end too early. Explored to the end by a model checker.
+//! Racing of replicas in every order of events, explored by a model checker: chunks of a message from a rank of two processes to
+//! another, deaths that lose some of the bytes sent, and time-outs that come too early.
 
 use skyphos_core::frame::{FrameKind, Header};
 use skyphos_core::replicated::{Acknowledgement, Action, Body, Chunk, Inflow, Numbering, Outflow};
@@ -21,13 +21,13 @@ impl Body for Number {
     }
 }
 
-/// What is on its way from one process to another.
+/// A frame in flight from one process to another.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Item {
-    /// A chunk: its frame's kind, its place, and who made it, if it was passed on.
+    /// A chunk: its frame's kind, its number, and its maker, if it was forwarded.
     Chunk(u8, u32, u16),
     Acknowledgement(Acknowledgement),
-    /// The connection's end.
+    /// The end of the connection.
     Gone,
 }
 
@@ -42,32 +42,32 @@ struct Process {
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct World {
-    /// `None`: it has died.
+    /// `None` after its death.
     processes: Vec<Option<Process>>,
     channels: Vec<VecDeque<Item>>,
     deaths: u32,
-    /// Waits that have ended.
+    /// Time-outs so far.
     expired: u32,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Event {
-    /// A replica of rank 0 comes to its next chunk.
+    /// A replica of rank 0 produces its next chunk.
     Posts { process: usize },
-    /// A connection has room.
+    /// A connection can take more bytes.
     Takes { from: usize, to: usize },
-    /// What is next on a channel comes.
+    /// The next frame on a channel arrives.
     Comes { from: usize, to: usize },
-    /// What others owe is overdue, and perhaps nobody seems to be reached.
+    /// A time-out: all that others owe is overdue, and possibly no process seems to be reached.
     Expires { process: usize, stuck: bool },
-    /// A process dies; of what it sent to each other one only the first so many still come.
+    /// A process dies; of the frames that it sent to one other, only the first few still arrive.
     Dies { process: usize, comes: Vec<usize> },
 }
 
-/// A moment when all that others owe is overdue.
+/// A time at which all that others owe is overdue.
 const LATER: Duration = Duration::from_secs(3600);
 
-/// Two ranks of so many processes each, chunks that rank 0 sends to rank 1, and how many of each fault there may be.
+/// Two ranks of several processes each, the chunks that rank 0 sends to rank 1, and the number of each kind of fault.
 #[derive(Clone)]
 struct Race {
     each: u32,
@@ -76,7 +76,7 @@ struct Race {
     expiries: u32,
 }
 
-/// The longest channel of which a death may lose any part; of longer ones it loses all or nothing.
+/// The longest channel of which a death may lose any suffix; of longer ones it loses all or nothing.
 const LONG: usize = 2;
 
 impl Race {
@@ -103,7 +103,7 @@ impl World {
                     let posted = process % 2 == 1 || one.posted == race.chunks;
                     let mut nothing = || (0..race.size() as u32).all(|to| out.take(to, || 0).is_none());
                     let now = posted && nothing();
-                    // Nor will there be anything when all is overdue.
+                    // A time-out would not make it send anything either.
                     out.check(LATER, |_| 0, |_| false);
                     let mut nothing = || (0..race.size() as u32).all(|to| out.take(to, || 0).is_none());
                     now && nothing()
@@ -125,7 +125,7 @@ impl World {
                 assert_eq!(differ, None);
             }
             Item::Acknowledgement(Acknowledgement { chunk, sum, by }) => {
-                // As the sender names it.
+                // Named as the sender names it.
                 let chunk = Chunk { rank: from as u32 % 2, ..chunk };
                 assert_eq!(one.out.acknowledge(Duration::ZERO, from as u32, chunk, sum, by, false), None);
             }
@@ -193,7 +193,7 @@ impl Model for Race {
                     events.push(Event::Takes { from: process, to });
                 }
             }
-            // A rank whose last process dies is lost, and then nothing is promised.
+            // If the last process of a rank dies, the rank is lost and nothing is promised.
             let others = (0..size).filter(|p| p % 2 == process % 2 && *p != process);
             if world.deaths < self.deaths && others.into_iter().any(|p| world.processes[p].is_some()) {
                 let mut all = vec![Vec::new()];
@@ -271,7 +271,7 @@ impl Model for Race {
                 !world.is_quiet(race) || alive(world).all(|(process, one)| race.done(process, one))
             }),
             Property::always("and nothing is kept", |race: &Race, world: &World| {
-                // What is due to nobody any more goes when it is looked for.
+                // Chunks for processes that are gone are dropped when they are looked at.
                 let is_idle = |one: &Process| {
                     let mut out = one.out.clone();
                     (0..race.size() as u32).all(|to| out.take(to, || 0).is_none()) && out.is_idle()

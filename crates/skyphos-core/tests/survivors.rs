@@ -1,22 +1,22 @@
-//! The agreement of survivors in every order of events: messages, deaths that lose some of what was sent, and ranks that give
-//! each other up though both live. Explored to the end by a model checker at small sizes.
+//! The agreement of survivors in every order of events, explored by a model checker at small sizes: messages, deaths that lose some of
+//! the bytes sent, and ranks that lose each other although both live.
 
 use skyphos_core::survivors::{Decision, Survivor, Word};
 use skyphos_core::transport::Loss;
 use stateright::{Checker, Model, Property};
 use std::collections::VecDeque;
 
-/// What is on its way from one rank to another.
+/// A message in flight from one rank to another.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Item {
     Word(Word),
-    /// The connection's end.
+    /// The end of the connection.
     Gone(Loss),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct World {
-    /// `None`: it has died.
+    /// `None` after its death.
     ranks: Vec<Option<Survivor>>,
     /// From each rank to each other.
     channels: Vec<VecDeque<Item>>,
@@ -26,15 +26,15 @@ struct World {
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Event {
-    /// What is next on a channel comes.
+    /// The next message on a channel arrives.
     Comes { from: usize, to: usize },
-    /// A rank dies; of what it sent to each other one so much still comes.
+    /// A rank dies; of the messages that it sent to one other, only the first few still arrive.
     Dies { rank: usize, comes: Vec<usize> },
-    /// A rank gives another up, of which nothing is heard; of what it sent to that one so much still comes.
+    /// A rank loses another that is silent; of the messages that it sent to that one, only the first few still arrive.
     GivesUp { rank: usize, other: usize, comes: usize },
 }
 
-/// Ranks, and how many of each fault there may be.
+/// Number of ranks, and of each kind of fault.
 struct Faults {
     ranks: usize,
     deaths: usize,
@@ -47,7 +47,7 @@ impl World {
         &mut self.channels[from * size + to]
     }
 
-    /// Sends what a rank has to say.
+    /// Sends a rank's pending messages.
     fn send(&mut self, from: usize) {
         let Some(rank) = &mut self.ranks[from] else { return };
         for (to, word) in rank.take_out() {
@@ -61,7 +61,7 @@ impl World {
         self.channels.iter().all(VecDeque::is_empty)
     }
 
-    /// Ranks that live and have decided to go on, with whom.
+    /// Ranks that live and have decided to continue, with the members of their groups.
     fn going_on(&self) -> impl Iterator<Item = (usize, &Survivor, &Vec<u32>)> {
         self.ranks.iter().enumerate().filter_map(|(rank, one)| {
             let one = one.as_ref()?;
@@ -72,7 +72,7 @@ impl World {
         })
     }
 
-    /// Groups of which all members live and have decided so.
+    /// Groups all of whose members live and have decided so.
     fn groups(&self) -> Vec<&Vec<u32>> {
         let decided = |rank: u32, ranks: &Vec<u32>| {
             self.going_on().any(|(one, _, its)| one == rank as usize && its == ranks)
@@ -224,7 +224,7 @@ fn both() {
     check(Faults { ranks: 4, deaths: 0, partings: 1 });
 }
 
-/// A minute, and 2.6 million states: run by name, with `--release`.
+/// Takes a minute, for 2.6 million states: run by name, with `--release`.
 #[test]
 #[ignore = "takes a minute: cargo test --release -p skyphos-core --test survivors -- --ignored"]
 fn four_ranks_a_death_and_a_parting() {

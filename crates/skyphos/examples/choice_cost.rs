@@ -1,5 +1,5 @@
-//! What `auto` costs where earlier calls of its kind told what to do: the same call by `auto` and by the name of the
-//! algorithm that it takes, in turn; the medians, and of their differences too. For one rank, where nothing waits, and two.
+//! The cost of `auto` once earlier calls have settled the choice: the same call by `auto` and by the name of the algorithm that it
+//! takes, in turn. Prints the medians, and the median of the differences, for one rank, where nothing waits, and for two.
 //!
 //! `cargo run --release -p skyphos --example choice_cost`
 
@@ -25,7 +25,7 @@ fn main() {
     }
 }
 
-/// Median seconds of the call by name and by `auto`, and of what the latter took longer than the former beside it.
+/// Median seconds of the call by name, of the call by `auto`, and of their differences.
 fn measure(comm: &Comm, entries: usize) -> (f64, f64, f64) {
     let step = (N / entries as u64) as u32;
     let indices = (0..entries as u32).map(|k| k * step + comm.rank()).collect();
@@ -35,7 +35,7 @@ fn measure(comm: &Comm, entries: usize) -> (f64, f64, f64) {
         let done = comm.allreduce(&x).options(options.clone()).run().expect("a sum");
         (start.elapsed().as_secs_f64(), done.explanation.algorithm)
     };
-    // Only calls that take no sample, and go by one algorithm.
+    // Only calls that take no sample and use one algorithm.
     let auto = AllreduceOptions::default();
     comm.agree_profile(None, false).expect("no learning");
     for _ in 0..200 {

@@ -1,10 +1,10 @@
-//! How many machines fail before all replicas of some rank have: a simulated group in which one process after the other crashes,
-//! in random order, while all the others reduce.
+//! The number of machines that fail before all replicas of some rank have failed: a simulated group in which processes crash one after
+//! the other, in random order, while the others reduce.
 //!
 //! ```text
 //! cargo run --release -p skyphos --example failures_to_loss -- trials ranks...
 //! ```
-//! Prints a line of JSON for each number of ranks: the failures of each trial up to the one that the others could not go on after.
+//! Prints a line of JSON for each number of ranks: for each trial, the failures up to the one that the others could not survive.
 
 use rand::SeedableRng;
 use rand::seq::SliceRandom;
@@ -15,11 +15,11 @@ use std::time::Duration;
 
 const REPLICAS: u32 = 2;
 
-/// Seconds between failures; calls are much shorter, since this is on the way:
+/// Seconds between two failures, much longer than a call over links of this latency.
 const EVERY_S: f64 = 1.0;
 const LATENCY_S: f64 = 0.1;
 
-/// Failures up to the one after which a call tells that a rank is lost.
+/// The number of failures after which a call reports that a rank is lost.
 fn failures(ranks: u32, seed: u64) -> usize {
     let processes = REPLICAS * ranks;
     let mut order: Vec<u32> = (0..processes).collect();
@@ -52,7 +52,7 @@ fn failures(ranks: u32, seed: u64) -> usize {
         Outcome::Done(Err(error)) => panic!("{ranks} ranks, seed {seed}: {error}"),
         _ => None,
     };
-    // The last ones of all have nobody left to tell them.
+    // After the last failures no process is left to report them.
     let first = played.unwrap().outcomes.iter().filter_map(told).fold(f64::INFINITY, f64::min);
     (first / EVERY_S) as usize
 }

@@ -1,10 +1,10 @@
-//! What the loss or slowness of processes costs a replicated reduction, without the noise of a real network: simulated hosts on
-//! links of 250 Mbit/s.
+//! The cost of lost or slow processes to a replicated reduction, without the noise of a real network: simulated hosts on links of
+//! 250 Mbit/s.
 //!
 //! ```text
 //! cargo run --release -p skyphos --example hit_call -- kill|cut|slow lost_hosts rounds times_as_slow
 //! ```
-//! Prints, for each round, the call that was hit and the later ones over those before, on processes that were spared.
+//! Prints, for each round, the time of the call with the fault and of later calls, over that of earlier calls, on unaffected processes.
 
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64;
@@ -19,7 +19,7 @@ const AFTER: usize = 10;
 const N: u64 = 4_000_000;
 const ENTRIES: usize = 1_000_000;
 
-/// When each call began and ended on each process that nothing befell.
+/// Begin and end of each call on each unaffected process.
 fn calls(faults: Vec<(When, Fault)>) -> Vec<Vec<(u64, u64)>> {
     let hit: Vec<u32> = faults.iter().filter_map(|(_, fault)| process_of(fault)).collect();
     let cluster = Cluster::new(Network::new(HOSTS, 31.25e6, 100e-6), 1, false).unwrap();

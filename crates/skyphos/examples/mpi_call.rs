@@ -1,4 +1,4 @@
-//! What a small allreduce costs over MPI, without Python: `mpiexec -n 2 target/release/examples/mpi_call [BYTES, 8]`.
+//! The time of a small allreduce over MPI, without Python: `mpiexec -n 2 target/release/examples/mpi_call [BYTES, 8]`.
 
 use skyphos::{Comm, Settings, mpi};
 use std::time::{Duration, Instant};

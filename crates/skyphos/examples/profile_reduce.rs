@@ -1,5 +1,5 @@
-//! A steady reduction to point a profiler at: 4 ranks of this process, one layer, a million Zipf(1.1)
-//! indices a rank.
+//! A steady reduction for a profiler: 4 ranks of this process, one layer, and a million Zipf(1.1)
+//! indices per rank.
 //!
 //! `cargo build --release --example profile_reduce && taskset -c 0 perf record target/release/examples/profile_reduce`
 

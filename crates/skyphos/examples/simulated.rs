@@ -1,4 +1,4 @@
-//! Times of the simulator itself: a butterfly of P ranks with real indices, and with lengths alone.
+//! The simulator's own speed: a butterfly of P ranks with real indices, and with lengths only.
 //!
 //! `cargo run --release -p skyphos --example simulated -- 1024 10000 32x32 [sized]`
 

@@ -1,11 +1,11 @@
-//! What replicas gain where machines are late now and then: each process computes before each reduction, for a time with a heavy
-//! tail, and a rank is done as soon as one of its replicas is.
+//! The gain of replicas where machines are late at random: each process computes before each reduction, for a time with a heavy tail,
+//! and a rank is done as soon as one of its replicas is.
 //!
 //! ```text
 //! cargo run --release -p skyphos --example stragglers -- seeds exponents...
 //! ```
-//! Prints a line of JSON for each exponent of the Pareto distribution: milliseconds a call of each seed, with one and with two
-//! processes a rank.
+//! Prints a line of JSON for each exponent of the Pareto distribution: milliseconds per call for each seed, with one and with two
+//! processes per rank.
 
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64;
@@ -18,10 +18,10 @@ const CALLS: usize = 20;
 const N: u64 = 400_000;
 const ENTRIES: usize = 100_000;
 
-/// Seconds that a computation takes at least.
+/// The least seconds of a computation.
 const LEAST_S: f64 = 0.02;
 
-/// Milliseconds a call, until one replica of each rank has all results.
+/// Milliseconds per call, until one replica of each rank has all results.
 fn call_ms(replicas: u32, exponent: f64, seed: u64) -> f64 {
     let cluster = Cluster::new(Network::new(RANKS * replicas, 125e6, 100e-6), seed, false).unwrap();
     let play = Play { faults: Vec::new(), heartbeat_s: 1e5, log: false };

@@ -1,8 +1,8 @@
-//! How long kernels take on this machine: the numbers of [`Kernels`], measured by the code that an allreduce runs, on evenly
-//! drawn indices, and those of `row_times.rs`.
+//! Kernel times of this machine: the numbers of [`Kernels`], measured on the kernels that an allreduce runs, with evenly drawn
+//! indices. Those of plans are in `row_times.rs`.
 //!
-//! All ranks measure at once, for those of one host share its memory and caches when they compute. Times are the
-//! processor's, so that a rank that shares its core measures the same kernels; its share of a core is told apart.
+//! All ranks measure at the same time, since the ranks of a host share memory and caches in a collective, too. Times are
+//! processor times, so they do not depend on other processes on the core; the share of a core is a number of its own.
 
 use crate::Comm;
 use crate::kernel_timing::{ENTRIES, drawn, median_s};
@@ -29,24 +29,24 @@ const NEAR: u64 = ENTRIES as u64 * 2;
 /// Bytes of dense arrays: more than caches hold.
 const ARRAY_BYTES: usize = 16 << 20;
 
-/// Round of the barrier after the measurement; the one before begins at 0.
+/// First round of the closing barrier; the opening one begins at 0.
 const END_ROUND: u32 = 0x100;
 
-/// What [`Comm::kernel_times`] found.
+/// The result of [`Comm::kernel_times`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct KernelTimes {
     /// Processor time of each kernel.
     pub kernels: Kernels,
-    /// Those of plans.
+    /// Processor time of the kernels of plans.
     pub rows: RowKernels,
-    /// A multiply-add of a product of matrices of float64.
+    /// Processor seconds of a multiply-add in a product of float64 matrices.
     pub product_s: f64,
     /// Share of a core that this rank had while all ranks measured.
     pub cores: f64,
 }
 
 impl KernelTimes {
-    /// Names of its kernels, among [`skyphos_plan::Profile::NAMES`].
+    /// The names of the numbers of `kernels`, a part of [`skyphos_plan::Profile::NAMES`].
     pub const NAMES: [&'static str; 15] = {
         let [_, _, _, _, _, _, _, _, _, kernels @ .., _, _] = skyphos_plan::Profile::NAMES;
         kernels
@@ -62,7 +62,7 @@ fn encoded(ep: &Endpoint, n: u64, seed: u64, values: &[f32]) -> Vec<Payload> {
     encode(ep, View::Sparse { indices: Indices::U32(&indices), values }, 1, 0, 0, n)
 }
 
-/// Seconds to reduce so many streams to a sparse vector.
+/// Seconds to reduce `sources` streams to a sparse vector.
 fn reduce_s(ep: &Endpoint, n: u64, sources: usize, values: &[f32]) -> Result<f64> {
     let streams: Vec<Vec<Payload>> = (0..sources).map(|s| encoded(ep, n, s as u64, values)).collect();
     let bytes: Vec<Vec<&[u8]>> = streams.iter().map(|s| s.iter().map(Payload::as_bytes).collect()).collect();
@@ -87,7 +87,7 @@ fn reduce_s(ep: &Endpoint, n: u64, sources: usize, values: &[f32]) -> Result<f64
     failed.map(|()| seconds)
 }
 
-/// Seconds to put an encoded vector into a result of this shape.
+/// Seconds to decode an encoded vector into a result of a shape.
 fn place_s(ep: &Endpoint, n: u64, shape: Shape, segments: &[Payload]) -> Result<f64> {
     let mut failed = Ok(());
     let seconds = median_s(|| {
@@ -106,13 +106,13 @@ fn measure(ep: &Endpoint) -> Result<Kernels> {
     let encode_s = median_s(|| drop(black_box(encode(ep, view, 1, 0, 0, FAR)))) / entries;
     let placed_s = place_s(ep, FAR, shape(1.0), &encoded(ep, FAR, 7, &values))? / entries;
 
-    // Few and many sources by merges: seconds an entry are `merge_s + merge_more_s` times the sources.
+    // Merges of few and of many sources: seconds per entry are `merge_s + merge_more_s * sources`.
     let each_s = |sources: usize| Ok(reduce_s(ep, FAR, sources, &values)? / (sources as f64 * entries));
     let (two_s, eight_s): (f64, f64) = (each_s(2)?, each_s(8)?);
     let merge_more_s = ((eight_s - two_s) / 6.0).max(0.0);
     let merge_s = (two_s - 2.0 * merge_more_s).max(0.0);
 
-    // The same entries in fewer and in more positions, by blocks.
+    // Block sums of the same number of entries in fewer and in more positions.
     let (near_s, middle_s) = (reduce_s(ep, NEAR, 4, &values)?, reduce_s(ep, MIDDLE, 4, &values)?);
     let position_s = ((middle_s - near_s) / (MIDDLE - NEAR) as f64).max(0.0);
     let block_s = ((near_s - NEAR as f64 * position_s) / (4.0 * entries)).max(0.0);
@@ -140,7 +140,7 @@ fn measure(ep: &Endpoint) -> Result<Kernels> {
     })
 }
 
-/// Seconds that an entry takes more where it comes from an array with a bitmap, and goes to one: the mean of both.
+/// Additional seconds of an entry that is read from an array with a bitmap, or written to one: the mean of both.
 fn bitmap_s(ep: &Endpoint, values: &[f32]) -> Result<f64> {
     let indices = drawn(NEAR, 7);
     let (mut rows, mut present) = (vec![0f32; NEAR as usize], vec![0u64; NEAR as usize / 64]);
@@ -155,13 +155,13 @@ fn bitmap_s(ep: &Endpoint, values: &[f32]) -> Result<f64> {
     let segments = encode(ep, listed, 1, 0, 0, NEAR);
     let to_list_s = place_s(ep, NEAR, shape(1.0), &segments)?;
     let to_array_s = place_s(ep, NEAR, shape(0.0), &segments)?;
-    // Making the array is counted by its bytes.
+    // Allocating the array is counted by its bytes.
     let make_s = median_s(|| drop(black_box(dense_form(shape(0.0), NEAR, 0f32))));
     let more_s = (from_array_s - from_list_s).max(0.0) + (to_array_s - make_s - to_list_s).max(0.0);
     Ok(more_s / 2.0 / ENTRIES as f64)
 }
 
-/// Rows and columns of a product that is measured, and pairs: little of the time is for passing over it.
+/// Rows, columns and pairs of the measured product. So many pairs make the time to write the product negligible.
 const PRODUCT: (usize, usize, usize) = (384, 384, 256);
 
 /// Seconds of a multiply-add.
@@ -176,7 +176,7 @@ pub(crate) fn product_s() -> f64 {
     seconds / (rows * cols * pairs) as f64
 }
 
-/// Seconds of passing over a byte of an array that a product is written to, and more where the system has yet to give it.
+/// Seconds of writing a byte of an array, and additional seconds of a byte of newly allocated memory.
 pub(crate) fn pass_s() -> (f64, f64) {
     let fill = |bytes: &mut [u8]| bytes.fill(black_box(1));
     let mut known = vec![0u8; PASS_BYTES];
@@ -194,7 +194,7 @@ pub(crate) fn pass_s() -> (f64, f64) {
 const PASS_BYTES: usize = 8 << 20;
 
 impl Comm {
-    /// Measures the kernels on all ranks at once, for some 0.1 s of the processor. Collective.
+    /// Measures the kernels on all ranks at the same time, for about 0.1 processor seconds. Collective.
     pub fn kernel_times(&self) -> Result<KernelTimes> {
         self.call(CallSig::plain(CallKind::Measure), async |ep| {
             barrier_from(ep, 0).await?;

@@ -1,12 +1,12 @@
 //! Measurements between ranks: the time of a message, its processor time at either end, and the rate of streams.
 //!
-//! What the planner predicts is what collectives do, so messages here are what theirs are: frames of up to 128 KB of a
-//! [`Comm`]'s transport, matched, checked and driven as always. One stream a direction carries all messages of a
-//! measurement; the first byte of a message says whether it is the last, so that one side decides how long it goes on.
+//! The planner predicts collectives, so a measurement uses the messages of collectives: frames of up to 128 KB of a [`Comm`]'s
+//! transport, with the usual matching, checks and progress. One stream per direction carries all messages of a measurement. The
+//! first byte of a message says whether it is the last, so one side decides when the measurement ends.
 //!
-//! Ping-pong gives half a round trip (Hockney 1994; *Kylix*, Fig. 2). Overheads are those of LogGP (Alexandrov et al.
-//! 1997), each measured alone as Kielmann et al. (2000) do: a receiver passes time until the message must be there,
-//! so that it never pays for waiting. Each measurement is collective: ranks without a part in it wait at its end.
+//! Ping-pong gives half a round trip (Hockney 1994; *Kylix*, Fig. 2). Overheads are those of LogGP (Alexandrov et al. 1997),
+//! measured separately as by Kielmann et al. (2000): a receiver spins until the message must have arrived, so that its overhead
+//! has no waiting in it. Each measurement is collective: ranks outside all pairs wait at its end.
 
 mod fan;
 mod messages;
@@ -21,7 +21,7 @@ use skyphos_core::frame::{CallKind, CallSig};
 use skyphos_types::{Error, Result};
 use std::time::Duration;
 
-/// Rounds of a measurement: all begin together, data, all end together.
+/// Rounds of a measurement: opening barrier, data, closing barrier.
 const BEGIN_ROUND: u32 = 0;
 const DATA_ROUND: u32 = 0x100;
 const END_ROUND: u32 = 0x200;
@@ -64,7 +64,7 @@ pub(crate) fn cpu_s() -> f64 {
     time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
 }
 
-/// The pair that a rank is in: the other one, and whether this is the first.
+/// A rank's partner, and whether the rank is the first of its pair.
 fn partner(me: u32, pairs: &Pairs) -> Option<(u32, bool)> {
     pairs.iter().find_map(|(a, b)| match me {
         _ if me == *a => Some((*b, true)),
@@ -125,7 +125,7 @@ async fn overhead_on(
             let (mut ready, mut from) = (Sender::new(ep, other, 1), Receiver::new(ep, other, bytes));
             for _ in 0..times {
                 ready.send(false).await?;
-                // Until the message must be there; a processor that slept would be slow at first.
+                // Spins until the message must have arrived: a core that has slept would be slow at first.
                 let begin = ep.now();
                 while ep.now() - begin < gap {
                     std::thread::yield_now();
@@ -152,7 +152,8 @@ struct Watched<'a> {
 }
 
 impl Watched<'_> {
-    /// Takes what has come; whether anything had. What comes in `window` counts, but for the chunk that opens it.
+    /// Takes the chunks that have arrived. Those within `window`, in seconds from `begin`, count, except for the first one.
+    /// Returns whether there were any chunks.
     fn take(&mut self, begin: Duration, window: (f64, f64)) -> Result<bool> {
         let mut moved = false;
         while !self.done
@@ -205,7 +206,7 @@ async fn stream_on(
     out.iter_mut().for_each(|(sender, _)| sender.begin(most <= 1));
     loop {
         let mut moved = false;
-        // A message to each in turn, while the network takes them.
+        // One message to each receiver in turn, while the network takes them.
         let mut taking = true;
         while taking {
             taking = false;
@@ -234,22 +235,22 @@ async fn stream_on(
 }
 
 impl Comm {
-    /// Half a round trip of messages of so many bytes, in seconds, one a round: on the first of each pair; empty on the
-    /// others. Goes on for `limit`, or `most` rounds. Collective.
+    /// Seconds of half a round trip of messages of `bytes` bytes, one figure per round, on the first rank of each pair. Empty on
+    /// other ranks. Ends after `limit`, or after `most` rounds. Collective.
     pub fn ping(&self, pairs: &Pairs, bytes: usize, most: u32, limit: Duration) -> Result<Vec<f64>> {
         let sig = self.check_measure(1, pairs, bytes)?;
         self.call(sig, async |ep| ping_on(ep, pairs, bytes, most.max(1), limit).await)
     }
 
-    /// Seconds of the processor for messages of so many bytes: sending on the first of each pair, receiving on the
-    /// other. `gap`: longer than such a message takes. Collective.
+    /// Processor seconds of messages of `bytes` bytes: of sending on the first rank of each pair, of receiving on the second.
+    /// `gap` must be longer than such a message takes. Collective.
     pub fn overhead(&self, pairs: &Pairs, bytes: usize, times: u32, gap: Duration) -> Result<Vec<f64>> {
         let sig = self.check_measure(2, pairs, bytes)?;
         self.call(sig, async |ep| overhead_on(ep, pairs, bytes, times, gap).await)
     }
 
-    /// Messages of so many bytes by all flows at once for `limit`, `most` by each; what comes in the first `settle` does
-    /// not count. Collective.
+    /// Sends messages of `bytes` bytes by all flows at once, for `limit`, at most `most` messages by each flow. Traffic in the
+    /// first `settle` does not count. Collective.
     pub fn stream(
         &self,
         flows: &Flows,
@@ -262,7 +263,7 @@ impl Comm {
         self.call(sig, async |ep| stream_on(ep, flows, bytes, most.max(1), limit, settle).await)
     }
 
-    /// Refuses what no group can measure.
+    /// Refuses pairs and lengths that cannot be measured.
     fn check_measure(&self, what: u64, pairs: &[(u32, u32)], bytes: usize) -> Result<CallSig> {
         let bad = |(a, b): &&(u32, u32)| a == b || *a >= self.size() || *b >= self.size();
         if let Some((a, b)) = pairs.iter().find(bad) {
@@ -324,7 +325,7 @@ mod tests {
                 "{got:?}"
             );
         }
-        // As many small messages as were asked for, but the one that opens the watch.
+        // All small messages count, except for the one that opens the window.
         let done = on_all(2, |comm| comm.stream(&[(0, 1)], 1, 64, SHORT * 100, Duration::ZERO).unwrap());
         assert_eq!((done[1].received[0].messages, done[1].received[0].bytes), (63, 63));
         assert_eq!([done[0].sent_bytes, done[1].sent_bytes], [64, 0]);

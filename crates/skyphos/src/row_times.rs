@@ -1,5 +1,5 @@
-//! How long the kernels of plans take on this machine: the numbers of [`RowKernels`], measured by the code that
-//! configurations and reductions run, on evenly drawn indices.
+//! Times of the kernels of plans on this machine: the numbers of [`RowKernels`], measured on the kernels that configurations and
+//! reductions run, with evenly drawn indices.
 
 use crate::kernel_timing::{ENTRIES, drawn, median_s};
 use skyphos_kernels::{BlockHash, Encoding, Locator, decode, fold_rows, gather_rows, prepare, union};
@@ -7,16 +7,16 @@ use skyphos_plan::RowKernels;
 use skyphos_types::{ReduceOp, Result};
 use std::hint::black_box;
 
-/// Rows that indices lie among: a twentieth, as in the middle of a butterfly, and more than a cache holds.
+/// Rows of an array: more than a cache has, and 20 times the indices, a density as in the middle of a butterfly.
 const ROWS: u64 = ENTRIES as u64 * 20;
 
-/// Numbers of a wide row.
+/// Numbers per row of a wide array.
 const WIDE: usize = 16;
 
-/// Ranks whose sets are joined.
+/// Number of sets that are joined.
 const SETS: u64 = 4;
 
-/// Measures them, for some 0.05 s of the processor.
+/// Measures all kernels, for about 0.05 processor seconds.
 pub(crate) fn measure() -> Result<RowKernels> {
     let (gather_one_s, fold_one_s) = rows_s(1)?;
     let (gather_wide_s, fold_wide_s) = rows_s(WIDE)?;
@@ -32,7 +32,7 @@ pub(crate) fn measure() -> Result<RowKernels> {
     })
 }
 
-/// Seconds to gather a row of so many numbers, and to add one.
+/// Seconds to gather a row of `width` numbers, and to add one.
 fn rows_s(width: usize) -> Result<(f64, f64)> {
     let map = drawn(ROWS, 5);
     let mut all = vec![1f32; ROWS as usize * width];
@@ -45,7 +45,7 @@ fn rows_s(width: usize) -> Result<(f64, f64)> {
     failed.map(|()| (gather_s / ENTRIES as f64, fold_s / ENTRIES as f64))
 }
 
-/// Seconds to encode or decode an index of a set, and to join one with those of others and find it there.
+/// Seconds to encode or decode an index of a set, and to join an index with other sets and find its position in the union.
 fn sets_s() -> Result<(f64, f64)> {
     let hash = BlockHash::new(ROWS, 1);
     let of = |seed| prepare(&drawn(ROWS, seed), ROWS, hash, "a measurement").map(|prepared| prepared.set);

@@ -1,5 +1,5 @@
-//! Calls that fail while others are under way. Ranks are told at different moments, and their programs go on together; where
-//! they cannot, no rank gets the sum of two different calls.
+//! Failed calls beside other non-blocking calls. Ranks learn of a failure at different moments, and their programs continue together.
+//! Where they cannot, no rank gets the sum of two different calls.
 
 mod common;
 
@@ -9,7 +9,7 @@ use skyphos::{Comm, Error, Result, Work};
 
 const TRANSPORTS: [(&str, MakeGroup); 3] = [("local", local), ("tcp", tcp), ("shared memory", near)];
 
-/// Draws numbers.
+/// A small random number generator.
 struct Draw(u64);
 
 impl Draw {
@@ -21,7 +21,7 @@ impl Draw {
 
 type Sum = Work<Vec<f64>>;
 
-/// A sum whose result tells which call it was: entry 0 is `number` times the ranks.
+/// Starts a sum whose result identifies the call: entry 0 is `number` times the ranks.
 fn start_sum(comm: &Comm, number: u64) -> Result<Sum> {
     let mut mine = vector(comm.rank(), number, 40).to_dense(0.0);
     mine[0] = number as f64;
@@ -35,7 +35,7 @@ fn is_sum_of(comm: &Comm, number: u64, sum: &[f64]) -> bool {
 }
 
 /// Each rank begins the same calls, and takes their results in an order and at moments of its own. Some calls fail on one rank
-/// before they begin there; it goes on with the next.
+/// before they begin there; the rank continues with the next call.
 fn pipeline(comm: &Comm, seed: u64) {
     let (mut shared, mut own) = (Draw(seed), Draw(seed << 8 | (u64::from(comm.rank()) + 1)));
     let mut under_way: Vec<(u64, bool, Sum)> = Vec::new();
@@ -61,7 +61,7 @@ fn pipeline(comm: &Comm, seed: u64) {
             take(under_way.remove(place));
         }
         if own.below(8) == 0 && under_way.len() > 2 {
-            // A result that nobody wants.
+            // A result that the rank drops without waiting.
             let place = under_way.iter().position(|(_, fails, _)| !fails);
             place.into_iter().for_each(|place| drop(under_way.remove(place)));
         }
@@ -82,8 +82,8 @@ fn a_pipeline_goes_on_after_calls_that_failed_on_one_rank() {
     }
 }
 
-/// One rank fails before it begins the first of two calls, raises, and makes both again. The others have begun the first and are
-/// in the second: that must not be taken for the first one made again.
+/// One rank fails before it begins the first of two calls, raises, and repeats both. The others have begun the first call and are in
+/// the second, which must not be paired with the repeated first call.
 fn two_again(comm: &Comm) -> Vec<(u64, Result<Vec<f64>>)> {
     let mut ended = Vec::new();
     for _ in 0..2 {
@@ -125,7 +125,7 @@ fn a_program_that_raised_before_the_others_were_told_is_not_paired_with_them() {
     }
 }
 
-/// The same with calls that are waited for at once: all are told before they go on, and repeat together.
+/// The same with blocking calls: all ranks learn of the failure before they continue, and repeat the calls together.
 #[test]
 fn calls_that_are_waited_for_are_repeated_together() {
     for (name, make) in TRANSPORTS {

@@ -1,4 +1,4 @@
-//! Sums of outer products by every algorithm, against sums pair by pair.
+//! Sums of outer products by every algorithm, against sums computed pair by pair.
 
 use proptest::prelude::*;
 use skyphos::product::{Before, Factor, Rows, multiply_pairs};
@@ -7,7 +7,7 @@ use skyphos::{
     SparseFactors, SparsePairs, Topology, bf16, f16,
 };
 
-/// Whole numbers, few enough that all sums of them are exact in float32: then any order gives the same bits.
+/// Whole numbers, small enough that all their sums are exact in float32: any order of additions gives the same bits.
 fn drawn<T: Real>(count: usize, seed: usize) -> Vec<T> {
     let number = |k: usize| ((k * 7919 + seed * 104_729) % 9) as f32 - 4.0;
     (0..count).map(|k| T::from_f32(number(k))).collect()
@@ -29,7 +29,7 @@ fn oracle<T: Factor>(n: usize, m: usize, pairs: &[usize]) -> Vec<T> {
     numbers
 }
 
-/// All ways there are, with what each needs.
+/// All algorithms, with the options that each needs.
 fn ways(ranks: u32) -> Vec<OuterOptions> {
     use OuterAlgorithm::{Allgather, Rabenseifner};
     let plain = OuterAlgorithm::ALL.map(|algorithm| OuterOptions { algorithm, ..OuterOptions::default() });
@@ -70,7 +70,7 @@ fn check<T: Factor>(ranks: u32, n: usize, m: usize, pairs: &[usize], threads: us
     let want = oracle::<T>(n, m, pairs);
     let settings = Settings { threads, ..Settings::default() };
     let all = Comm::local(ranks, &settings).unwrap().map_ranks(|flat| {
-        // Hosts of up to three ranks, dealt so that neighbours are apart, in racks of two hosts.
+        // Hosts of up to three ranks, numbered so that ranks of a host are apart, in racks of two hosts.
         let hosts: Vec<u32> = (0..ranks).map(|rank| rank % ranks.div_ceil(3)).collect();
         let racks: Vec<u32> = hosts.iter().map(|host| host / 2).collect();
         let topology = Topology::new(&hosts, &racks).unwrap();
@@ -109,7 +109,7 @@ fn all_ways_on_1_to_13_ranks() {
     }
 }
 
-/// More pairs than one pass over G is worth, and messages of several chunks.
+/// More pairs than a group of tiles has, and messages of several chunks.
 #[test]
 fn thick_factors_and_large_sums() {
     check::<f32>(4, 300, 210, &[300, 0, 280, 513], 2);
@@ -135,7 +135,7 @@ proptest! {
     }
 }
 
-/// Real numbers: the same bits on all ranks and in every run, near what float64 makes of them.
+/// Real numbers: the same bits on all ranks and in every run, near the result in float64.
 #[test]
 fn the_same_bits_everywhere() {
     for way in ways(5).into_iter().filter(|way| !way.scatter && way.algorithm != OuterAlgorithm::Auto) {

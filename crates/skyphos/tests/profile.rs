@@ -1,4 +1,4 @@
-//! The profile that a group begins with: rank 0's, on all ranks, and what `auto` makes of it.
+//! The profile that a group begins with: rank 0's, on all ranks, and the choices of `auto` by it.
 
 use skyphos::planner::Profile;
 use skyphos::{AllreduceOptions, Comm, Indices, Settings, VectorView, View};
@@ -16,7 +16,7 @@ fn rank_0s_profile_is_everyones_and_groups_inherit_it() {
         (agreed, comm.profile(), half.profile())
     });
     assert!(found.iter().all(|all| *all == (of_rank(0), of_rank(0), of_rank(0))), "{found:?}");
-    // Nor does one of another rank count where rank 0 has none.
+    // If rank 0 has no profile, those of other ranks do not count.
     let found =
         on_all(3, |comm| comm.agree_profile(of_rank(comm.rank()).filter(|_| comm.rank() > 0), true).unwrap());
     assert_eq!(found, [None, None, None]);

@@ -1,4 +1,4 @@
-//! Allreduce with quantised results and inputs, against plain oracles, and what it saves on the wire.
+//! Allreduce with quantised results and inputs: values against plain oracles, and bytes on the wire.
 
 mod common;
 
@@ -23,7 +23,7 @@ use std::time::Duration;
 
 const TRANSPORTS: [(&str, MakeGroup); 2] = [("local", local), ("tcp", tcp)];
 
-/// Those with an owner of each part.
+/// The algorithms with one owner per range.
 const OWNERS: [Algorithm; 5] = [
     Algorithm::Auto,
     Algorithm::SplitAllgather,
@@ -50,7 +50,7 @@ impl Case {
         if self.mean { ReduceOp::Mean } else { ReduceOp::Sum }
     }
 
-    /// Even ranges, so that the oracle knows them.
+    /// Even ranges, which the oracle can compute.
     fn options(&self, quantize: Option<QuantizeOptions>) -> AllreduceOptions {
         let layered = matches!(self.algorithm, Algorithm::Butterfly | Algorithm::Auto);
         let degrees = layered.then(|| self.degrees.clone());
@@ -114,7 +114,7 @@ fn cases(algorithms: Vec<Algorithm>, stages: Vec<Stage>) -> impl Strategy<Value 
     )
 }
 
-/// What quantisation makes of some values.
+/// The quantised values of some values.
 fn through<T: Real>(values: &[T], params: &Quantize, draw: Draw) -> Vec<T> {
     let mut codes = vec![0; quantised_bytes(values.len(), params)];
     quantise(values, params, draw, &mut codes).unwrap();
@@ -128,7 +128,7 @@ fn rows_between(indices: &[u64], (lo, hi): (u64, u64), width: usize) -> std::ops
     at(lo)..at(hi)
 }
 
-/// A rank's input as it counts in the sum.
+/// A rank's input as it is added to the sum.
 fn quantised_input<T: Real>(case: &Case, rank: u32, call: u64) -> SparseVec<T> {
     let mut vector = case.input::<T>(rank);
     let bounds = match case.algorithm {
@@ -146,7 +146,7 @@ fn quantised_input<T: Real>(case: &Case, rank: u32, call: u64) -> SparseVec<T> {
     vector
 }
 
-/// The reduced entries after each owner quantised its own.
+/// The reduced entries, quantised by each owner.
 fn quantised_result<T: Real>(case: &Case, sum: &SparseVec<T>, call: u64) -> (Vec<u64>, Vec<T>) {
     let (indices, mut values) = sum.entries();
     for rank in 0..case.size {
@@ -158,7 +158,7 @@ fn quantised_result<T: Real>(case: &Case, sum: &SparseVec<T>, call: u64) -> (Vec
     (indices, values)
 }
 
-/// Number of a group's first call.
+/// The number of a group's first call.
 const FIRST_CALL: u64 = 0;
 
 fn check<T: Real>(case: &Case, make: MakeGroup) {
@@ -183,7 +183,7 @@ fn check<T: Real>(case: &Case, make: MakeGroup) {
     });
     for (rank, (result, again, sum)) in got.iter().enumerate() {
         result.view().check(case.n, case.width).unwrap();
-        // The form may differ: it depends on what each rank expected (collect.rs).
+        // The form may differ, because it depends on the number of entries that each rank expected (collect.rs).
         for (mine, first) in [(result, &got[0].0), (again, &got[0].1)] {
             assert_eq!(mine.entries(), first.entries(), "rank {rank} has other bits in {case:?}");
         }
@@ -262,7 +262,7 @@ proptest! {
     }
 }
 
-/// Mean over seeds is the value, and the squared error is within QSGD's bound, also of sums of inputs.
+/// The mean over seeds is the value, and the squared error is within QSGD's bound, for sums of quantised inputs, too.
 #[test]
 fn unbiased_and_within_the_variance_bound() {
     const SEEDS: u64 = 400;
@@ -300,12 +300,12 @@ fn unbiased_and_within_the_variance_bound() {
             bias.iter_mut().zip(result).zip(&exact).for_each(|((b, v), e)| *b += f64::from(v - e));
         }
         let bias: f64 = bias.iter().map(|b| (b / SEEDS as f64).powi(2)).sum();
-        // The mean of independent draws has 1/SEEDS of their variance; twice that is far out of 96 values' reach.
+        // The mean of independent draws has 1/SEEDS of their variance. For 96 values, twice that is far beyond chance.
         assert!(bias <= 2.0 * mean_error / SEEDS as f64, "{bits} bits, {stage:?}: {bias} of {mean_error}");
     }
 }
 
-/// A transport that counts the bytes it is given.
+/// A transport that counts the bytes that it sends.
 struct Counting(Local, Arc<AtomicU64>);
 
 impl NativeCollectives for Counting {}
@@ -343,7 +343,7 @@ impl Transport for Counting {
     }
 }
 
-/// Bytes that one call puts on the wire, heads of frames included.
+/// Bytes that one call sends, headers of frames included.
 fn bytes_of(size: u32, body: impl Fn(&Comm) + Sync) -> u64 {
     let count = Arc::new(AtomicU64::new(0));
     let counting = |t| Comm::over(Box::new(Counting(t, count.clone())), settings()).unwrap();
@@ -375,11 +375,11 @@ fn an_eighth_of_the_bytes() {
         let (both, result) = (ratio(bits, Stage::Both), ratio(bits, Stage::Result));
         println!("{bits} bits: both {both:.4}, result {result:.4} of {plain} bytes");
         assert!((share..share * 1.1 + 0.002).contains(&both), "{bits} bits: {both}");
-        // The first half travels as it is.
+        // With quantised results only, the first half is sent in full precision.
         let want = 0.5 + share / 2.0;
         assert!((want..want * 1.03).contains(&result), "{bits} bits: {result}");
     }
-    // Sparse: 1 in 64, of which an index costs some 9 bits.
+    // Sparse: 1 index in 64, which takes about 9 bits.
     let indices: Vec<u32> = (0..n as u32 / 64).map(|k| k * 64 + k * k % 61).collect();
     let sparse = |quantize: Option<QuantizeOptions>| {
         let options = AllreduceOptions {
@@ -417,7 +417,7 @@ fn what_has_no_meaning_is_refused_on_all_ranks() {
             comm.barrier().run().unwrap();
             text
         });
-        // What another rank found comes with its name.
+        // The error of another rank begins with its number.
         let bare = |text: &String| {
             text.split_once(": ")
                 .filter(|(rank, _)| rank.starts_with("rank "))
@@ -439,7 +439,7 @@ fn what_has_no_meaning_is_refused_on_all_ranks() {
             assert!(text.starts_with("rank 1: the value at index 9") && text.contains("quantised"), "{text}");
         }
     }
-    // Finite inputs whose sum is not.
+    // Finite inputs whose sum is infinite.
     let texts = on_all(local(3), |comm| {
         let values = [f32::MAX];
         let view = View::Sparse { indices: (&[9u64]).into(), values: &values };
@@ -447,7 +447,7 @@ fn what_has_no_meaning_is_refused_on_all_ranks() {
         comm.allreduce(VectorView::new(10, 1, view)).options(options.clone()).run().unwrap_err().to_string()
     });
     assert!(texts.iter().all(|t| t.contains("the result at index 9") && t.contains("inf")), "{texts:?}");
-    // Integers, and ranks that differ.
+    // Integers, and options that differ between ranks.
     let texts = on_all(local(2), |comm| {
         let view = View::Sparse { indices: (&[1u64]).into(), values: &[1i32] };
         let options = AllreduceOptions { quantize: quantize(Stage::Input), ..AllreduceOptions::default() };
@@ -467,7 +467,7 @@ fn what_has_no_meaning_is_refused_on_all_ranks() {
         });
         assert!(texts.iter().all(|t| t.contains("ranks disagree")), "{texts:?}");
     }
-    // Rings of dense arrays add up on the way.
+    // Dense rings add partial sums on the way, so there is no owner to quantise them.
     let texts = on_all(local(2), |comm| {
         let algorithm = Algorithm::DenseRing;
         let options =

@@ -1,5 +1,5 @@
-//! Groups whose ranks are several processes: the same bits as without replicas, whoever dies and whenever, as long as one of
-//! each rank lives.
+//! Groups with replicas: the results have the same bits as without replicas, whichever processes end and whenever, as long as one
+//! process of each rank lives.
 
 mod common;
 
@@ -16,7 +16,7 @@ use skyphos::{
 use skyphos_kernels::stream::{IndexList, SparseVec};
 use std::time::{Duration, Instant};
 
-/// The longest that anything here may take.
+/// The longest that any operation here may take.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 const TWICE: [(&str, MakeGroup); 2] = [("local", local_twice), ("tcp", tcp_twice)];
@@ -26,10 +26,10 @@ type MakeTransports = fn(u32) -> Vec<Box<dyn Transport>>;
 const TRANSPORTS: [(&str, MakeTransports); 3] =
     [("local", local_transports), ("tcp", tcp_transports), ("shared memory", near_transports)];
 
-/// A call with data that goes by a number.
+/// A program of `common::programs`, and its amount of data.
 type Salted<'a> = dyn Fn(&Comm, u64) -> Result<(), Error> + Sync + 'a;
 
-/// What each rank has after a program without replicas.
+/// Each rank's result of a program without replicas.
 fn undisturbed(size: u32, program: usize, count: usize) -> Vec<Vec<u64>> {
     let alone = |comm: &Comm| {
         comm.agree_profile(None, false).unwrap();
@@ -38,7 +38,7 @@ fn undisturbed(size: u32, program: usize, count: usize) -> Vec<Vec<u64>> {
     on_all(local(size), alone)
 }
 
-/// A program on `size` ranks of `each` processes, some of which end at a frame of theirs. What those have that live.
+/// Runs a program on `size` ranks of `each` processes, some of which end at a given frame. Returns the results of the others.
 fn disturbed(
     transports: Vec<Box<dyn Transport>>,
     each: u32,
@@ -54,7 +54,7 @@ fn disturbed(
         };
         let comm = replicated(transport, each);
         let result = ALL[program].1(&comm, count);
-        // Everyone comes to the end before anyone leaves.
+        // All processes complete before any leaves.
         let end = comm.barrier().run();
         match fuse {
             Some(fuse) if fuse.is_blown() => None,
@@ -72,7 +72,7 @@ proptest! {
         check(&case, TWICE[transport].1);
     }
 
-    /// Any program, any replication, spares too, and nobody is lost.
+    /// Any program, any replication, with spare processes, and no losses.
     #[test]
     fn the_same_bits_as_without_replicas(
         program in 0..ALL.len(), ranks in 1u32..=5, each in 1u32..=3, spares in 0u32..3, transport in 0..TRANSPORTS.len(),
@@ -89,7 +89,7 @@ proptest! {
         }
     }
 
-    /// Processes end at any frame, but for one of each rank.
+    /// Processes end at any frame, except for one process of each rank.
     #[test]
     fn whoever_ends_and_whenever(
         program in 0..ALL.len(), ranks in 1u32..=4, each in 2u32..=3, transport in 0..TRANSPORTS.len(),
@@ -111,7 +111,7 @@ proptest! {
     }
 }
 
-/// Each program, each frame of one process: the others have the right bits.
+/// For each program and each frame of one process: it ends there, and the others have the right bits.
 #[test]
 fn every_frame_may_be_the_last() {
     for (program, (name, _)) in ALL.iter().enumerate() {
@@ -160,7 +160,7 @@ fn a_rank_without_processes_is_lost() {
     }
 }
 
-/// `auto` remembers, asks again and settles in the course of some tens of calls.
+/// `auto` remembers, takes a new survey and chooses anew in the course of some tens of calls.
 #[test]
 fn the_same_call_many_times() {
     for (name, twice) in TWICE {
@@ -171,7 +171,7 @@ fn the_same_call_many_times() {
                         expected_nnz: (call % 3 == 1).then_some(1000),
                         ..AllreduceOptions::default()
                     };
-                    // The data change now and then, so that it is asked again.
+                    // The data change from time to time, so that a new survey is taken.
                     let mine = vector(comm.rank(), 0, if call % 16 == 9 { 5000 } else { 700 });
                     comm.allreduce(&mine).options(options.clone()).run().unwrap().sum.entries()
                 })
@@ -187,11 +187,11 @@ fn replicas_that_differ_are_found() {
         for count in [20, 20_000] {
             let errors = on_each(make(4), |process, transport| {
                 let comm = replicated(transport, 2);
-                // Process 3 holds other data than process 1.
+                // Process 3 has different data from process 1.
                 let salt = u64::from(process == 3);
                 let mine = vector(comm.rank(), salt, count);
                 let call = || comm.allreduce(&mine).run().map(|done| done.sum);
-                // Where copies come late it is a later call that says so: nobody waits for a slow replica.
+                // If copies arrive late, a later call reports it, since no rank waits for a slow replica.
                 let begun = Instant::now();
                 loop {
                     match call() {
@@ -201,9 +201,9 @@ fn replicas_that_differ_are_found() {
                 }
             });
             for error in errors {
-                // Or it hears of one who has heard so, and left.
+                // Or it learns so from a rank that has raised the error and left.
                 assert!(matches!(error, Error::Corrupt { .. } | Error::PeerLost { .. }), "{error}");
-                // Rank 0's replicas may have taken in a different one each, and be compared first.
+                // The replicas of rank 0 may have received different copies, and be compared first.
                 let text = error.to_string();
                 let ways = ["sent different bytes", "put different data into call"];
                 let found =
@@ -214,7 +214,7 @@ fn replicas_that_differ_are_found() {
     }
 }
 
-/// Each of them makes one small call, and nothing of what differs need be sent: it is found out when they close, at the latest.
+/// Each rank makes one small call, which need not send the bytes that differ. They are found when the groups close, at the latest.
 #[test]
 fn replicas_that_differ_in_their_last_call_are_found() {
     let x = |salt: u64, len: u64| (0..len).map(|k| (k * 7 + salt) as f64).collect::<Vec<f64>>();

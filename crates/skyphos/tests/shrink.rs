@@ -1,4 +1,4 @@
-//! Ranks leave in the middle of a program; those that are left agree who they are and go on, however often it happens.
+//! Shrink: ranks leave in the middle of a program; the remaining ranks agree on the new group and continue, any number of times.
 
 mod common;
 
@@ -8,14 +8,14 @@ use skyphos::{Comm, Error, Result};
 
 const TRANSPORTS: [(&str, MakeGroup); 2] = [("local", local), ("tcp", tcp)];
 
-/// The sum of what each rank is numbered in the first group.
+/// The sum of the ranks' numbers in the first group.
 fn sum(comm: &Comm, number: u32) -> Result<i64> {
     let mut out = [0i64];
     comm.allreduce_dense(&[i64::from(number)], &mut out).run()?;
     Ok(out[0])
 }
 
-/// Calls until only the ranks that stay are left, who then have the right sum. How often the group was shrunk.
+/// Makes calls until only the ranks of `stay` remain and have the right sum. Returns the number of shrinks.
 fn go_on(first: &Comm, leaves_after: Option<u32>, stay: &[u32]) -> usize {
     let (me, want) = (first.rank(), stay.iter().map(|rank| i64::from(*rank)).sum::<i64>());
     let mut groups: Vec<Comm> = Vec::new();

@@ -1,4 +1,4 @@
-//! Collectives on simulated clusters: the results are those of any other transport, and lengths alone take as long as data.
+//! Collectives on simulated clusters: results are those of any other transport, and runs with lengths take as long as runs with data.
 
 use proptest::prelude::*;
 use skyphos::sim::{Cluster, Distribution, Network, Stragglers};
@@ -7,7 +7,7 @@ use skyphos::{Algorithm, AllreduceOptions, Comm, Form, IndexList, SparseVec};
 use std::collections::BTreeMap;
 
 fn scenario(ranks: u32, collective: Collective) -> Scenario {
-    // Of a sum of outer products the rows, and the pairs.
+    // For a sum of outer products, n is the rows and entries the pairs.
     let (n, entries) = if collective == Collective::OuterProductSum { (300, 2.0) } else { (50_000, 1000.0) };
     Scenario {
         seed: 3,
@@ -23,7 +23,7 @@ fn run(scenario: &Scenario) -> Vec<Phase> {
     simulate(scenario, |_, _, _| true).unwrap()
 }
 
-/// A network in which everything that can go wrong does.
+/// A network with every kind of trouble.
 fn troubled(ranks: u32) -> Network {
     Network {
         ranks_per_host: 2,
@@ -43,7 +43,7 @@ fn troubled(ranks: u32) -> Network {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(60))]
 
-    /// Whatever is late, and however late, the sum is the sum.
+    /// The sum is right however late messages and ranks are.
     #[test]
     fn every_algorithm_gives_the_sum(
         ranks in 1u32..20,
@@ -98,7 +98,7 @@ fn lengths_alone_take_as_long_as_data() {
         let sized = Scenario { sized: true, ..real.clone() };
         for (real, sized) in run(&real).iter().zip(&run(&sized)) {
             let (a, b) = (real.ran.last(), sized.ran.last());
-            // Real messages differ among each other, and the largest is waited for.
+            // Messages of real data differ in size, and the largest one is waited for.
             assert!(b / a > 0.85 && b / a < 1.05, "{} {degrees:?}: {a} with data, {b} without", real.name);
             let bytes =
                 |phase: &Phase| phase.ran.record.by_round().values().map(|r| r.sent).sum::<u64>() as f64;
@@ -159,11 +159,11 @@ fn what_goes_wrong_takes_longer() {
         with(Network { ranks_per_host: 12, cores: 1.0, ..base.clone() }),
     ];
     assert!(slower.iter().all(|seconds| *seconds > 1.1 * quiet), "{quiet}: {slower:?}");
-    // What a clock says changes nothing.
+    // Clocks that are set differently change nothing.
     assert_eq!(with(Network { clock: Distribution::Uniform(0.0, 9.0), ..base }), quiet);
 }
 
-/// Where ranks of a host follow each other in the butterfly, the host sends what it has reduced over the network once.
+/// Where the ranks of a host are neighbours in the butterfly, the host sends its reduced entries over the network once.
 #[test]
 fn layers_join_ranks_of_one_host_first() {
     let between_hosts = |degrees: &[u32], dealt: bool| {
@@ -188,7 +188,7 @@ fn layers_join_ranks_of_one_host_first() {
     let (aligned, fast) = between_hosts(&[4, 4], false);
     let (direct, slow) = between_hosts(&[16], false);
     assert!(aligned < 0.6 * direct && fast < slow, "{aligned} of {direct} bytes, {fast} and {slow} s");
-    // The placement does not matter: the topology knows it.
+    // The numbering of ranks does not matter, since the topology has it.
     let (dealt, as_fast) = between_hosts(&[4, 4], true);
     assert!((dealt / aligned - 1.0).abs() < 0.02 && (as_fast / fast - 1.0).abs() < 0.05, "{dealt} {as_fast}");
 }
@@ -232,7 +232,7 @@ fn runs_that_would_not_end_are_refused_with_their_frames() {
     assert!(refused(&Scenario { n: 1 << 20, entries: 1e5, repeats: 1 << 40, ..sized }).contains("frames"));
 }
 
-/// A rank of such a host that waits for its own messages to leave is told when they have.
+/// A rank on a host of several ranks that waits until its own messages have left is woken when they have.
 #[test]
 fn hosts_of_several_ranks_are_probed_too() {
     for (collective, dealt) in [(Collective::Allreduce, false), (Collective::ReduceScatter, true)] {
@@ -242,7 +242,7 @@ fn hosts_of_several_ranks_are_probed_too() {
     }
 }
 
-/// Rounds of recursive doubling and those of its extra ranks are never taken for each other.
+/// The rounds of recursive doubling do not collide with those of its extra ranks.
 #[test]
 fn hundreds_of_ranks_double() {
     for ranks in [512, 600] {

@@ -1,10 +1,10 @@
-//! Broadcasts and shuffles on simulated clusters: lengths alone take as long as bytes, and both what the links allow.
+//! Broadcasts and shuffles on simulated clusters: runs with lengths take as long as runs with bytes, and both as long as links allow.
 
 use skyphos::Route;
 use skyphos::sim::Network;
 use skyphos::simulate::{Collective, Phase, Scenario, simulate};
 
-/// What TCP, IP and Ethernet add to what a link carries, and a frame's head to a chunk.
+/// Bytes per chunk that TCP, IP and Ethernet add, and those of a frame's header.
 const FRAMING: f64 = (1448.0 + 90.0) / 1448.0;
 
 fn scenario(ranks: u32, collective: Collective) -> Scenario {
@@ -60,7 +60,7 @@ fn every_byte_comes_to_every_rank_once() {
             );
             assert_eq!((sent, phase.way.unwrap().route), (received, route));
         }
-        // Each row but those for the rank itself, whatever 1,000,003 leaves when it is divided.
+        // Every row except those for the sender itself, with the remainder of 1,000,003 rows over the ranks.
         let shuffle = Scenario {
             entries: 1_000_003.0,
             row_bytes: 3,
@@ -68,7 +68,7 @@ fn every_byte_comes_to_every_rank_once() {
             ..scenario(ranks, Collective::Shuffle)
         };
         let moves = 3 * u64::from(ranks - 1) * 1_000_003;
-        // Each block is announced by its length.
+        // Each block is announced with its length.
         let announced = 8 * u64::from(ranks * (ranks - 1));
         assert_eq!(moved(&run(&shuffle))[1], moves + announced, "{ranks} ranks");
     }
@@ -125,7 +125,7 @@ fn larger_packets_leave_more_of_a_link() {
     assert!((took(1500) / took(9000) / (1538.0 / 1448.0 * 8948.0 / 9038.0) - 1.0).abs() < 1e-3);
 }
 
-/// Five racks whose uplinks carry 1 / 2.5 of their hosts' rates, and a chain through ranks that lie at random.
+/// Five racks whose uplinks have 1 / 2.5 of their hosts' total rate, and a chain through ranks in random racks.
 fn racks(hosts_per_rack: u32, topology_known: bool, seed: u64) -> Network {
     let rate = 1.25e8;
     Network {
@@ -137,7 +137,7 @@ fn racks(hosts_per_rack: u32, topology_known: bool, seed: u64) -> Network {
     }
 }
 
-/// By how much uplinks hold back a chain by the ranks' numbers: the most streams through one, at its share of a link's rate.
+/// The slowdown of a chain in rank order by shared uplinks: the most streams through one uplink, over its share of a link's rate.
 fn allowed(network: &Network) -> f64 {
     let rack_of: Vec<u32> = network.hosts_of_ranks().iter().map(|host| network.rack(*host)).collect();
     let crossing = |rack: u32, out: bool| {

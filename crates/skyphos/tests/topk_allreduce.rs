@@ -1,4 +1,4 @@
-//! Ok-Topk against a plain oracle, and its bound.
+//! Ok-Topk against a plain oracle, and the bound on its words.
 
 mod common;
 
@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 
 const TRANSPORTS: [(&str, MakeGroup); 2] = [("local", local), ("tcp", tcp)];
 
-/// The k largest by magnitude, of equal ones those of lower index; ascending.
+/// The k largest entries by magnitude, among equal ones those of lower index; ascending by index.
 fn largest(entries: impl IntoIterator<Item = (u64, f64)>, k: usize) -> Vec<(u64, f64)> {
     let mut all: Vec<(u64, f64)> = entries.into_iter().collect();
     all.sort_by(|a, b| b.1.abs().total_cmp(&a.1.abs()).then(a.0.cmp(&b.0)));
@@ -23,7 +23,7 @@ struct Case {
     n: u64,
     k: u64,
     mean: bool,
-    /// Entries of each rank: small whole numbers, so that sums are exact and ties many.
+    /// Entries of each rank: small whole numbers, so that sums are exact and ties frequent.
     lists: Vec<BTreeMap<u64, i8>>,
     dense: bool,
 }
@@ -31,7 +31,7 @@ struct Case {
 fn cases() -> impl Strategy<Value = Case> {
     let n = prop_oneof![Just(1u64), Just(64), Just(3000), Just(1 << 20), Just(1 << 40)];
     (1usize..=13, n, any::<bool>(), any::<bool>(), 1u32..5).prop_flat_map(|(size, n, mean, dense, crowd)| {
-        // With a large `crowd` most entries lie at the front.
+        // With a large `crowd` most entries have low indices.
         let index = (0f64..1.0).prop_map(move |u| (u.powi(crowd as i32) * n as f64) as u64 % n);
         let value = prop_oneof![Just(1i8), Just(-1), -20i8..20];
         let list = prop_oneof![
@@ -94,7 +94,7 @@ fn check<T: Magnitude>(case: &Case, make: MakeGroup) {
         assert_eq!(values, rows.collect::<Vec<_>>());
         let own: Vec<u64> = offered[rank].iter().map(|(i, _)| *i).collect();
         assert_eq!(got.offered.to_vec(), own);
-        // P entries of one index may have to go to one rank.
+        // The P entries of one index may all go to one rank.
         let bound = 6 * case.k.max(size as u64);
         assert!(got.sent_words <= bound && got.received_words <= bound, "rank {rank}: {got:?} in {case:?}");
     }
@@ -109,7 +109,7 @@ proptest! {
         match dtype {
             0 => check::<f32>(&case, make),
             1 => check::<f64>(&case, make),
-            // bfloat16 has 8 digits: sums of these may not, so few ranks.
+            // bfloat16 has 8 significant bits, which sums of many ranks could exceed: few ranks.
             _ if case.lists.len() <= 6 => check::<bf16>(&case, make),
             _ => {}
         }
@@ -120,7 +120,7 @@ proptest! {
 fn the_bound_holds_where_all_large_sums_are_on_one_rank() {
     let (n, k, size) = (1u64 << 20, 4000u64, 8u32);
     let got = on_all(local(size), |comm| {
-        // All ranks' entries are spread evenly, but those of the first eighth are large and different on each.
+        // All ranks' entries are spread evenly, but those of the first eighth are large, and different on each rank.
         let list: Vec<u64> = (0..k).map(|j| j * (n / k) + u64::from(comm.rank())).collect();
         let values: Vec<f32> = list.iter().map(|i| if *i < n / 8 { 100.0 } else { 1.0 }).collect();
         let view = View::Sparse { indices: (&list).into(), values: &values };

@@ -1,11 +1,11 @@
-//! A topology that rank 0 brings: all ranks have it, layers go by it, and results do not change.
+//! A topology that rank 0 gives: all ranks have it, layers follow it, and results do not change.
 
 mod common;
 
 use common::{local, on_all, tcp};
 use skyphos::{Algorithm, AllreduceOptions, SparseVec, Split, Topology};
 
-/// Two ranks on each of three hosts, dealt out in turn; the third host is in a rack of its own.
+/// Two ranks on each of three hosts, numbered in turn; the third host is in a rack of its own.
 fn dealt() -> Topology {
     Topology::new(&[0, 1, 2, 0, 1, 2], &[0, 0, 1, 0, 0, 1]).unwrap()
 }
@@ -28,7 +28,7 @@ fn all_ranks_go_by_rank_0s() {
     for make in [local, tcp] {
         on_all(make(6), |comm| {
             let here = comm.topology().clone();
-            // What others bring does not count.
+            // The topologies that other ranks give do not count.
             let other = Topology::flat(6);
             let mine = if comm.rank() == 0 { dealt() } else { other };
             let placed = comm.with_topology(Some(&mine)).unwrap();
@@ -42,7 +42,7 @@ fn all_ranks_go_by_rank_0s() {
     }
 }
 
-/// Ranks of a host that have the same entries send them over the network once, and each rank still gets its own range.
+/// Ranks of a host with the same entries send them over the network once, and each rank still gets its own range.
 #[test]
 fn reduce_scatter_goes_by_it() {
     let n = 9_000u64;

@@ -1,4 +1,4 @@
-//! Reduce-scatter, reduce, allgather, gather, alltoall and scatter of vectors against a plain oracle.
+//! Reduce-scatter, reduce, allgather, gather, alltoall and scatter of sparse vectors against a plain oracle.
 
 mod common;
 
@@ -91,7 +91,7 @@ fn check<T: Element>(case: &Case, make: MakeGroup) {
         let (me, mine) = (comm.rank(), vector::<T>(case, comm.rank()));
         let first = comm.reduce_scatter(&mine).op(case.op.clone()).options(options.clone()).run().unwrap();
         let (part, owned) = (first.part, first.owned);
-        // What was learned, and layers that are asked for, change nothing.
+        // Learned choices and given degrees change nothing.
         for options in [&options, &layered] {
             let done = comm.reduce_scatter(&mine).op(case.op.clone()).options(options.clone()).run().unwrap();
             assert_eq!((map_of(&done.part), &done.owned), (map_of(&part), &owned));
@@ -189,7 +189,7 @@ fn what_a_rank_sent_arrives_though_it_calls_nothing_more() {
             .unwrap()
             .vectors;
         match comm.rank() {
-            // Had its part early, and is busy with other things until the other is done.
+            // This rank has its part early, and computes until the other is done.
             0 => wait.lock().unwrap().recv_timeout(std::time::Duration::from_secs(20)).unwrap(),
             _ => finished.send(()).unwrap(),
         }

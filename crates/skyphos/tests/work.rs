@@ -1,4 +1,4 @@
-//! Calls that go on by themselves: the same results as blocking ones, in any order of waiting.
+//! Non-blocking calls: the same results as blocking ones, for any order of waiting.
 
 mod common;
 
@@ -28,7 +28,7 @@ fn vector(n: u64, rank: u32, salt: u64) -> Arc<SparseVec<f64>> {
     Arc::new(SparseVec::new(n, 1, IndexList::Wide(list), values).unwrap())
 }
 
-/// One of several collectives, as a call under way; its result as text.
+/// Starts one of several collectives. Returns a function that waits for it and gives the result as text.
 fn start(comm: &Comm, which: usize, x: Arc<SparseVec<f64>>) -> Result<Box<dyn FnOnce() -> String>> {
     fn text<R: std::fmt::Debug + Send + 'static>(work: Work<R>) -> Box<dyn FnOnce() -> String> {
         Box::new(move || format!("{:?}", work.wait()))
@@ -72,7 +72,7 @@ fn start(comm: &Comm, which: usize, x: Arc<SparseVec<f64>>) -> Result<Box<dyn Fn
     })
 }
 
-/// The same, blocking.
+/// The result of the blocking collective.
 fn blocking(comm: &Comm, which: usize, x: &SparseVec<f64>) -> String {
     let (n, options) = (x.n, AllreduceOptions::default());
     match which % 9 {
@@ -128,7 +128,7 @@ proptest! {
             let mut waits: Vec<(usize, Box<dyn FnOnce() -> String>)> = Vec::new();
             for (k, (which, salt, between)) in calls.iter().enumerate() {
                 waits.push((k, start(comm, *which, vector(n, comm.rank(), *salt)).unwrap()));
-                // Now and then something blocking, or a wait in between.
+                // From time to time a blocking call, or a wait in between.
                 match between {
                     0 => comm.barrier().run().unwrap(),
                     1 => {
@@ -156,7 +156,7 @@ fn a_call_goes_on_while_nobody_waits() {
         on_all(make(4), |comm| {
             let x = vector(1 << 16, comm.rank(), 5);
             let work = comm.allreduce(x.clone()).start().unwrap();
-            // Nothing here but the node's own thread moves it.
+            // Only the node's own thread moves it.
             let until = std::time::Instant::now() + Duration::from_secs(20);
             while !work.is_done() {
                 assert!(std::time::Instant::now() < until, "it does not go on");
@@ -164,7 +164,7 @@ fn a_call_goes_on_while_nobody_waits() {
             }
             let want = comm.allreduce(&x).run().unwrap().sum;
             assert_eq!(work.wait().unwrap().sum, want);
-            // One that nobody will ever wait for.
+            // A call that is never waited for.
             drop(comm.allreduce(x).start().unwrap());
             comm.barrier().run().unwrap();
         });
@@ -198,7 +198,7 @@ fn calls_that_travel_together_time_out_alone() {
             let limit = Settings { timeout: Duration::from_millis(400), ..settings() };
             let comm = Comm::over(transport, limit).unwrap();
             if rank == 1 {
-                // Here, and in no call.
+                // This rank computes, and is in no call.
                 return wait.lock().unwrap().recv_timeout(Duration::from_secs(20)).unwrap();
             }
             comm.hold();
@@ -324,7 +324,7 @@ fn the_callers_code_runs_only_where_it_waits() {
         let x = |salt: u8| SparseVec::new(300, 1, IndexList::Narrow(vec![7, 9]), vec![salt, 1u8]).unwrap();
         let start = |salt| comm.allreduce(x(salt)).op(op()).start().unwrap();
         let (a, b) = (start(1), start(2));
-        // A blocking call moves them on ranks that do not wait for them yet.
+        // A blocking call makes progress for them on ranks that do not wait for them yet.
         if comm.rank() % 2 == 0 {
             assert_eq!(b.wait().unwrap().sum.entries().1, [8, 4]);
             comm.barrier().run().unwrap();

@@ -1,4 +1,7 @@
-//! What all ranks tell each other about their vectors before one is reduced: the same knowledge on all of them.
+//! Survey of all ranks' vectors before a reduction: entries, sampled indices, sketches and further numbers of each rank.
+//!
+//! All ranks get the same survey. It gives the expected sizes of unions, and ranges of equal work. Cost: an allgather of a few
+//! hundred numbers, ⌈log2 P⌉ α.
 
 use crate::collectives::allgather::allgather_numbers;
 use crate::collectives::weights::cut_by_weight;
@@ -13,7 +16,7 @@ fn said_of_each(ranks: u32) -> usize {
     (4096 / ranks.max(1) as usize).clamp(16, 64)
 }
 
-/// Fills the place of hashes that there are not.
+/// Stands for a missing hash of a sketch.
 const NO_HASH: u64 = u64::MAX;
 
 /// By how many times a sketch's error the sketches' union must differ from that of indices drawn apart before it is
@@ -39,7 +42,7 @@ pub struct Survey {
 }
 
 impl Survey {
-    /// Entries of a rank, on average.
+    /// Average entries per rank.
     pub fn mean_entries(&self) -> f64 {
         self.entries.iter().map(|e| *e as f64).sum::<f64>() / self.entries.len() as f64
     }
@@ -69,13 +72,13 @@ impl Survey {
         }
     }
 
-    /// Stretches of the index space with a sample of each rank, on average.
+    /// Cuts the index space into stretches, each with one sample per rank on average.
     fn stretches(&self, ranks: u32) -> impl Iterator<Item = Stretch<'_>> {
         let (group, samples) = (self.entries.len(), &self.samples);
         samples.chunks(group).enumerate().map(move |(k, window)| {
             let start = if k == 0 { 0 } else { window[0].0 };
             let end = samples.get((k + 1) * group).map_or(self.n, |(index, _)| *index);
-            // Each sample stands for a share of its rank's entries.
+            // Each sample represents an equal share of its rank's entries.
             let entries = window.iter().map(|(_, of)| *of as f64).sum::<f64>() / self.each as f64;
             let span = (end - start).max(1) as f64;
             let density = (entries / group as f64 / span).min(1.0);
@@ -83,13 +86,13 @@ impl Survey {
         })
     }
 
-    /// The bounds of `parts` ranges, one a rank, that take about as long: an owner receives the entries of its range
-    /// and sends what they become to all.
+    /// The bounds of `parts` ranges of about equal work. An owner receives all ranks' entries of its range, and sends their
+    /// union to all other ranks.
     pub fn bounds(self, parts: u32) -> Vec<u64> {
         let mut weighed = Vec::with_capacity(self.samples.len());
         for Stretch { window, entries, union } in self.stretches(self.entries.len() as u32) {
             let weight = (entries + f64::from(parts - 1) * union) / window.len() as f64;
-            // With digits behind the point.
+            // In sixteenths, as weights are integers.
             weighed.extend(window.iter().map(|(index, _)| (*index, (weight * 16.0) as u64 + 1)));
         }
         cut_by_weight(weighed, self.n, parts)
@@ -101,14 +104,17 @@ impl Survey {
     }
 }
 
-/// See [`Survey::stretches`]: the samples in it, about how many entries of all ranks, and of their union.
+/// A stretch of the index space.
 struct Stretch<'a> {
+    /// Its samples.
     window: &'a [(u64, u64)],
+    /// Estimated entries of all ranks.
     entries: f64,
+    /// Estimated entries of the union.
     union: f64,
 }
 
-/// Asks all ranks for a sample of their indices, and tells them `said`, as many numbers on all. Cost: ⌈log2 P⌉ α.
+/// Surveys all ranks' vectors. `said` are further numbers of this rank, equally many on all ranks.
 pub async fn survey<T: Element>(
     ep: &Endpoint,
     view: View<'_, T>,
@@ -135,7 +141,7 @@ pub(super) async fn sample<T: Element>(
     survey_of(ep, SAMPLE_ROUND, (view, width, n), said_of_each(ep.size()), Vec::new(), &[]).await
 }
 
-/// Bounds of one range a rank with about equally many entries, by `samples` indices a rank.
+/// The bounds of one range per rank with about equally many entries, by `samples` sampled indices per rank.
 pub async fn cut<T: Element>(
     ep: &Endpoint,
     round: u32,
@@ -146,7 +152,7 @@ pub async fn cut<T: Element>(
     Ok(survey_of(ep, round, (view, 1, n), samples, Vec::new(), &[]).await?.even_bounds(ep.size()))
 }
 
-/// A rank's block: entries, samples, what it says, hashes.
+/// Surveys with given samples and hashes. A rank's block on the wire: entries, samples, further numbers, hashes.
 async fn survey_of<T: Element>(
     ep: &Endpoint,
     round: u32,
@@ -163,7 +169,7 @@ async fn survey_of<T: Element>(
                 mine.extend((0..samples).map(|k| list[(2 * k + 1) * list.len() / (2 * samples)].number()));
             }
         }),
-        // Dense vectors are cut evenly, and outweigh sparse ones.
+        // The samples of a dense vector are even.
         View::Dense { .. } => mine.extend((0..samples as u64).map(|k| sample_of(n, 2 * k + 1, samples))),
     }
     mine.resize(1 + samples, 0);
@@ -200,6 +206,7 @@ async fn survey_of<T: Element>(
     Ok(survey)
 }
 
+/// The index at `odd` / (2 `samples`) of the index space.
 fn sample_of(n: u64, odd: u64, samples: usize) -> u64 {
     (u128::from(n) * u128::from(odd) / (2 * samples) as u128) as u64
 }
@@ -227,10 +234,10 @@ mod tests {
         for m in [1, 2, 4] {
             assert!((even.union(m) / want(m as i32) - 1.0).abs() < 0.05, "{m}: {}", even.union(m));
         }
-        // All ranks have the first 10,000 indices. What the last sample stands for may lie anywhere after it.
+        // All ranks have the first 10,000 indices. The entries that the last sample represents may be anywhere after it.
         let run = sampled(n, count, &|_, k| k * 10_000 / 64 + 78, &|_| (0..count).collect());
         assert!((run.union(4) / 10_000.0 - 1.0).abs() < 0.1, "{}", run.union(4));
-        // The same indices on all ranks, spread: only sketches tell.
+        // The same spread indices on all ranks: only sketches show it.
         let same = sampled(n, count, &|_, k| k * n / 64 + n / 128, &|_| spread(0));
         assert!((same.union(4) / 10_000.0 - 1.0).abs() < 0.4, "{}", same.union(4));
     }

@@ -1,5 +1,5 @@
-//! What messages cost that are sent to several ranks at once, and what it costs a receiver that several send to it: each
-//! rank gives the next k ranks a message each, and gets one of the k before it, as in a layer of a butterfly.
+//! Measurement of an exchange with several ranks at once, as in a layer of a butterfly: each rank sends a message to each of
+//! the next k ranks, and receives one from each of the previous k.
 
 use super::{BEGIN_ROUND, DATA_ROUND};
 use crate::Comm;
@@ -31,7 +31,7 @@ async fn fan_on(ep: &Endpoint, order: Order, k: u32, bytes: usize, times: u32) -
     let sources: Vec<u32> = (1..=k).map(|step| at(size - step)).collect();
     let mut took = Vec::with_capacity(times as usize);
     for turn in 0..times {
-        // One barrier's rounds and one of data each turn.
+        // Each turn has the rounds of a barrier, and one for data.
         let round = turn * BARRIER_ROUNDS;
         barrier_from(ep, BEGIN_ROUND + round).await?;
         let start = ep.now();
@@ -66,7 +66,7 @@ impl Body for Fan {
 }
 
 impl Comm {
-    /// Seconds of exchanges in which each rank gives the next `k` ranks a message of so many bytes each. Collective.
+    /// Seconds of `times` exchanges in which each rank sends a message of `bytes` bytes to each of the next `k`. Collective.
     ///
     /// # Errors
     /// `BadInput` unless `k` is a number of other ranks.

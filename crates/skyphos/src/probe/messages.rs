@@ -1,13 +1,15 @@
-//! Messages of one size after each other: all in one stream a direction, for the mailbox looks streams up one by one.
+//! Sequences of messages of one size. All messages of a direction are one stream, so the mailbox looks up its key only once.
 
 use super::DATA_ROUND;
 use skyphos_core::slab::{CHUNK_BYTES, Payload};
 use skyphos_core::{Endpoint, Incoming, Outgoing};
 use skyphos_types::Result;
 
-/// The chunks of a message, shared by all messages of a kind.
+/// The chunks of a message, which all messages share.
 struct Chunks {
+    /// Of a message that others follow.
     more: Vec<Payload>,
+    /// Of the last message.
     last: Vec<Payload>,
 }
 
@@ -32,8 +34,9 @@ pub(super) struct Sender<'a> {
     ep: &'a Endpoint,
     chunks: Chunks,
     out: Outgoing,
-    /// Chunks of the present message that have gone, and whether it is the last.
+    /// The next chunk of the current message.
     next: usize,
+    /// The current message is the last.
     pub(super) last: bool,
 }
 
@@ -47,7 +50,7 @@ impl<'a> Sender<'a> {
         if self.last { &self.chunks.last } else { &self.chunks.more }
     }
 
-    /// Sends what may go now; whether the message is out.
+    /// Sends the chunks that may go now. Returns whether the whole message is sent.
     pub(super) fn push(&mut self) -> bool {
         while self.next < self.message().len() && self.out.may_send(self.ep) {
             let chunk = self.message()[self.next].clone();
@@ -57,17 +60,18 @@ impl<'a> Sender<'a> {
         self.next == self.message().len()
     }
 
+    /// Makes a new message the current one.
     pub(super) fn begin(&mut self, last: bool) {
         (self.next, self.last) = (0, last);
     }
 
-    /// Completes when the message is out.
+    /// Sends a message.
     pub(super) async fn send(&mut self, last: bool) -> Result<()> {
         self.begin(last);
         self.send_rest().await
     }
 
-    /// Completes when the message that was begun is out.
+    /// Sends the rest of the current message.
     pub(super) async fn send_rest(&mut self) -> Result<()> {
         while !self.push() {
             self.ep.progress().await?;
@@ -92,7 +96,7 @@ impl<'a> Receiver<'a> {
         Receiver { ep, from, bytes, into: Incoming::new(from, DATA_ROUND), came: 0, last: false }
     }
 
-    /// Takes the next chunk, if it is there; its bytes and whether the message is complete.
+    /// Takes the next chunk, if it has arrived. Returns its bytes, and whether the message is complete.
     pub(super) fn take(&mut self) -> Result<Option<(usize, bool)>> {
         let Some(chunk) = self.into.next(self.ep)? else { return Ok(None) };
         if self.came == 0 {
@@ -109,7 +113,7 @@ impl<'a> Receiver<'a> {
         Ok(Some((chunk.len(), complete)))
     }
 
-    /// Completes when a message is there; whether it is the last.
+    /// Receives a message. Returns whether it is the last.
     pub(super) async fn receive(&mut self) -> Result<bool> {
         loop {
             match self.take()? {

@@ -1,4 +1,4 @@
-//! The ranks of a simulated cluster, and the calls they make.
+//! The ranks of a simulated cluster, and their calls.
 
 use super::Scenario;
 use super::data::Sampler;
@@ -57,7 +57,7 @@ pub enum Collective {
 }
 
 impl Collective {
-    /// All of them, with their names.
+    /// All collectives, with their names.
     pub const ALL: [(Collective, &'static str); 15] = [
         (Collective::Barrier, "barrier"),
         (Collective::Configure, "configure"),
@@ -76,12 +76,12 @@ impl Collective {
         (Collective::OuterProductSum, "outer_product_sum"),
     ];
 
-    /// Its name.
+    /// The name of the collective.
     pub fn name(self) -> &'static str {
         Collective::ALL.iter().find(|(known, _)| *known == self).expect("one of all").1
     }
 
-    /// The one that is named.
+    /// The collective of a name.
     pub fn from_name(name: &str) -> Result<Collective> {
         Collective::ALL.iter().find(|(_, known)| *known == name).map(|(found, _)| *found).ok_or_else(|| {
             let known: Vec<_> = Collective::ALL.iter().map(|(_, name)| *name).collect();
@@ -89,29 +89,29 @@ impl Collective {
         })
     }
 
-    /// Whether it is of arrays of n numbers.
+    /// Whether its input is an array of n numbers.
     pub fn is_dense(self) -> bool {
         self == Collective::AllreduceDense
     }
 
-    /// Whether it is of vectors whose indices are drawn.
+    /// Whether its input is a sparse vector or an index set, whose indices are drawn.
     pub fn has_indices(self) -> bool {
         use Collective::{AllreduceDense, Barrier, Broadcast, OuterProductSum, Shuffle};
         !matches!(self, Barrier | AllreduceDense | Broadcast | Shuffle | OuterProductSum)
     }
 
-    /// Whether lengths can take the place of data.
+    /// Whether it can run with lengths in place of data.
     pub fn has_sized(self) -> bool {
         self.is_plan()
             || matches!(self, Collective::Broadcast | Collective::Shuffle | Collective::OuterProductSum)
     }
 
-    /// Whether it is of a plan, which keeps what it sends where.
+    /// Whether it configures or runs a plan.
     pub(super) fn is_plan(self) -> bool {
         matches!(self, Collective::Configure | Collective::Reduce)
     }
 
-    /// What runs, one after the other.
+    /// The names of the collectives that run, in order.
     pub(super) fn phases(self, repeats: usize) -> Vec<&'static str> {
         let again = std::iter::repeat_n(self.name(), repeats);
         let first = (self == Collective::Reduce).then_some("configure");
@@ -119,7 +119,7 @@ impl Collective {
     }
 }
 
-/// Calls leave here what is asked of them later.
+/// A value that a call stores for a later reader.
 pub(super) type Slot<T> = Arc<Mutex<Option<T>>>;
 
 pub(super) fn put<T>(slot: &Slot<T>, value: T) {
@@ -164,7 +164,8 @@ pub(super) struct Ranks {
 }
 
 impl Ranks {
-    /// `told(ranks)` hears now and then for how many of them indices were drawn; should it return false, that ends.
+    /// Makes the ranks and draws their indices. Calls `progress(ranks)` from time to time with the number of ranks that have
+    /// their indices; drawing ends with an error if it returns false.
     pub(super) fn new(
         scenario: &Scenario,
         cluster: &Cluster,
@@ -196,7 +197,7 @@ impl Ranks {
         Ok(Ranks { all, settled: Slot::default(), degrees, union })
     }
 
-    /// A call of every rank.
+    /// The calls of all ranks in a phase.
     pub(super) fn calls(&mut self, scenario: &Scenario, phase: &str) -> Result<Vec<Call<()>>> {
         let call = |rank: &mut Rank| match scenario.collective {
             Collective::Broadcast => broadcast_call(&rank.comm, scenario, &self.settled),

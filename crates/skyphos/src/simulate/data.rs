@@ -1,4 +1,4 @@
-//! Indices as a model draws them.
+//! Random indices of ranks, drawn by a model of their distribution.
 
 use rand::{RngExt, SeedableRng};
 use rand_distr::{Distribution, Poisson};
@@ -7,12 +7,12 @@ use skyphos_plan::{PowerLaw, Union};
 use skyphos_types::{Error, Result};
 use std::collections::HashSet;
 
-/// How the indices of a rank lie.
+/// The distribution of a rank's indices.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Law {
-    /// Evenly, and apart from other ranks'.
+    /// Uniform, and independent of other ranks.
     Uniform,
-    /// Feature r occurs Poisson(λ r^-α) times (Kylix §IV); which index it has follows no order.
+    /// Feature r occurs Poisson(λ r^-α) times (Kylix §IV). The indices of features are in no order.
     PowerLaw {
         /// The exponent α.
         alpha: f64,
@@ -20,7 +20,7 @@ pub enum Law {
 }
 
 impl Law {
-    /// What unions of ranks' indices should hold.
+    /// The expected sizes of unions of ranks' index sets.
     pub fn union(self, n: u64, entries: f64) -> Union {
         match self {
             Law::Uniform => Union::Uniform { n, entries },
@@ -38,9 +38,9 @@ pub(super) struct Sampler {
 }
 
 enum Kind {
-    /// So many, evenly.
+    /// A number of uniform indices.
     Uniform(u64),
-    /// Features, and what takes one to its index.
+    /// Features, and the factor that maps a feature to its index.
     PowerLaw { features: Features, factor: u64 },
 }
 
@@ -75,7 +75,7 @@ impl Sampler {
         Sampler { n, kind }
     }
 
-    /// The indices of one rank, ascending. `go_on` is asked now and then; should it return false, drawing ends.
+    /// The indices of one rank, ascending. Drawing ends with an error once `go_on`, called from time to time, returns false.
     pub(super) fn draw(&self, seed: u64, rank: u32, go_on: &mut dyn FnMut() -> bool) -> Result<Vec<u64>> {
         let mut random = Pcg64::seed_from_u64(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ u64::from(rank));
         let mut asker = Asker { draws: 0, go_on };
@@ -95,7 +95,8 @@ impl Sampler {
     }
 }
 
-/// Features 1..=n of which each is there with probability 1 - exp(-λ r^-α), in time that its expected number bounds.
+/// A random subset of features 1..=n with feature r in it with probability 1 - exp(-λ r^-α). The time to draw it is bounded by
+/// its expected size.
 ///
 /// ```text
 /// r ≤ R = λ^(1/α), where λ r^-α ≥ 1: one trial each (of them more than 63 % are there)
@@ -125,7 +126,7 @@ impl Features {
         self.lambda * head.powf(slope) * integral
     }
 
-    /// The point that has a share u of them before it.
+    /// The point before which there is a share u of the expected points.
     fn point(&self, u: f64) -> f64 {
         let slope = 1.0 - self.alpha;
         let far =
@@ -162,7 +163,7 @@ impl Features {
 /// So many different numbers below n.
 fn apart(n: u64, count: u64, random: &mut Pcg64, asker: &mut Asker<'_>) -> Result<Vec<u64>> {
     if count > n / 4 {
-        // Of many, each in its turn with the probability that is left (Knuth, Algorithm S).
+        // If many are needed: each number in turn, with the probability that remains (Knuth, Algorithm S).
         let (mut left, mut chosen) = (count, Vec::with_capacity(count as usize));
         for index in 0..n {
             asker.drew()?;
@@ -181,7 +182,7 @@ fn apart(n: u64, count: u64, random: &mut Pcg64, asker: &mut Asker<'_>) -> Resul
     Ok(chosen.into_iter().collect())
 }
 
-/// A number without a common factor with n, near its golden section: multiplying by it spreads neighbours.
+/// A number coprime to n, near its golden section, so that multiplying by it spreads neighbours.
 fn coprime(n: u64) -> u64 {
     let gcd = |mut a: u64, mut b: u64| {
         while b > 0 {
@@ -227,7 +228,7 @@ mod tests {
         assert_eq!(drawn(Law::Uniform, 10, 10.0, 1, 0), (0..10).collect::<Vec<_>>());
     }
 
-    /// Each feature is as likely as the law says; drawing takes a time that the number of entries bounds.
+    /// Each feature has the probability of the law, and the time of drawing is bounded by the number of entries.
     #[test]
     fn steep_laws_and_dense_sets() {
         for alpha in [0.0, 0.5, 1.0, 1.1, 2.0, 5.0, 10.0] {

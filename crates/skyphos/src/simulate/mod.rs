@@ -24,70 +24,70 @@ use skyphos_plan::{PlanWork, Profile, Stage, Union, factorisations};
 use skyphos_sim::{Cluster, Network, Ran};
 use skyphos_types::{Error, Result};
 
-/// Most numbers that the vectors of all ranks may have, if they are real.
+/// Limit on the numbers in all ranks' vectors, if data is real.
 const MOST_NUMBERS: f64 = 2e9;
 
-/// Most frames of a run without data, each of which is an event or a few: about an hour's.
+/// Limit on the frames of a run without data. A frame is one or a few events, and so many take about an hour.
 const MOST_FRAMES: f64 = 1e9;
 
-/// Most rows of a rank where they need not be indices.
+/// Limit on a rank's rows in collectives without indices.
 const MOST_ROWS: f64 = 1e18;
 
-/// What is simulated.
+/// A simulation's parameters.
 #[derive(Clone, Debug)]
 pub struct Scenario {
     /// The cluster.
     pub network: Network,
-    /// What all that is drawn follows from.
+    /// Seed of all random numbers.
     pub seed: u64,
     /// The collective.
     pub collective: Collective,
-    /// Of an allreduce: by which algorithm.
+    /// Allreduce: the algorithm.
     pub algorithm: Algorithm,
-    /// Of a broadcast: its route; `None`: chosen.
+    /// Broadcast: the route; `None` leaves it to the planner.
     pub route: Option<Route>,
-    /// And the most bytes of a chunk; `None`: chosen.
+    /// Broadcast: the most bytes of a chunk; `None` leaves it to the planner.
     pub chunk_bytes: Option<usize>,
-    /// Of a sum of outer products: by which algorithm.
+    /// Sum of outer products: the algorithm.
     pub outer: OuterAlgorithm,
-    /// And its columns; its rows are n.
+    /// Sum of outer products: the columns; n is the rows.
     pub cols: u64,
-    /// Layers of a butterfly; `None`: chosen.
+    /// Degrees of a butterfly's layers; `None` leaves them to the planner.
     pub degrees: Option<Vec<u32>>,
-    /// Size of the index space; of a broadcast the rows of its message. A shuffle does not look at it.
+    /// Size of the index space. Broadcast: the rows of the message. Shuffle: not used.
     pub n: u64,
-    /// Entries of each rank, on average; of a shuffle its rows, which go to all ranks evenly; of a sum of outer products its pairs.
+    /// Average entries of a rank. Shuffle: a rank's rows, which go to all ranks evenly. Sum of outer products: a rank's pairs.
     pub entries: f64,
-    /// How indices lie.
+    /// The distribution of indices.
     pub law: Law,
-    /// Bytes of an entry's row; of a shuffle with the key's; of a sum of outer products those of a number.
+    /// Bytes of a row. Shuffle: including the key. Sum of outer products: bytes of a number.
     pub row_bytes: usize,
-    /// Whether there are only lengths, and no data.
+    /// Whether there are only lengths in place of data.
     pub sized: bool,
-    /// How many times it runs; of a plan's reductions.
+    /// Number of runs of the collective; for `Reduce`, of the plan's reductions.
     pub repeats: usize,
-    /// Ranks of which every frame and stretch of work is kept, ascending.
+    /// Ranks of which every frame and every computation is recorded, ascending.
     pub watched: Vec<u32>,
 }
 
-/// A part of what ran.
+/// One simulated call of all ranks.
 pub struct Phase {
-    /// Its name: a collective's.
+    /// The collective's name.
     pub name: &'static str,
-    /// Layers, where it is a butterfly of them.
+    /// Degrees of the layers, if it ran on a butterfly.
     pub degrees: Vec<u32>,
-    /// The algorithm, of an allreduce.
+    /// Algorithm of an allreduce.
     pub algorithm: Algorithm,
-    /// Route and chunk of a broadcast.
+    /// Route and chunk length of a broadcast.
     pub way: Option<Way>,
-    /// How outer products were summed.
+    /// Choices of a sum of outer products.
     pub outer: Option<OuterTold>,
-    /// What happened.
+    /// Times, traffic and results.
     pub ran: Ran<()>,
 }
 
 impl Scenario {
-    /// A collective of nothing yet, on a cluster, once; what the planner can choose is left to it.
+    /// A scenario without data, run once, which leaves all choices to the planner.
     pub fn new(network: Network, collective: Collective) -> Scenario {
         Scenario {
             network,
@@ -109,7 +109,7 @@ impl Scenario {
         }
     }
 
-    /// Whether anything is left to the planner, which then needs a probe.
+    /// Whether a choice is left to the planner, which then needs a probe.
     fn asks_planner(&self) -> bool {
         match self.collective {
             Collective::Configure | Collective::Reduce | Collective::ConfigureReduce => {
@@ -119,13 +119,13 @@ impl Scenario {
             Collective::ReduceScatter => self.degrees.is_none(),
             Collective::Allgather => true,
             Collective::OuterProductSum => self.outer == OuterAlgorithm::Auto,
-            // A chain's chunks are by the model, too.
+            // The planner chooses the chunks of a chain, too.
             Collective::Broadcast => self.route.is_none() || self.chunk_bytes.is_none(),
             _ => false,
         }
     }
 
-    /// The degrees that the planner chooses for a plan, by what a probe finds.
+    /// The degrees that the planner chooses for a plan, with a probe's profile.
     fn plan_degrees(&self, union: &Union, profile: &Profile, ranks_per_host: u32) -> Vec<u32> {
         let curve = |m: f64| union.entries(m);
         self.plan_work(&curve, ranks_per_host)
@@ -144,7 +144,7 @@ impl Scenario {
         self.n as f64 * self.row_bytes as f64
     }
 
-    /// Frames of a plan, of all that runs.
+    /// Frames of all calls on a plan.
     fn plan_frames(&self, union: &Union, degrees: &[u32]) -> f64 {
         let curve = |m: f64| union.entries(m);
         let plan = self.plan_work(&curve, 1).predict(&self.network.profile(), degrees);
@@ -159,7 +159,7 @@ impl Scenario {
         f64::from(self.network.ranks) * each
     }
 
-    /// Refuses what would not come to an end, though no memory holds its frames.
+    /// Refuses a run without data whose frames would take too long to simulate.
     fn check_frames(&self, union: &Union, degrees: &[u32], probed: Option<&Profile>) -> Result<()> {
         let described = self.network.profile();
         let all = match self.collective {
@@ -179,7 +179,7 @@ impl Scenario {
         Ok(())
     }
 
-    /// Refuses what cannot be.
+    /// Refuses impossible parameters.
     pub fn check(&self) -> Result<()> {
         self.network.check()?;
         let refuse = |message: String| Err(Error::bad_input(message));

@@ -1,4 +1,4 @@
-//! Collectives that move bytes as they are: a message from rank 0 to all, and blocks of rows from each rank to each.
+//! Simulated calls of collectives that only move bytes: the broadcast, and the exchange of blocks of a shuffle.
 
 use super::Scenario;
 use super::calls::{Settled, Slot, put};
@@ -32,13 +32,13 @@ impl Room for Nowhere {
     fn share(&mut self, _: HostCopy, _: Vec<Range<usize>>) {}
 }
 
-/// What the options of a scenario are to a broadcast.
+/// The options of a scenario's broadcast.
 pub(super) fn broadcast_options(scenario: &Scenario) -> BroadcastOptions {
     let Scenario { route, chunk_bytes, .. } = *scenario;
     BroadcastOptions { route, chunk_bytes, ack_timeout: None }
 }
 
-/// A broadcast of one part, n rows long.
+/// The call of a broadcast of one part, n rows long.
 pub(super) fn broadcast_call(comm: &Comm, scenario: &Scenario, settled: &Slot<Settled>) -> Result<Call<()>> {
     let (options, bytes) = (broadcast_options(scenario), scenario.message_bytes() as usize);
     let is_root = comm.rank() == ROOT;
@@ -83,12 +83,12 @@ impl Rows {
     }
 }
 
-/// Where the rows for each rank begin, and the end.
+/// The first row for each rank, and the end.
 fn shares(scenario: &Scenario) -> Vec<u64> {
     split_ranges(0, scenario.entries.round() as u64, scenario.network.ranks)
 }
 
-/// Blocks are gone once they have come: nobody merges them here.
+/// Complete blocks are dropped, since the simulation does not merge them.
 impl Blocks for Rows {
     fn len_for(&self, to: u32) -> usize {
         self.start(to + 1) - self.start(to)
@@ -121,7 +121,7 @@ impl Blocks for Rows {
     }
 }
 
-/// A shuffle's exchange of blocks, one from each rank to each: not its stores, nor the stage between ranks of a host.
+/// The call of a shuffle's exchange of blocks between all ranks. Its stores, and the stage within a host, are not simulated.
 pub(super) fn shuffle_call(comm: &Comm, scenario: &Scenario) -> Result<Call<()>> {
     let mut rows = Rows::new(scenario);
     comm.prepare(CallSig::plain(CallKind::ExchangeBlocks), false, move |ep| async move {
@@ -129,16 +129,16 @@ pub(super) fn shuffle_call(comm: &Comm, scenario: &Scenario) -> Result<Call<()>>
     })
 }
 
-/// Frames of a broadcast, at most.
+/// An upper bound on the frames of a broadcast.
 pub(super) fn broadcast_frames(scenario: &Scenario, profile: &Profile) -> f64 {
     let (ranks, bytes) = (scenario.network.ranks, scenario.message_bytes());
     let way = broadcast_options(scenario).way(profile, ranks, bytes as usize);
-    // The ranges of a ring end where chunks need not; and each rank says a few words.
+    // Each range of a ring may end with a short chunk, and each rank sends a few control messages.
     let chunks = bytes / way.chunk_bytes as f64 + f64::from(ranks);
     f64::from(ranks - 1) * (chunks + 4.0)
 }
 
-/// Frames of a shuffle, at most: of each block its chunks, and the words before them.
+/// An upper bound on the frames of a shuffle: for each block its chunks, its announcement and its request.
 pub(super) fn shuffle_frames(scenario: &Scenario) -> f64 {
     let ranks = f64::from(scenario.network.ranks);
     let block = scenario.entries * scenario.row_bytes as f64 / ranks;

@@ -1,4 +1,4 @@
-//! Sums of outer products: factors of ones, or their lengths.
+//! Simulated calls of a sum of outer products, with factors of ones, or their lengths.
 
 use super::Scenario;
 use super::calls::{Settled, Slot, put};
@@ -8,7 +8,7 @@ use skyphos_core::slab::CHUNK_BYTES;
 use skyphos_kernels::product::Factor;
 use skyphos_types::{Error, Result};
 
-/// Refuses what cannot be.
+/// Refuses impossible parameters.
 pub(super) fn check(scenario: &Scenario) -> Result<()> {
     let refuse = |message: String| Err(Error::bad_input(message));
     if !matches!(scenario.row_bytes, 4 | 8) {
@@ -31,7 +31,7 @@ pub(super) fn check(scenario: &Scenario) -> Result<()> {
     Ok(())
 }
 
-/// Frames of a sum, at most: of a ring, which moves most.
+/// An upper bound on the frames of a sum: those of a ring, which moves the most bytes.
 pub(super) fn frames(scenario: &Scenario) -> f64 {
     let (ranks, numbers) = (f64::from(scenario.network.ranks), scenario.n as f64 * scenario.cols as f64);
     let factors = scenario.entries * (scenario.n as f64 + scenario.cols as f64);
@@ -39,7 +39,7 @@ pub(super) fn frames(scenario: &Scenario) -> f64 {
     ranks * (bytes / CHUNK_BYTES as f64 + 4.0 * ranks)
 }
 
-/// Numbers of a rank, where they are real.
+/// Numbers in a rank's memory, if data is real.
 pub(super) fn numbers(scenario: &Scenario) -> f64 {
     let (n, m) = (scenario.n as f64, scenario.cols as f64);
     2.0 * n * m + f64::from(scenario.network.ranks) * scenario.entries * (n + m)

@@ -1,9 +1,8 @@
-//! What a planner can know of a simulated cluster: what a probe measures in there.
+//! Probe of a simulated cluster: a profile for the planner, from measurements in the simulation.
 //!
-//! Exchanges of small and of large messages, with one other rank and with several ([`Comm::fan`]), tell the latency of a
-//! round, what each further message costs, the rate, and by how much senders slow each other down, all with the jitter
-//! that there is. The processors' times are those of the description and of the slowest rank of all, as a probe would have
-//! timed its kernels on them.
+//! Exchanges of small and of large messages, with one other rank and with several ([`Comm::fan`]), give the latency of a round,
+//! the cost of each further message, the rate, and the slowdown by concurrent senders, all with the network's jitter. Processor
+//! times are taken from the network's description, and from the slowest rank, as if a probe had timed kernels there.
 
 use crate::Comm;
 use crate::probe::Order;
@@ -12,24 +11,32 @@ use skyphos_sim::{Cluster, Network, slowest};
 use skyphos_tune::median;
 use skyphos_types::Result;
 
-/// Ranks that take part, and to how many of them each sends.
+/// The most ranks that take part.
 const RANKS: u32 = 64;
+
+/// The most ranks that each rank sends to.
 const OTHERS: u32 = 16;
 
-/// Bytes of small messages, of large ones to many, and of two sizes to one; how often each exchange is done.
+/// Bytes of small messages.
 const SMALL: usize = 64;
+
+/// Bytes of large messages to several ranks.
 const LARGE: usize = 1 << 20;
+
+/// Bytes of large messages to one rank: two sizes, whose difference gives the rate.
 const ONE: [usize; 2] = [2 << 20, 8 << 20];
+
+/// Runs of each exchange.
 const TIMES: u32 = 8;
 
-/// A profile of the cluster, as a probe on its first ranks finds it.
+/// The profile of a cluster, as a probe on some of its ranks finds it.
 pub fn probe(network: &Network, seed: u64) -> Result<Profile> {
     let described = network.profile();
     let ranks = network.ranks.min(RANKS);
     if ranks < 3 {
         return Ok(described);
     }
-    // As many racks as there are, of fewer hosts each.
+    // Fewer hosts in the same number of racks.
     let hosts_per_rack =
         (f64::from(network.hosts_per_rack) * f64::from(ranks) / f64::from(network.ranks)).ceil();
     let part = Network { ranks, hosts_per_rack: hosts_per_rack as u32, ..network.clone() };
@@ -55,19 +62,19 @@ pub fn probe(network: &Network, seed: u64) -> Result<Profile> {
     let one = exchange(far, 1, SMALL)?;
     let (many, many_large) = (exchange(far, others, SMALL)?, exchange(far, others, LARGE)?);
     let k = f64::from(others);
-    // Of a typical rank: the slowest ones are seen in all of these times alike.
+    // Of a typical rank: the slowest ranks are in all of these times alike.
     let frames_s = 2.0 * described.frame_s / described.cores;
-    // Slow ranks hold their processors up, not links: that is what `cores` says.
+    // The median, because a slow rank has a slow processor, which `cores` accounts for, not a slow link.
     let [some, more] = [exchange(far, 1, ONE[0])?, exchange(far, 1, ONE[1])?];
     let per = |seconds: f64| (ONE[1] - ONE[0]) as f64 / seconds.max(1e-12);
     let rate = per(more.typical - some.typical);
-    // Where no two hosts share a link, nor two ranks one of a host, a ring has no more than others.
+    // Without shared links, of racks or of hosts, a ring is not faster than other orders.
     let topology = comms[0].topology();
     let shared =
         topology.racks().iter().any(|rack| *rack != topology.racks()[0]) || network.ranks_per_host > 1;
     let ring_gain = if shared {
         let [near, nearer] = [exchange(Order::Places, 1, ONE[0])?, exchange(Order::Places, 1, ONE[1])?];
-        // A ring is as fast as its slowest part; ranks that are late by chance say nothing of links.
+        // A ring is as fast as its slowest link. The difference of two sizes cancels random delays of ranks.
         (per(nearer.slowest - near.slowest) / rate).clamp(0.1, 1e3)
     } else {
         1.0
@@ -80,7 +87,7 @@ pub fn probe(network: &Network, seed: u64) -> Result<Profile> {
         rate,
         ring_gain,
         incast: ((crowd - 1.0) / (k - 1.0)).max(0.0),
-        // A call ends when its slowest rank does: all of them time their kernels, at once.
+        // A call ends with its slowest rank, and in a probe all ranks time their kernels.
         cores: 1.0 / slowest(network, seed),
         ..described
     })
@@ -103,7 +110,7 @@ mod tests {
         let near = |a: f64, b: f64, what: &str| assert!((a / b - 1.0).abs() < 0.1, "{what}: {a} for {b}");
         near(found.rate, described.rate, "rate");
         near(found.message_s, 3e-4, "message_s");
-        // Layers stagger their messages, so that few of them meet.
+        // Layers stagger their messages, so few of them collide.
         assert!(found.incast < 0.02, "{}", found.incast);
         assert!(found.latency_s > 1e-4 && found.latency_s < 5e-4);
     }

@@ -1,4 +1,4 @@
-//! What the rounds of a collective are called.
+//! Names of the rounds of collectives, for reports.
 
 use crate::algorithm::Algorithm;
 use skyphos_core::frame::ARRAYS;

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-/// When a process ends, and whether it has.
+/// The moment at which a process ends, and whether it has ended.
 #[derive(Clone, Default)]
 pub struct Fuse {
     /// Frames that it sends before.
@@ -26,7 +26,7 @@ impl Fuse {
     }
 }
 
-/// See the module's text. As others see it, the process is killed; here all others are lost.
+/// A transport with a [`Fuse`]. To other processes it looks killed; to this process all others are lost.
 pub struct Fragile {
     inner: Option<Box<dyn Transport>>,
     fuse: Fuse,

@@ -1,4 +1,4 @@
-//! Cases, their oracle, and groups over every transport.
+//! Test cases, their oracle, and groups on every transport.
 #![allow(dead_code, reason = "each test file uses a part")]
 
 #[path = "../../../skyphos-tcp/tests/common/certificates.rs"]
@@ -15,29 +15,29 @@ use skyphos_core::local::local_group;
 use skyphos_tcp::TlsFiles;
 use std::collections::BTreeMap;
 
-/// Makes the Comms of a group, by rank.
+/// Makes the Comms of a group, in rank order.
 pub type MakeGroup = fn(u32) -> Vec<Comm>;
 
 pub fn local(size: u32) -> Vec<Comm> {
     Comm::local(size, &settings()).unwrap().into_vec()
 }
 
-/// A group over loopback sockets, its ranks in threads of this process.
+/// A group over loopback sockets whose ranks are threads of this process.
 pub fn tcp(size: u32) -> Vec<Comm> {
     on_each(tcp_transports(size), |_, transport| Comm::over(transport, settings()).unwrap())
 }
 
-/// The same through memory that ranks share.
+/// A group over loopback sockets and shared memory.
 pub fn near(size: u32) -> Vec<Comm> {
     on_each(near_transports(size), |_, transport| Comm::over(transport, settings()).unwrap())
 }
 
-/// Over sockets, encrypted.
+/// A group over sockets with TLS.
 pub fn tls(size: u32) -> Vec<Comm> {
     on_each(tls_transports(size), |_, transport| Comm::over(transport, settings()).unwrap())
 }
 
-/// Groups of `size` ranks that are two processes each.
+/// Groups of `size` ranks of two processes each.
 pub fn local_twice(size: u32) -> Vec<Comm> {
     on_each(local_transports(2 * size), |_, transport| replicated(transport, 2))
 }
@@ -46,13 +46,13 @@ pub fn tcp_twice(size: u32) -> Vec<Comm> {
     on_each(tcp_transports(2 * size), |_, transport| replicated(transport, 2))
 }
 
-/// One process of a group whose ranks are `each` processes, threads of this one.
+/// One process of a group of ranks with `each` processes, which are threads here.
 pub fn replicated(transport: Box<dyn Transport>, each: u32) -> Comm {
     let replication = Replication { each, share_hosts: true };
     Comm::replicated(transport, replication, settings(), Ok((None, None))).unwrap()
 }
 
-/// Does something to each transport in a thread of its own, told its number.
+/// Runs a function on each transport, with its number, in a thread of its own.
 pub fn on_each<R: Send>(
     transports: Vec<Box<dyn Transport>>,
     body: impl Fn(u32, Box<dyn Transport>) -> R + Sync,
@@ -105,18 +105,18 @@ fn connected(size: u32, tls: Option<TlsFiles>, shared_memory: bool) -> Vec<Box<d
     })
 }
 
-/// So many random cases, or PROPTEST_CASES of them, for a longer hunt.
+/// A number of random cases; PROPTEST_CASES overrides it.
 pub fn random(cases: u32) -> ProptestConfig {
     let asked = std::env::var("PROPTEST_CASES").ok().and_then(|text| text.parse().ok());
     ProptestConfig { cases: asked.unwrap_or(cases), ..ProptestConfig::default() }
 }
 
-/// A wait of 30 s without progress is a failure here.
+/// Settings with a time-out after 30 s without progress.
 pub fn settings() -> Settings {
     Settings { timeout: std::time::Duration::from_secs(30), ..Settings::default() }
 }
 
-/// Runs `body` for every rank in a thread of its own, which closes the Comm too.
+/// Runs `body` for every rank in a thread of its own, which closes the Comm, too.
 pub fn on_all<R: Send>(comms: Vec<Comm>, body: impl Fn(&Comm) -> R + Sync) -> Vec<R> {
     std::thread::scope(|scope| {
         let body = &body;
@@ -141,7 +141,7 @@ pub fn factorisations(size: u32) -> Vec<Vec<u32>> {
     all
 }
 
-/// The same, and each with a layer of one rank somewhere, which changes nothing.
+/// The factorisations, and each with an additional layer of one rank somewhere, which changes nothing.
 pub fn layerings(size: u32) -> Vec<Vec<u32>> {
     let mut all = factorisations(size);
     for degrees in all.clone() {
@@ -164,7 +164,7 @@ pub struct Case {
     pub want: Vec<Vec<u64>>,
 }
 
-/// Index lists of every shape that the issue names.
+/// Index lists of several shapes: with repeats, ascending, Zipf, a run, empty, one index, disjoint between ranks, the same on all.
 fn indices(n: u64, rank: u32, size: u32) -> impl Strategy<Value = Vec<u64>> {
     let any = prop::collection::vec(0..n, 0..40);
     let zipf = prop::collection::vec(0f64..1.0, 0..60)
@@ -187,7 +187,7 @@ pub fn cases() -> impl Strategy<Value = Case> {
     cases_of(1..=13)
 }
 
-/// Cases of groups of some sizes.
+/// Cases of groups of given sizes.
 pub fn cases_of(sizes: std::ops::RangeInclusive<u32>) -> impl Strategy<Value = Case> {
     let n = prop_oneof![Just(1u64), Just(100), Just(5000), Just(1 << 24), Just(1 << 40), Just(1 << 63)];
     (
@@ -227,7 +227,7 @@ fn value<T: Element>(rank: u32, place: usize, column: usize, op: &ReduceOp) -> T
     let mut v = T::ZERO;
     let steps = match op {
         ReduceOp::Prod => 1 + k % 5 % 2,
-        // bfloat16 counts to 256, and a case may put hundreds of numbers on one index.
+        // bfloat16 counts exactly to 256, and a case may add hundreds of numbers to one index.
         _ if T::DTYPE.is_float() && T::DTYPE.size() == 2 => usize::from(k.is_multiple_of(11)),
         _ => k % 5,
     };
@@ -249,7 +249,7 @@ pub fn combine<T: Element>(op: &ReduceOp, a: T, b: T) -> T {
     }
 }
 
-/// What every rank must get: plain sums in a map. `Err`: the indices that nobody puts out.
+/// The result of every rank: plain sums in a map. `Err` has the indices that no rank contributes.
 fn oracle<T: Element>(case: &Case, values: &[Vec<T>]) -> Result<Vec<Vec<T>>, Vec<u64>> {
     let identity = case.op.identity::<T>().unwrap();
     let mut sums: BTreeMap<u64, (Vec<T>, Vec<usize>)> = BTreeMap::new();
@@ -279,7 +279,7 @@ fn oracle<T: Element>(case: &Case, values: &[Vec<T>]) -> Result<Vec<Vec<T>>, Vec
     Ok(case.want.iter().map(|list| list.iter().flat_map(answer).collect()).collect())
 }
 
-/// Configures, reduces twice, and does both at once; all against the oracle.
+/// Configures, reduces twice, and does both at once; compares all with the oracle.
 pub fn check(case: &Case, make: MakeGroup) {
     with_element!(case.dtype, T => check_typed::<T>(case, make))
 }
@@ -298,7 +298,7 @@ fn check_typed<T: Element>(case: &Case, make: MakeGroup) {
     }
 }
 
-/// The same by one rank of a group whose other ranks do it too.
+/// [`check`] on one rank of a group whose other ranks call it, too.
 pub fn check_alone(case: &Case, comm: &Comm) {
     with_element!(case.dtype, T => {
         let values = values_of::<T>(case);
@@ -315,10 +315,10 @@ fn values_of<T: Element>(case: &Case) -> Vec<Vec<T>> {
     (0..case.size).map(of).collect()
 }
 
-/// Results of two reductions, and of configuring and reducing at once.
+/// The results of two reductions, and of configuring and reducing at once.
 type Got<T> = (Result<Vec<Vec<T>>, Error>, Result<Vec<T>, Error>);
 
-/// What one rank does.
+/// Runs one rank's calls of a case.
 fn run<T: Element>(case: &Case, values: &[Vec<T>], comm: &Comm) -> Got<T> {
     let options = ConfigureOptions {
         n: Some(case.n),
@@ -353,7 +353,7 @@ fn run<T: Element>(case: &Case, values: &[Vec<T>], comm: &Comm) -> Got<T> {
     (separate, both)
 }
 
-/// Whether a rank has what it must.
+/// Compares a rank's results with the oracle.
 fn judge<T: Element>(
     case: &Case,
     want: &Result<Vec<Vec<T>>, Vec<u64>>,
@@ -380,7 +380,7 @@ fn judge<T: Element>(
     }
 }
 
-/// Requests for an unmet index count once a rank.
+/// Requests for unmet indices; an index counts once per rank.
 fn distinct(case: &Case, unmet: &[u64]) -> usize {
     let unmet: std::collections::BTreeSet<_> = unmet.iter().collect();
     case.want

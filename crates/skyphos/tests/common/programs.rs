@@ -1,4 +1,4 @@
-//! Every collective once, on data that depends on the rank alone. Results are bits, so that all replicas must have the same.
+//! One program per collective, on data that depends only on the rank. Results are bits, which all replicas must share.
 
 use skyphos::{
     Algorithm, AllreduceOptions, ArrayMove, BlockLimits, BroadcastOptions, Comm, ConfigureOptions, Error,
@@ -7,10 +7,10 @@ use skyphos::{
 
 pub const N: u64 = 60_000;
 
-/// A program's name, and what it does; its result, as words.
+/// A program: its name, and a function that returns its result as words.
 pub type Program = (&'static str, fn(&Comm, usize) -> Result<Vec<u64>>);
 
-/// A rank's entries, about `count` of them, in runs and alone, some of which others have too.
+/// A rank's vector of about `count` entries, in runs and single, some of them shared with other ranks.
 pub fn vector(rank: u32, salt: u64, count: usize) -> SparseVec<f64> {
     let mut at = u64::from(rank) * 7 + salt;
     let mut indices = Vec::new();
@@ -54,7 +54,7 @@ fn dense(comm: &Comm, count: usize, algorithm: Algorithm) -> Result<Vec<u64>> {
     Ok(bits(&out))
 }
 
-/// What a rank puts out, and what it wants: something that the next rank puts out.
+/// The indices that a rank contributes, and those that it wants: some that the next rank contributes.
 fn sets(comm: &Comm, count: usize) -> (Vec<u64>, Vec<u64>, Vec<f64>) {
     let of = |rank: u32| vector(rank % comm.size(), 0, count).entries();
     let (contribute, values) = of(comm.rank());
@@ -71,15 +71,15 @@ fn moved(comm: &Comm, what: ArrayMove, len: usize, out: usize) -> Result<Vec<u64
     Ok(bits(&result))
 }
 
-/// What the error begins with of who has the message all the same.
+/// The prefix of an error on ranks that have the message all the same.
 pub const BROUGHT: &str = "the message is here, and yet: ";
 
-/// The rank that broadcasts.
+/// The root of broadcasts.
 pub fn root_of(size: u32) -> u32 {
     1 % size
 }
 
-/// Who is lost is an error only once the data has been seen to be right.
+/// Broadcasts; a lost rank is an error only after the data were compared.
 fn broadcast(comm: &Comm, count: usize, route: Option<Route>) -> Result<Vec<u64>> {
     let (root, message) = (root_of(comm.size()), array(7, 16 * count));
     let part: Vec<u8> = message.iter().flat_map(|v| v.to_le_bytes()).collect();
@@ -101,7 +101,7 @@ fn broadcast(comm: &Comm, count: usize, route: Option<Route>) -> Result<Vec<u64>
     }
 }
 
-/// Blocks that are pushed and others that are asked for, two at a time, while those before them are taken.
+/// Exchanges blocks, some pushed and some fetched, two at a time, while earlier ones are taken.
 fn exchange_blocks(comm: &Comm, count: usize) -> Result<Vec<u64>> {
     let len = |to: u32| count * 8 * ((comm.rank() + 2 * to) % 4) as usize;
     let block =
@@ -142,7 +142,7 @@ fn messages(comm: &Comm, count: usize) -> Result<Vec<u64>> {
     Ok(words.collect())
 }
 
-/// All of them; `count` is how much each rank has.
+/// All programs; `count` is the amount of data per rank.
 pub const ALL: [Program; 31] = [
     ("barrier", |comm, _| comm.barrier().run().map(|()| vec![])),
     ("auto", |comm, count| allreduce(comm, count, Algorithm::Auto, None)),
@@ -223,7 +223,7 @@ pub const ALL: [Program; 31] = [
     (UNDER_WAY, |comm, count| under_way(comm, count, 0)),
 ];
 
-/// An error of a part of the first group, with the numbers that ranks have in the whole.
+/// An error of a sub-group, with rank numbers of the whole group.
 pub fn in_first_group(first: &Comm, part: &Comm, error: Error) -> Error {
     let outside = match &error {
         Error::PeerLost { address, .. } => (0..first.size()).find(|rank| first.address(*rank) == address),
@@ -235,10 +235,10 @@ pub fn in_first_group(first: &Comm, part: &Comm, error: Error) -> Error {
     })
 }
 
-/// The name of the program of several calls under way.
+/// The name of the program of several non-blocking calls.
 pub const UNDER_WAY: &str = "under way";
 
-/// Sums under way at once, without the first few.
+/// Sums in flight at once, without the first few.
 fn under_way(comm: &Comm, count: usize, without: u64) -> Result<Vec<u64>> {
     let calls: Vec<_> = (without..3)
         .map(|k| {
@@ -251,7 +251,7 @@ fn under_way(comm: &Comm, count: usize, without: u64) -> Result<Vec<u64>> {
     Ok(words(&sums))
 }
 
-/// The same on a rank that fails the first call before it begins there, and makes the others all the same.
+/// [`under_way`] on a rank on which the first call fails before it begins, and which makes the others all the same.
 pub fn under_way_but_the_first(comm: &Comm, count: usize, error: Error) -> Result<Vec<u64>> {
     let error = comm.fail_call_and_go_on(error);
     under_way(comm, count, 1).and(Err(error))

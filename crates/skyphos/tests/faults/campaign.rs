@@ -1,4 +1,4 @@
-//! Seeds by the hundred thousand. What has been tried is written down after each batch, and not tried again by the same program.
+//! Campaigns of hundreds of thousands of seeds. Results are saved after each batch, and the same program does not repeat saved seeds.
 
 use crate::on_all_cores;
 use crate::scenario::Scenario;
@@ -7,21 +7,21 @@ use serde::{Deserialize, Serialize};
 use std::hash::{DefaultHasher, Hasher};
 use std::path::{Path, PathBuf};
 
-/// Seeds between two words.
+/// Seeds between two progress messages.
 const BATCH: u64 = 2000;
 
-/// What is written down.
+/// The saved state.
 #[derive(Default, Serialize, Deserialize)]
 struct Campaign {
-    /// Which program tried it.
+    /// Identifies the program that ran the seeds.
     program: u64,
-    /// Seeds below this one were tried.
+    /// Seeds below this one have been run.
     tried: u64,
     tally: Tally,
 }
 
 impl Campaign {
-    /// What this program has tried so far.
+    /// Loads the state of this program, if there is one.
     fn resume(file: &Path) -> Campaign {
         let mut hasher = DefaultHasher::new();
         hasher.write(&std::fs::read(std::env::current_exe().unwrap()).unwrap());
@@ -40,7 +40,7 @@ impl Campaign {
     }
 }
 
-/// Tries all seeds below `seeds` that have not been tried. `until_wrong`: no more once one has found something.
+/// Runs all seeds below `seeds` that have not been run. With `until_wrong`, stops at the first seed that finds an error.
 pub fn run(seeds: u64, file: PathBuf, until_wrong: bool) -> Tally {
     let mut campaign = Campaign::resume(&file);
     if campaign.tried > 0 {

@@ -1,4 +1,4 @@
-//! What must come of a play, whatever goes wrong in it.
+//! Invariants of a play, whatever faults it has.
 
 use crate::common::programs::ALL;
 use crate::life::{Left, Life, Lives, Try, oracle};
@@ -7,26 +7,26 @@ use skyphos::Error;
 use skyphos_sim::{Fault, Outcome};
 use std::collections::BTreeSet;
 
-/// Seconds within which all who live are done after the last fault, beside what faults take.
+/// Seconds after the last fault within which all live processes are done, apart from the time of the faults themselves.
 const SOON_S: f64 = HEARTBEAT_S + 3.0;
 
-/// Nanoseconds within which who has lost nobody that may live leaves a group.
+/// Nanoseconds within which a process that has lost no process that may live leaves a group.
 const LEAVING_NS: u64 = 1_000_000_000;
 
-/// What is known of a play from outside.
+/// Facts about a play that its processes do not know.
 struct Facts<'a> {
     scenario: &'a Scenario,
-    /// Processes that some fault may have parted from others.
+    /// Processes that a fault may have separated from others.
     touched: BTreeSet<u32>,
     /// Processes that have no result.
     failed: BTreeSet<u32>,
-    /// Some have no group: they were gone before the others had one.
+    /// Some process has no group, because it was gone before the others had one.
     all_began: bool,
-    /// What each rank has in each step if nothing disturbs it.
+    /// The results of each rank in each step of an undisturbed run.
     undisturbed: &'a [Vec<Vec<u64>>],
 }
 
-/// What is wrong with a play; nothing, if all is well.
+/// Checks a play. The error describes a violated invariant.
 pub fn check(scenario: &Scenario, lives: &Lives) -> Result<(), String> {
     if lives.held > 0 {
         return Err(format!("{} buffers were never given back", lives.held));
@@ -62,13 +62,13 @@ pub fn check(scenario: &Scenario, lives: &Lives) -> Result<(), String> {
     check_shrunk(&facts, lives)
 }
 
-/// Nanoseconds within which a message comes, where nothing is lost, and a rank that was stopped goes on.
+/// Nanoseconds in which a message arrives if nothing is lost, and a stopped rank continues.
 fn delivery_ns(scenario: &Scenario) -> u64 {
     ((0.5 + held_up_by_faults_s(scenario)) * 1e9) as u64
 }
 
-/// Where programs repeat calls that raise: who enters a call after another has left it with an error raises, and in the end all
-/// have all results, or all know that they disagree.
+/// Checks programs that repeat failed calls: a process that enters a call after another has left it with an error raises an error;
+/// in the end all processes have all results, or all know that they disagree.
 fn check_repeated(scenario: &Scenario, lives: &Lives) -> Result<(), String> {
     let done = lives.outcomes.iter().map(|outcome| match outcome {
         Outcome::Done(life) => Ok(life),
@@ -93,7 +93,7 @@ fn check_repeated(scenario: &Scenario, lives: &Lives) -> Result<(), String> {
             }
         }
     }
-    // Who has a last call that another was interrupted in may have left the group before the other repeats it.
+    // A process may have left the group before another, interrupted in the last call, repeats it.
     let has_all =
         |life: &Life| life.results.len() == scenario.steps.len() && life.results.iter().all(Result::is_ok);
     let anyone_left = all.iter().any(|life| has_all(life));
@@ -119,12 +119,12 @@ fn check_repeated(scenario: &Scenario, lives: &Lives) -> Result<(), String> {
     }
 }
 
-/// Whether nobody is silent and lives.
+/// Whether every silent process is dead.
 fn all_crashes(scenario: &Scenario) -> bool {
     scenario.faults.iter().all(|(_, fault)| matches!(fault, Fault::Crash { .. }))
 }
 
-/// Seconds by which faults hold others up that they do not end.
+/// Seconds by which faults delay processes that they do not end.
 fn held_up_s(scenario: &Scenario) -> f64 {
     let late = scenario.before.iter().map(|(.., before)| match before {
         Before::Late(seconds) => *seconds,
@@ -133,7 +133,7 @@ fn held_up_s(scenario: &Scenario) -> f64 {
     held_up_by_faults_s(scenario) + late.sum::<f64>()
 }
 
-/// The same without what ranks do before they enter, which holds up no message.
+/// [`held_up_s`] without computations before calls, which delay no message.
 fn held_up_by_faults_s(scenario: &Scenario) -> f64 {
     let (mut waits, mut slow) = (0.0, 1.0);
     for (_, fault) in &scenario.faults {
@@ -185,37 +185,37 @@ fn check_life(facts: &Facts, life: &Life, process: u32) -> Result<(), String> {
     }
     match error {
         Error::Interrupted | Error::Aborted { .. } if scenario.then == Then::Repeat && !life.began => Ok(()),
-        // More of them is known of all together.
+        // All processes together know more of the losses than one.
         Error::Diverged { .. } | Error::PeerLost { .. } if scenario.then == Then::Repeat => Ok(()),
-        // Who is parted from the others cannot know that it is alone, and names whom it misses.
+        // A process that is separated from the others names the ranks that it misses, since it cannot know that it is the one alone.
         Error::PeerLost { .. } if is_touched => Ok(()),
-        // Or one that has left since it had lost somebody.
+        // Or a process that has left since, because it had lost another.
         Error::PeerLost { rank, .. } if of_rank(&facts.touched, *rank) || of_rank(&facts.failed, *rank) => {
             Ok(())
         }
-        // While a group begins there are no ranks yet.
+        // While a group begins there are no ranks.
         Error::PeerLost { rank, .. } if !life.began && facts.touched.contains(rank) => Ok(()),
         _ => Err(format!("an error that should not be: {error}")),
     }
 }
 
-/// Those who go on after a shrink agree on who they are, and have the same sum; who does not go on knows why.
+/// Checks shrinks: the members of a new group agree on it and have the same sum; other processes know why they left.
 fn check_shrunk(facts: &Facts, lives: &Lives) -> Result<(), String> {
     let shrunk = |outcome: &Outcome<Life>| match outcome {
         Outcome::Done(Life { left: Some(Ok(left)), .. }) => Some(left.clone()),
         _ => None,
     };
     let all = (0..).zip(lives.outcomes.iter().map(shrunk));
-    // Whom a fault has parted from the others may be the last to hear of them, and can do nothing in the group that it knows.
+    // A process that a fault has separated may be the last to learn so, and can do nothing in the group that it knows.
     let goes_on = |(process, (_, sum)): &(u32, Left)| sum.is_ok() || !facts.touched.contains(process);
     let groups = all.filter_map(|(process, group)| Some((process, group?))).filter(goes_on);
     let groups: Vec<(u32, Left)> = groups.collect();
-    // Those who try and whom no fault has touched reach each other: more than half of all go on.
+    // Processes that no fault has touched reach each other, so more than half of all continue.
     let tries = |(process, outcome): &(u32, &Outcome<Life>)| {
         matches!(outcome, Outcome::Done(Life { left: Some(_), .. })) && !facts.touched.contains(process)
     };
     let all_can = 2 * (0..).zip(&lives.outcomes).filter(tries).count() > lives.outcomes.len();
-    // Unless one goes on that a fault has parted from some of them.
+    // Unless a process continues that a fault has separated from some of them.
     let with_touched =
         groups.iter().any(|(_, (members, _))| members.iter().any(|one| facts.touched.contains(one)));
     for (process, outcome) in (0..).zip(&lives.outcomes) {
@@ -226,7 +226,7 @@ fn check_shrunk(facts: &Facts, lives: &Lives) -> Result<(), String> {
             return Err(format!("process {process} does not go on: {error}"));
         }
     }
-    // Who shrinks after another that was agreed with has left, for it had lost somebody in the new group, may go on with fewer.
+    // A process that shrinks after a member of its new group has left again, because of a loss there, may continue with fewer.
     let fewer = |(_, (members, sum)): &(u32, Left), (_, (others, _)): &(u32, Left)| {
         let lost_some = sum.is_err() && members.iter().any(|one| facts.touched.contains(one));
         lost_some && others.iter().all(|other| members.contains(other))

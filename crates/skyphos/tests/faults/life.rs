@@ -1,4 +1,4 @@
-//! What each process does in a play, and what it has then.
+//! The program of each process in a play, and its results.
 
 use crate::common::programs::{ALL, N, UNDER_WAY, in_first_group, under_way_but_the_first};
 use crate::scenario::{Before, HEARTBEAT_S, Scenario, Then};
@@ -8,29 +8,29 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-/// Seconds without progress after which a call has failed to notice what is wrong: a hang.
+/// Seconds without progress after which a call must have raised: more is a hang.
 const HANG_S: f64 = 60.0;
 
-/// Seconds that whoever joins again waits for the others.
+/// Seconds for which a process that joins again waits for the others.
 const PATIENCE_S: f64 = 120.0;
 
-/// What a process has seen.
+/// The record of a process.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Life {
     /// Whether it had a group at all.
     pub began: bool,
     /// Results of the calls of its last group, and the first error.
     pub results: Vec<Result<Vec<u64>>>,
-    /// Who went on after a shrink, and the sum that they have.
+    /// The members of the group after a shrink, and their sum.
     pub left: Option<Result<Left>>,
-    /// When all that was over, in nanoseconds, and how long it took to leave the group then.
+    /// The time at which it was done, in nanoseconds, and the time that it took to leave the group.
     pub over: u64,
     pub leaving: u64,
-    /// Every try of a step where programs repeat those that raise.
+    /// Every attempt of a step, where programs repeat failed calls.
     pub tries: Vec<Try>,
 }
 
-/// One call of a step.
+/// One attempt.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Try {
     pub step: usize,
@@ -40,13 +40,13 @@ pub struct Try {
     pub error: Option<Error>,
 }
 
-/// More calls of a step than interrupts and errors can spoil.
+/// A bound on attempts of a step: more than interrupts and errors can cause.
 const MOST_TRIES: usize = 20;
 
-/// Who goes on after a shrink, and what they have together.
+/// The members after a shrink, and their sum.
 pub type Left = (Vec<u32>, Result<Vec<u64>>);
 
-/// What all processes have seen.
+/// The records of all processes.
 pub type Lives = Played<Life>;
 
 pub fn play(scenario: &Scenario, log: bool) -> Lives {
@@ -69,7 +69,7 @@ fn live(process: &mut Process, scenario: &Scenario) -> Life {
     life
 }
 
-/// A group from beginning to end.
+/// Runs a program in one group.
 fn in_group(process: &mut Process, scenario: &Scenario) -> Life {
     let mut life = Life { began: true, results: vec![], left: None, over: 0, leaving: 0, tries: vec![] };
     let Some(transport) = process.join(PATIENCE_S) else { return life };
@@ -114,7 +114,7 @@ fn in_group(process: &mut Process, scenario: &Scenario) -> Life {
     life
 }
 
-/// Makes each step until it succeeds, or nothing more can.
+/// Repeats each step until it succeeds, or can no longer.
 fn repeat(process: &mut Process, scenario: &Scenario, comm: &Comm, life: &mut Life) {
     for (step, (program, count)) in scenario.steps.iter().enumerate() {
         let here = process.number();
@@ -126,11 +126,11 @@ fn repeat(process: &mut Process, scenario: &Scenario, comm: &Comm, life: &mut Li
                 Some(Before::Error) => fails = true,
                 None => {}
             }
-            // What the user interrupts between two calls is the program's own affair.
+            // An interrupt between two calls does not concern the library.
             skyphos_sim::interrupted();
             let entered = process.now();
             let result = match fails {
-                // Some go on with what they would have called next.
+                // Some programs continue with the next call after a failed one.
                 true if ALL[*program].0 == UNDER_WAY && here % 2 == 1 => {
                     under_way_but_the_first(comm, *count, Error::bad_input("no such file"))
                 }
@@ -155,7 +155,7 @@ fn repeat(process: &mut Process, scenario: &Scenario, comm: &Comm, life: &mut Li
     }
 }
 
-/// Goes on with those that are left.
+/// Shrinks the group and makes a sum in the new one.
 fn shrink(comm: &Comm) -> Result<Left> {
     let mut tries = 0;
     let left = loop {
@@ -165,7 +165,7 @@ fn shrink(comm: &Comm) -> Result<Left> {
         }
     };
     let members: Vec<u32> = (0..left.size()).map(|rank| left.world_rank(rank)).collect();
-    // Everyone counts at the first place, and at one of its own.
+    // Each rank counts in entry 0, and in an entry of its own.
     let mine = vec![0, 1 + comm.rank()];
     let mine = SparseVec::new(N, 1, IndexList::Narrow(mine), vec![1.0; 2]).unwrap();
     let sum = left.allreduce(&mine).run().map(|done| done.sum);
@@ -178,15 +178,15 @@ fn shrink(comm: &Comm) -> Result<Left> {
     ))
 }
 
-/// By ranks and steps: what each rank has in each step.
+/// By ranks and steps: each rank's result of each step.
 type Known = HashMap<(u32, Vec<(usize, usize)>), Arc<Vec<Vec<Vec<u64>>>>>;
 
-/// What every rank has after calls that nothing disturbs, without replicas. What a call does may depend on those before.
+/// Each rank's results of undisturbed calls without replicas. A call's result may depend on earlier calls.
 pub fn oracle(scenario: &Scenario) -> Arc<Vec<Vec<Vec<u64>>>> {
     static KNOWN: Mutex<Option<Known>> = Mutex::new(None);
     let key = (scenario.ranks(), scenario.steps.clone());
     let known = || KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
-    // Random ones do not come again.
+    // Random scenarios do not repeat, so their results are not stored.
     let keep = scenario.steps.len() == 1;
     if let Some(found) = known().get_or_insert_default().get(&key).filter(|_| keep) {
         return found.clone();

@@ -1,4 +1,4 @@
-//! Faults in simulated groups: whatever goes wrong, whoever lives has the right answer or an error, soon, and holds on to nothing.
+//! Faults in simulated groups. Whatever fails, each live process soon has the right result or an error, and frees all buffers.
 
 mod campaign;
 mod check;
@@ -18,7 +18,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use tally::Tally;
 
-/// Adds up what comes of each number below, tried on all cores.
+/// Adds up the tallies of the numbers below `count`, on all cores.
 fn on_all_cores(count: usize, body: impl Fn(usize) -> Tally + Sync) -> Tally {
     let (next, sum) = (AtomicUsize::new(0), Mutex::new(Tally::default()));
     let work = || {
@@ -37,7 +37,7 @@ fn on_all_cores(count: usize, body: impl Fn(usize) -> Tally + Sync) -> Tally {
     sum.into_inner().unwrap()
 }
 
-/// Each collective alone, on ranks of one process and of two.
+/// Scenarios of each single collective, on ranks of one process and of two.
 fn quiet_ones() -> Vec<Scenario> {
     let groups = [(2, 1), (3, 1), (4, 1), (2, 2), (3, 2)];
     let each = |(ranks, each)| {
@@ -87,14 +87,14 @@ fn every_frame_of_every_collective_is_lost_once() {
     assert_eq!(tally.faults(), (tally.plays, tally.plays), "each strikes, at a frame on its way");
 }
 
-/// Whoever is lost but the root, and whenever, one or two of them.
+/// One or two ranks other than the root are lost at any moment.
 #[test]
 fn all_that_are_left_have_a_broadcast() {
     let names = (0..).zip(ALL).filter(|(_, (name, _))| name.starts_with("broadcast"));
     let programs: Vec<usize> = names.map(|(program, _)| program).collect();
     let mut tries = Vec::new();
     for size in [2, 3, 5, 8] {
-        // The group begins with a call of its own, in which all must be there.
+        // A group begins with a call in which all ranks must take part.
         let begins = play(&Scenario::quiet(size, 1, vec![]), false);
         for program in &programs {
             for count in [40, 1500] {
@@ -111,7 +111,7 @@ fn all_that_are_left_have_a_broadcast() {
         let (quiet, process, number) = &tries[k];
         let (size, when) = (quiet.processes, When::Frame { of: *process, number: *number });
         let crash = |process, sends_rest| Fault::Crash { process, sends_rest, back: None };
-        // Another that is neither that one nor the root, at about the same time.
+        // Another rank, neither that one nor the root, at about the same time.
         let other = (1..size).map(|far| (process + far) % size).find(|other| *other != root_of(size));
         let mut plays = vec![
             vec![(when, crash(*process, true))],
@@ -138,7 +138,7 @@ fn all_that_are_left_have_a_broadcast() {
         }
         Tally { plays: count, right: brought, ..Tally::default() }
     });
-    // Most ranks of most plays hear of the loss.
+    // Most ranks of most plays learn of the loss.
     assert!(tally.right > tally.plays, "{tally}");
 }
 
@@ -160,8 +160,8 @@ fn ten_thousand_seeds() {
     assert!(tally.median_size() >= 8 && in_flight * 10 >= struck * 8, "{tally}");
 }
 
-/// `make faults`: SKYPHOS_FAULT_SEEDS of them, in SKYPHOS_FAULT_FILE; to the first that is wrong, if SKYPHOS_FAULT_UNTIL_WRONG is
-/// set.
+/// `make faults`: runs SKYPHOS_FAULT_SEEDS seeds, with the state saved in SKYPHOS_FAULT_FILE; stops at the first error if
+/// SKYPHOS_FAULT_UNTIL_WRONG is set.
 #[test]
 #[ignore = "takes about a minute for 20,000 seeds"]
 fn campaign() {

@@ -1,4 +1,4 @@
-//! What is tried: who makes which calls, and what goes wrong meanwhile. All of it follows from a seed.
+//! Scenarios: the calls of each process, and the faults. A scenario follows from a seed.
 
 use crate::common::programs::ALL;
 use rand::seq::IndexedRandom;
@@ -6,27 +6,27 @@ use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64;
 use skyphos_sim::{Distribution, Fault, Network, When};
 
-/// Seconds of silence after which a link is taken for cut.
+/// Seconds of silence after which a link counts as cut.
 pub const HEARTBEAT_S: f64 = 10.0;
 
-/// What processes do once a call has failed.
+/// The behaviour of processes after a failed call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Then {
     /// They leave.
     Leave,
-    /// Those that are left go on.
+    /// The survivors shrink the group and continue.
     Shrink,
-    /// All, started anew or not, join again and begin from the start.
+    /// All, restarted or not, join again and begin from the start.
     Rejoin,
-    /// They make the call again that raised, as a program does that outlives Ctrl-C; if ranks disagree which calls have
-    /// succeeded, they go on in a group of their own.
+    /// They repeat the failed call, like a program that survives Ctrl-C. If ranks disagree on the calls that have
+    /// succeeded, they continue in a new group.
     Repeat,
 }
 
-/// What a process does before it enters a step, for the first time.
+/// An event on a process before it enters a step for the first time.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Before {
-    /// It computes for so many seconds: the others are in the call already, or have left it.
+    /// It computes for some seconds: the others are in the call already, or have left it.
     Late(f64),
     /// It finds an error, and makes the call fail on all ranks.
     Error,
@@ -39,16 +39,16 @@ pub struct Scenario {
     /// Processes of each rank.
     pub each: u32,
     pub network: Network,
-    /// Calls, and how much each rank has in them.
+    /// Programs, and the amount of data of each rank.
     pub steps: Vec<(usize, usize)>,
     pub faults: Vec<(When, Fault)>,
     pub then: Then,
-    /// Process, step, and what happens there.
+    /// Process, step, and event.
     pub before: Vec<(u32, usize, Before)>,
 }
 
 impl Scenario {
-    /// Calls on some ranks, undisturbed.
+    /// A scenario of some calls without faults.
     pub fn quiet(ranks: u32, each: u32, steps: Vec<(usize, usize)>) -> Scenario {
         let network = Network::new(ranks * each, 1e9, 20e-6);
         let (faults, then, before) = (vec![], Then::Leave, vec![]);
@@ -78,7 +78,7 @@ impl Scenario {
                 (random.random_range(0..ALL.len()), count)
             })
             .collect();
-        // Some programs make the same call again and again, and choices are made anew from time to time.
+        // Some programs repeat the same call many times, so that choices are made anew from time to time.
         let mut apart = Pcg64::seed_from_u64(!seed);
         if apart.random_bool(0.1) {
             let (program, count) = steps[0];
@@ -88,27 +88,27 @@ impl Scenario {
         let mut faults: Vec<_> = (0..*[0, 1, 1, 1, 2, 2, 3, 5].choose(&mut random).expect("some"))
             .map(|_| fault(&mut random, processes, then))
             .collect();
-        // One is enough: who is slower by all of several would need more time than any call may take.
+        // One slow process is enough: the delays of several may exceed the time-out of a call.
         let mut slow = 0;
         faults.retain(|(_, fault)| {
             slow += u32::from(matches!(fault, Fault::Slow { .. }));
             slow <= 1 || !matches!(fault, Fault::Slow { .. })
         });
         let scenario = Scenario { seed, processes, each, network, steps, faults, then, before: vec![] };
-        // Parts of a group that know nothing of each other may well see different calls fail; and so may the ends of a message.
+        // Separated parts of a group may see different calls fail; so may the two ends of a message.
         let is_of_all = !["split", "messages"].contains(&ALL[scenario.steps[0].0].0);
         if apart.random_bool(0.25) && is_of_all { scenario.interrupted(&mut apart) } else { scenario }
     }
 
-    /// Nobody is lost; but ranks come late, find errors before they enter, and are interrupted: before, while and after
-    /// others enter. All steps are the same program, each of another size, so that a step that is taken for another shows.
+    /// A scenario without losses, in which ranks are late, find errors before they enter, and are interrupted before, while and after
+    /// others enter. All steps run the same program with different sizes, so that results of different steps differ.
     fn interrupted(self, random: &mut Pcg64) -> Scenario {
         let (program, count) = self.steps[0];
         let steps: Vec<_> = (0..random.random_range(2..=4)).map(|k| (program, count.min(700) + k)).collect();
         let process = |random: &mut Pcg64| random.random_range(0..self.processes);
         let mut before: Vec<_> = (0..random.random_range(1..=4))
             .map(|_| {
-                // Within moments of each other, or long after whatever the others said has arrived.
+                // Within moments of each other, or long after all messages of the others have arrived.
                 let seconds = match random.random_bool(0.4) {
                     true => random.random_range(0.6..3.0),
                     false => 10f64.powf(random.random_range(-5.0..0.0)),
@@ -116,7 +116,7 @@ impl Scenario {
                 (process(random), random.random_range(0..steps.len()), Before::Late(seconds))
             })
             .collect();
-        // Two ranks come within moments of each other, and of an interrupt: who is first is chance.
+        // Two ranks enter within moments of each other and of an interrupt, so that either may be first.
         let whole: f64 =
             before.iter().map(|(.., late)| if let Before::Late(s) = late { *s } else { 0.0 }).sum();
         if random.random_bool(0.3) {
@@ -154,7 +154,7 @@ fn fault(random: &mut Pcg64, processes: u32, then: Then) -> (When, Fault) {
         0 => When::At(10f64.powf(random.random_range(-5.0..-1.5))),
         _ => When::Frame { of: process, number: 2f64.powf(random.random_range(0.0..8.0)) as u64 - 1 },
     };
-    // Some long enough to be taken for a loss, some not, and some for ever.
+    // Some stops are long enough to count as a loss, some are not, and some never end.
     let long = 10f64.powf(random.random_range(-4.0..1.5));
     let heals = random.random_bool(0.6).then_some(long);
     let fault = match random.random_range(0..13) {

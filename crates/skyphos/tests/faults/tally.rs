@@ -1,4 +1,4 @@
-//! What many plays came to.
+//! Statistics over many plays.
 
 use crate::check::check;
 use crate::life::{Life, Lives, play};
@@ -8,33 +8,33 @@ use skyphos::Error;
 use skyphos_sim::{Fault, Outcome};
 use std::collections::BTreeMap;
 
-/// Counts, which can be written down and added to.
+/// Counts that can be saved and added.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Tally {
     pub plays: u64,
     /// Plays by number of processes.
     pub sizes: BTreeMap<u32, u64>,
-    /// By kind of fault: how many struck, and how many of them at a frame on its way.
+    /// By kind of fault: the number that struck, and the number of those that struck a frame in flight.
     pub struck: BTreeMap<String, (u64, u64)>,
-    /// What processes did before they entered a call, where they repeat calls that raise.
+    /// Events before calls, where programs repeat failed calls.
     pub before: BTreeMap<String, u64>,
-    /// Calls that were repeated, and those that ended since ranks no longer agreed which calls had succeeded.
+    /// Repeated calls, and calls that ended a group because ranks disagreed on the calls that had succeeded.
     pub repeated: u64,
     pub diverged: u64,
-    /// How processes ended.
+    /// Processes by the way they ended.
     pub ends: BTreeMap<String, u64>,
-    /// Calls that gave the right result.
+    /// Calls with the right result.
     pub right: u64,
-    /// Groups of those who were left, as many as had one.
+    /// Processes that continued in a smaller group.
     pub shrunk: u64,
     /// Simulated seconds.
     pub seconds: f64,
-    /// What was wrong.
+    /// Descriptions of violated invariants.
     pub wrong: Vec<String>,
 }
 
 impl Tally {
-    /// Plays a scenario.
+    /// Plays a scenario and checks it.
     pub fn play(scenario: &Scenario) -> Tally {
         let lives = play(scenario, false);
         let mut tally = Tally { plays: 1, seconds: lives.end as f64 / 1e9, ..Tally::default() };
@@ -100,7 +100,7 @@ impl Tally {
         self.wrong.extend(other.wrong);
     }
 
-    /// Half of the plays have so many processes, or more.
+    /// The median number of processes of a play.
     pub fn median_size(&self) -> u32 {
         let mut below = 0;
         for (size, count) in &self.sizes {
@@ -112,8 +112,8 @@ impl Tally {
         0
     }
 
-    /// Faults that struck, and those of them at a frame on its way. Interrupts are not counted: they strike ranks, which may
-    /// wait for one that computes.
+    /// Faults that struck, and those that struck a frame in flight. Interrupts are excluded: they strike ranks, which may wait for a rank
+    /// that computes.
     pub fn faults(&self) -> (u64, u64) {
         let of_network = self.struck.iter().filter(|(name, _)| *name != "interrupt");
         of_network.fold((0, 0), |(all, in_flight), (_, counts)| (all + counts.0, in_flight + counts.1))
