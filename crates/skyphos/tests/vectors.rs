@@ -112,9 +112,9 @@ fn check<T: Element>(case: &Case, make: MakeGroup) {
             }
         }
         for schedule in [Some(case.schedule), None, None] {
-            for (rank, theirs) in (0..).zip(
-                comm.allgather(&mine).options(AllgatherOptions { schedule: schedule }).run().unwrap().vectors,
-            ) {
+            for (rank, theirs) in
+                (0..).zip(comm.allgather(&mine).options(AllgatherOptions { schedule }).run().unwrap().vectors)
+            {
                 let want = map_of(&vector::<T>(case, rank));
                 assert_eq!(map_of(&theirs), want, "{schedule:?} from {rank} at {me}");
                 assert_eq!(theirs.is_dense(), n > 0 && theirs.nnz() as u64 == n);
@@ -183,11 +183,7 @@ fn what_a_rank_sent_arrives_though_it_calls_nothing_more() {
         let large = SparseVec::dense(1, vec![comm.rank() as f32; 16 << 20]);
         let small = SparseVec::new(16 << 20, 1, IndexList::Narrow(vec![3]), vec![1.0]).unwrap();
         let mine = if comm.rank() == 0 { &large } else { &small };
-        comm.allgather(&mine)
-            .options(AllgatherOptions { schedule: Some(Schedule::Direct) })
-            .run()
-            .unwrap()
-            .vectors;
+        comm.allgather(&mine).options(AllgatherOptions { schedule: Some(Schedule::Direct) }).run().unwrap();
         match comm.rank() {
             // This rank has its part early, and computes until the other is done.
             0 => wait.lock().unwrap().recv_timeout(std::time::Duration::from_secs(20)).unwrap(),
