@@ -106,7 +106,7 @@ def interrupt(signum, frame):
     if in_handler:
         return
     in_handler = True
-    places = ("together.py", "call"), ("work.py", "_settle")
+    places = ("agreement.py", "call"), ("work.py", "_settle")
     while frame is not None and (os.path.basename(frame.f_code.co_filename), frame.f_code.co_name) not in places:
         frame = frame.f_back
     if in_call and frame is None:  # in a line of the program itself, outside the collective: a moment later

@@ -137,7 +137,7 @@ def test_many_results_and_a_small_state_are_shuffled(monkeypatch: pytest.MonkeyP
 def test_functions_that_differ_by_rank() -> None:
     def body(comm: sky.Comm) -> None:
         options: dict[str, Any] = {"map": lambda x, state: (x, x), "reduce": "sum", "partitions": [np.arange(4)]}
-        with pytest.raises(Mismatch, match="one state on rank 0 and another on rank 1"):
+        with pytest.raises(Mismatch, match="different states on rank 0 and on rank 1"):
             MapReduce(comm, combine=lambda keys, sums: sums + comm.rank, **options).run()
         # What only one rank may say, one says.
         ended = MapReduce(comm, combine=lambda keys, sums: sums, **options)

@@ -678,10 +678,10 @@ def test_keys_of_numpys_strings_and_lists_without_a_type() -> None:
 @pytest.mark.parametrize(
     ("keys", "values", "combine", "words"),
     [
-        ([9, 9], [1, 2], max, "say 'max'"),
-        ([9, 9], [1, 2], min, "say 'min'"),
-        ([9, 9], [1, 2], sum, "say 'sum'"),
-        ([9, 9], [1, 2], operator.add, "say 'sum'"),
+        ([9, 9], [1, 2], max, "pass 'max'"),
+        ([9, 9], [1, 2], min, "pass 'min'"),
+        ([9, 9], [1, 2], sum, "pass 'sum'"),
+        ([9, 9], [1, 2], operator.add, "pass 'sum'"),
         ([9, 9], [1, 2], np.max, "lambda key, a, b"),
         ([9, 9], [1, 2], list, "lambda key, a, b"),
         ([9], [1], lambda a, b: a, r"\(key, a, b\)"),
