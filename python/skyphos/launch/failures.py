@@ -87,7 +87,11 @@ def tell_launcher(error: BaseException) -> bool:
         return False
     try:
         sys.stderr.flush()
-        failure = Failure.of(error)
+        try:
+            failure = Failure.of(error)
+        except KeyboardInterrupt:  # Ctrl-C reached another rank first, and this one while it reports that rank's loss
+            error = KeyboardInterrupt().with_traceback(error.__traceback__)
+            failure = Failure.of(error)
         is_interrupt = isinstance(error, KeyboardInterrupt)
         line = encoded(f"{failure.summary}: {failure.where}\n") if is_interrupt else failure.to_line(word)
         while line:
