@@ -19,6 +19,7 @@ import click
 from .. import __version__
 from ..inputs.variables import flag
 from ..launch.streams import prepare
+from ..text.plain_text import one_line
 
 __all__ = ["main"]
 
@@ -76,17 +77,17 @@ def _report(error: Exception) -> int:
 
     if isinstance(error, click.ClickException):
         if _rank() == 0:
-            click.echo(f"skyphos: {_one_line(error.format_message())}", err=True)
+            click.echo(f"skyphos: {one_line(error.format_message())}", err=True)
         return error.exit_code
     if isinstance(error, OSError) and _is_of_output(error):
         click.echo(f"skyphos: standard output: {error.strerror}", err=True)
         return 1
     if not isinstance(error, SkyphosError):
-        click.echo(f"skyphos: {type(error).__name__}: {_one_line(str(error))}", err=True)
+        click.echo(f"skyphos: {type(error).__name__}: {one_line(error)}", err=True)
         return 1
     # What went wrong in a collective is raised on all ranks; rank 0 speaks for them.
     if _rank() == 0:
-        click.echo(f"skyphos: {_one_line(str(error))}", err=True)
+        click.echo(f"skyphos: {one_line(error)}", err=True)
     return 2 if isinstance(error, BadInput) else 1
 
 
@@ -94,10 +95,6 @@ def _is_of_output(error: OSError) -> bool:
     """Whether an error arose from printing: such an error names no file."""
     *_, (innermost, _) = traceback.walk_tb(error.__traceback__)
     return innermost.f_code in (click.echo.__code__, _LazyGroup.main.__code__)
-
-
-def _one_line(text: str) -> str:
-    return " ".join(text.split())
 
 
 def _rank() -> int:

@@ -14,6 +14,7 @@ from ..launch import hosts as launch_hosts
 from ..launch import local as launch
 from ..planning.profile_choice import default_path
 from ..planning.profile_file import Measured
+from ..text.plain_text import one_line
 from . import shared_options
 
 __all__ = ["command"]
@@ -109,7 +110,7 @@ def _take_part(path: str, chart: str | None, seconds: float, as_json: bool, time
         _lost(error)
     except SkyphosError as error:
         # No group yet, so nobody else can say it.
-        click.echo(f"skyphos: {_one_line(error)}", err=True)
+        click.echo(f"skyphos: {one_line(error)}", err=True)
         sys.exit(2 if isinstance(error, BadInput) else 1)
     with comm, Progress(1.0, shown=comm.rank == 0) as progress:
         try:
@@ -124,12 +125,8 @@ def _take_part(path: str, chart: str | None, seconds: float, as_json: bool, time
 
 def _lost(error: PeerLost | Timeout) -> NoReturn:
     """Report the lost rank, on each remaining rank, since rank 0 may be the lost one."""
-    click.echo(f"skyphos: {_one_line(error)}; {_AGAIN}", err=True)
+    click.echo(f"skyphos: {one_line(error)}; {_AGAIN}", err=True)
     sys.exit(1)
-
-
-def _one_line(error: SkyphosError) -> str:
-    return " ".join(str(error).split())
 
 
 def _write(found: Measured, path: str, chart: str | None) -> None:

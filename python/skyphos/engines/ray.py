@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from ..errors import BadInput, Timeout
+from ..text.plain_text import one_line
 from ._meeting import Member, Outcome, Outcomes, failed, hold, package, settings_of, take_part
 
 __all__ = ["run"]
@@ -103,7 +104,7 @@ def _follow(ray: Any, tasks: list[Any]) -> Outcomes:
             try:
                 outcomes.add(ray.get(task))
             except ray.exceptions.RayActorError as error:
-                outcomes.lose(awaited[task], " ".join(str(error).split()))
+                outcomes.lose(awaited[task], one_line(error))
             except Exception as error:  # what could not be brought there or back
                 outcomes.add(failed(awaited[task], error, ray.cloudpickle.dumps))
     return outcomes

@@ -11,7 +11,7 @@ import codecs
 import unicodedata
 from typing import TextIO
 
-__all__ = ["degrade", "encoded", "plain"]
+__all__ = ["degrade", "encoded", "one_line", "plain"]
 
 #: Name of the error handler that degrades characters; for ``str.encode`` and streams.
 _HANDLER = "skyphos-degrade"
@@ -93,3 +93,12 @@ def degrade(stream: TextIO | None) -> None:
     """Make a text stream degrade what its encoding lacks, where it can be told to."""
     if stream is not None and hasattr(stream, "reconfigure"):
         stream.reconfigure(errors=_HANDLER)
+
+
+def one_line(message: object) -> str:
+    """A message in one line: each run of white space is one space.
+
+    >>> one_line("rank 1:\\n  lost")
+    'rank 1: lost'
+    """
+    return " ".join(str(message).split())
