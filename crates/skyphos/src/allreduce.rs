@@ -4,7 +4,7 @@ use crate::Comm;
 use crate::algorithm::{Algorithm, AllreduceOptions, DenseThreshold};
 use crate::as_dense::{reduce_array, reduce_as_dense};
 use crate::call_builder::{Body, CallBuilder};
-use crate::decide::{Decided, decide};
+use crate::decide::{Decided, Undecided, decide};
 use crate::explain::Explanation;
 use crate::tuning::Basis;
 use crate::vector_input::{VectorInput, is_wide};
@@ -282,7 +282,6 @@ struct Ran<T> {
     size: Option<ResultSize>,
 }
 
-#[allow(clippy::too_many_arguments, reason = "one call and what it relies on")]
 async fn run<T: Element>(
     ep: &Endpoint,
     (n, width): (u64, usize),
@@ -302,8 +301,8 @@ async fn run<T: Element>(
         check_room::<T>(n, width)?;
     }
     let dense_above = terms.shape.dense_above;
-    let Decided { variant, survey, .. } =
-        decide(ep, Reduction::Allreduce, (n, width), view, dense_above, op, options, basis).await?;
+    let call = Undecided { reduction: Reduction::Allreduce, n, width, view, dense_above, op, options };
+    let Decided { variant, survey, .. } = decide(ep, call, basis).await?;
     let (algorithm, bounds) = (variant.algorithm, variant.bounds.clone());
     if algorithm.is_dense() && !dense {
         check_room::<T>(n, width)?;

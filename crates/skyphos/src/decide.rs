@@ -32,18 +32,25 @@ impl Decided {
     }
 }
 
-/// Decides how a call runs. `dense_above`: entries per position above which parts turn dense.
-#[allow(clippy::too_many_arguments, reason = "one call and what it relies on")]
+/// A reduction of sparse vectors of `n` rows of `width` numbers, of which this rank has `view`.
+pub(crate) struct Undecided<'a, T> {
+    pub(crate) reduction: Reduction,
+    pub(crate) n: u64,
+    pub(crate) width: usize,
+    pub(crate) view: View<'a, T>,
+    /// Entries per position above which parts turn dense.
+    pub(crate) dense_above: f64,
+    pub(crate) op: &'a ReduceOp,
+    pub(crate) options: &'a AllreduceOptions,
+}
+
+/// Decides how a call runs.
 pub(crate) async fn decide<T: Element>(
     ep: &Endpoint,
-    reduction: Reduction,
-    (n, width): (u64, usize),
-    view: View<'_, T>,
-    dense_above: f64,
-    op: &ReduceOp,
-    options: &AllreduceOptions,
+    call: Undecided<'_, T>,
     basis: Basis,
 ) -> Result<Decided> {
+    let Undecided { reduction, n, width, view, dense_above, op, options } = call;
     check_hint(n, options.expected_nnz)?;
     let Basis { recalled, observed } = basis;
     let trials = match recalled {

@@ -4,7 +4,7 @@ use crate::Comm;
 use crate::algorithm::{Algorithm, AllreduceOptions};
 use crate::allreduce::terms;
 use crate::call_builder::{Body, CallBuilder};
-use crate::decide::{Decided, check_algorithm, decide};
+use crate::decide::{Decided, Undecided, check_algorithm, decide};
 use crate::explain::Explanation;
 use crate::quantize::refuse;
 use crate::tuning::Basis;
@@ -124,8 +124,9 @@ async fn reduce_scatter_on<T: Element>(
             Decided { variant, survey: None, entries: None }
         }
         None => {
-            let above = terms.shape.dense_above;
-            decide(ep, Reduction::ReduceScatter, (n, width), view, above, op, options, basis).await?
+            let (reduction, dense_above) = (Reduction::ReduceScatter, terms.shape.dense_above);
+            let call = Undecided { reduction, n, width, view, dense_above, op, options };
+            decide(ep, call, basis).await?
         }
     };
     let Variant { algorithm, degrees, bounds, choice } = variant;
