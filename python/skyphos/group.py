@@ -14,6 +14,7 @@ from .inputs.settings import real, truth, whole
 from .inputs.threads import thread_count
 from .launch.bootstrap import Bootstrap, discover, sign_of_job
 from .launch.local_group import LocalGroup
+from .launch.tcp_options import TcpOptions
 from .launch.tls import TLS
 from .launch.tls import files as tls_files
 from .planning.profile_choice import ProfileSource, TopologySource, begin_replicated, begin_with
@@ -167,11 +168,12 @@ def init(
     _check_replication(replication, process.world_size, "started")
     _warn_of_variables(process)
     certificates = tls_files(tls)
+    encryption = None if certificates is None else TLS(*certificates)
+    options = TcpOptions(timeout, threads, socket_buffer, congestion_control, heartbeat, encryption)
     if process.world_size == 1:
-        sockets = (None, socket_buffer, congestion_control, heartbeat, certificates)
-        if sockets != (None, None, None, _HEARTBEAT_S, None):
+        if options != TcpOptions(timeout, threads, None, None, _HEARTBEAT_S, None):
             # A group of one has no peers, but settings that larger groups refuse are refused here too.
-            _skyphos.connect_tcp(0, 1, "", None, timeout, threads, *sockets, (1, False), False)
+            _skyphos.connect_tcp(options)
         alone = _skyphos.local(1, timeout, threads, 1)[0]
         named = any(given is not None for given in (profile, adapt, topology, *map(variables.text, _BEGIN)))
         return Comm(begin_with(alone, profile, adapt, topology) if named else alone)
@@ -186,21 +188,18 @@ def init(
     if process.listen_fd is not None and _listen_fd is None:
         # The launcher's socket belongs to this group from now on; a later init must not take it again.
         os.environ.pop("SKYPHOS_LISTEN_FD", None)
-    connected = _skyphos.connect_tcp(
-        process.rank,
-        process.world_size,
-        process.rendezvous,
-        process.token,
-        timeout,
-        threads,
-        process.listen_fd,
-        socket_buffer,
-        congestion_control,
-        heartbeat,
-        certificates,
-        (replication, share_hosts),
-        shared_memory,
+    options = replace(
+        options,
+        rank=process.rank,
+        world_size=process.world_size,
+        rendezvous=process.rendezvous,
+        token=process.token,
+        listen_fd=process.listen_fd,
+        replication=replication,
+        share_hosts=share_hosts,
+        shared_memory=shared_memory,
     )
+    connected = _skyphos.connect_tcp(options)
     if replication > 1:
         return Comm(begin_replicated(connected, (replication, share_hosts), profile, topology))
     return Comm(begin_with(connected.group(), profile, adapt, topology))

@@ -55,10 +55,18 @@ class Health:
 
 def health_of(comm: native.Comm) -> list[Health]:
     """All processes of a group's connections, by number."""
-
-    def one(row: native._Health) -> Health:
-        (process, rank, replica), address, lost, late, silent_s, (won, beaten) = row
-        loss, cause = lost or (None, None)
-        return Health(process, rank, replica, address, loss, cause, late, silent_s, won, beaten)
-
-    return [one(row) for row in comm.health()]
+    return [
+        Health(
+            one.process,
+            one.rank,
+            one.replica,
+            one.address,
+            one.lost,
+            one.cause,
+            one.late,
+            one.silent_s,
+            one.won,
+            one.beaten,
+        )
+        for one in comm.health()
+    ]

@@ -3,6 +3,7 @@
 use crate::comm::Comm;
 use crate::errors::{or_fail, to_py};
 use crate::owned::Numbers;
+use crate::report::Traffic;
 use numpy::{PyArray1, PyReadonlyArray1};
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
@@ -40,14 +41,14 @@ impl BlockExchange {
         });
     }
 
-    /// Waits until this rank's blocks are gone: bytes and frames sent, bytes received.
-    fn finish(&self, py: Python<'_>) -> PyResult<(u64, u64, u64)> {
+    /// Waits until this rank's blocks are gone.
+    fn finish(&self, py: Python<'_>) -> PyResult<Traffic> {
         let traffic = py.detach(|| {
             let mut exchange = self.exchange.lock().unwrap_or_else(PoisonError::into_inner);
             exchange.take().map(skyphos::BlockExchange::finish)
         });
         let traffic = traffic.ok_or_else(over)?.map_err(|error| to_py(py, error))?;
-        Ok((traffic.sent_bytes, traffic.sent_frames, traffic.received_bytes))
+        Ok(traffic.into())
     }
 }
 

@@ -1,14 +1,16 @@
 //! `Comm.broadcast`: bytes of memory that Python objects hold, to arrays of bytes.
 
 use crate::comm::Comm;
-use crate::errors::{or_fail, to_py};
+use crate::errors::{or_fail, to_py, unreported};
 use crate::owned::Numbers;
+use crate::report::Traffic;
 use crate::work::perform;
 use numpy::ndarray::ArrayView1;
 use numpy::{PyArray1, PyReadonlyArray1};
 use pyo3::IntoPyObjectExt;
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use skyphos::{BroadcastOptions, Error, HostCopy, Memory, Part, Route};
+use skyphos::{Error, HostCopy, Memory, Part, Route};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,13 +19,13 @@ pub(crate) fn route_of(name: &str) -> Result<Option<Route>, Error> {
     if name == "auto" { Ok(None) } else { Route::from_name(name).map(Some) }
 }
 
-/// What an array's memory belongs to that ranks of the host share.
+/// The owner of memory that the host's ranks share; an array over it keeps it.
 #[pyclass(module = "skyphos._skyphos", frozen)]
 struct HostMemory {
     _copy: Arc<HostCopy>,
 }
 
-/// A part that has come, as an array that has its memory.
+/// A received part as an array, without a copy.
 fn array_of(py: Python<'_>, part: Part) -> PyResult<Bound<'_, PyArray1<u8>>> {
     let (copy, range) = match part {
         Part::Own(bytes) => return Ok(PyArray1::from_vec(py, bytes)),
@@ -38,43 +40,66 @@ fn array_of(py: Python<'_>, part: Part) -> PyResult<Bound<'_, PyArray1<u8>>> {
     })
 }
 
-/// Brings the root's parts to all others: what they get (nothing on the root); how: route, bytes of a chunk and of the message,
-/// bytes and frames sent, bytes received; and the exception for who was lost meanwhile.
+/// Settings of a broadcast: declared and documented in `skyphos::BroadcastOptions`.
+#[pyclass(module = "skyphos._skyphos", frozen)]
+pub struct BroadcastOptions(skyphos::BroadcastOptions);
+
+#[pymethods]
+impl BroadcastOptions {
+    #[new]
+    #[pyo3(signature = (algorithm="auto", chunk_bytes=None, ack_timeout=None))]
+    fn new(
+        py: Python<'_>,
+        algorithm: &str,
+        chunk_bytes: Option<usize>,
+        ack_timeout: Option<f64>,
+    ) -> PyResult<BroadcastOptions> {
+        let route = route_of(algorithm).map_err(|error| unreported(py, &error))?;
+        let ack_timeout = ack_timeout.map(Duration::try_from_secs_f64).transpose();
+        let ack_timeout =
+            ack_timeout.map_err(|error| PyValueError::new_err(format!("ack_timeout in seconds: {error}")))?;
+        Ok(BroadcastOptions(skyphos::BroadcastOptions { route, chunk_bytes, ack_timeout }))
+    }
+}
+
+/// The result of a broadcast.
+#[pyclass(module = "skyphos._skyphos", frozen, get_all)]
+pub struct Broadcasted {
+    /// Received parts; none on the root.
+    parts: Vec<Py<PyArray1<u8>>>,
+    algorithm: &'static str,
+    chunk_bytes: usize,
+    message_bytes: usize,
+    traffic: Py<Traffic>,
+    /// The exception for a rank that was lost during the call.
+    missed: Option<Py<PyAny>>,
+}
+
+/// Sends the root's parts to all other ranks.
 #[pyfunction]
-#[allow(clippy::too_many_arguments, reason = "Python's keyword arguments, one by one")]
 pub fn broadcast<'py>(
     py: Python<'py>,
     comm: &Comm,
     parts: Option<Vec<Bound<'py, PyAny>>>,
     root: u32,
-    algorithm: &str,
-    chunk_bytes: Option<usize>,
-    ack_timeout: Option<f64>,
+    options: &BroadcastOptions,
     async_op: bool,
 ) -> PyResult<Py<PyAny>> {
     let comm = comm.shared();
-    let route = or_fail(py, comm, route_of(algorithm).map_err(|error| to_py(py, error)))?;
     let held = |part: &Bound<'py, PyAny>| -> PyResult<Numbers<u8>> {
         let bytes: PyReadonlyArray1<'_, u8> = part.extract()?;
         Ok(Numbers::new(bytes.as_slice()?, part))
     };
     let parts = parts.map(|parts| parts.iter().map(held).collect::<PyResult<Vec<_>>>()).transpose();
     let parts = or_fail(py, comm, parts)?;
-    let ack_timeout = ack_timeout.map(Duration::try_from_secs_f64).transpose();
-    let seconds = |error: std::time::TryFromFloatSecsError| {
-        pyo3::exceptions::PyValueError::new_err(format!("ack_timeout in seconds: {error}"))
-    };
-    let ack_timeout = or_fail(py, comm, ack_timeout.map_err(seconds))?;
-    let options = BroadcastOptions { route, chunk_bytes, ack_timeout };
-    let call = comm.broadcast(root, parts, Memory::default()).options(options);
+    let call = comm.broadcast(root, parts, Memory::default()).options(options.0);
     perform(py, comm, call, async_op, |py, done| {
-        let parts = done.room.into_parts().into_iter().map(|part| array_of(py, part));
-        let parts: Vec<_> = parts.collect::<PyResult<_>>()?;
-        let traffic = done.traffic;
-        let told = (
-            (done.way.route.name(), done.way.chunk_bytes, done.bytes),
-            (traffic.sent_bytes, traffic.sent_frames, traffic.received_bytes),
-        );
-        (parts, told, done.missed.map(|error| to_py(py, error))).into_py_any(py)
+        let array = |part| array_of(py, part).map(Bound::unbind);
+        let parts = done.room.into_parts().into_iter().map(array).collect::<PyResult<_>>()?;
+        let traffic = Py::new(py, Traffic::from(done.traffic))?;
+        let missed = done.missed.map(|error| to_py(py, error).into_value(py).into_any());
+        let (algorithm, chunk_bytes) = (done.way.route.name(), done.way.chunk_bytes);
+        let message_bytes = done.bytes;
+        Broadcasted { parts, algorithm, chunk_bytes, message_bytes, traffic, missed }.into_py_any(py)
     })
 }

@@ -1,15 +1,17 @@
 //! `Comm`, and how groups are made.
 
 use crate::arrays::{IndexArray, ValueArrays, with_values};
+use crate::configure::{ConfigureOptions, IndexSets};
 use crate::errors::{classes, interrupted, or_fail, to_py};
-use crate::op::reduce_op;
-use crate::owned::{Numbers, NumbersMut, OwnedIndices, Sets};
+use crate::health::Health;
+use crate::op::Operation;
+use crate::owned::{Numbers, NumbersMut};
 use crate::plan::Plan;
 use crate::planner::Numbers as Profile;
 use crate::work::perform;
 use pyo3::IntoPyObjectExt;
 use pyo3::prelude::*;
-use skyphos::{ConfigureOptions, Error, Missing, Settings, Topology, Transport};
+use skyphos::{Error, Settings, Topology, Transport};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -44,14 +46,12 @@ pub fn local(
     Ok(ranks.into_vec().into_iter().map(Comm::new).collect())
 }
 
-/// Joins a group over TCP.
-#[pyfunction]
-#[allow(clippy::too_many_arguments, reason = "keyword arguments of one Python function")]
-pub fn connect_tcp(
-    py: Python<'_>,
+/// A `skyphos.launch.tcp_options.TcpOptions`, read by the names of its fields.
+#[derive(FromPyObject)]
+pub struct TcpOptions {
     rank: u32,
     world_size: u32,
-    rendezvous: &str,
+    rendezvous: String,
     token: Option<String>,
     timeout: f64,
     threads: usize,
@@ -59,23 +59,39 @@ pub fn connect_tcp(
     socket_buffer: Option<usize>,
     congestion_control: Option<String>,
     heartbeat: f64,
-    tls: Option<(PathBuf, PathBuf, PathBuf)>,
-    replication: (u32, bool),
+    tls: Option<TlsFiles>,
+    replication: u32,
+    share_hosts: bool,
     shared_memory: bool,
-) -> PyResult<Connected> {
-    let settings = settings(py, timeout, threads)?;
-    let mut options = skyphos::tcp::Options::new(rank, world_size, rendezvous);
-    options.token = token;
+}
+
+/// Files of a `TlsFiles`, read by the names of its fields.
+#[derive(FromPyObject)]
+pub struct TlsFiles {
+    authority: PathBuf,
+    certificate: PathBuf,
+    key: PathBuf,
+}
+
+/// Joins a group over TCP.
+#[pyfunction]
+pub fn connect_tcp(py: Python<'_>, given: TcpOptions) -> PyResult<Connected> {
+    let settings = settings(py, given.timeout, given.threads)?;
+    let mut options = skyphos::tcp::Options::new(given.rank, given.world_size, &given.rendezvous);
+    options.token = given.token;
     options.timeout = settings.timeout;
-    options.listen_fd = listen_fd;
-    options.socket_buffer = socket_buffer;
-    options.congestion_control = congestion_control;
-    options.heartbeat = duration(py, "heartbeat", heartbeat)?;
-    options.replication = replication;
-    options.shared_memory = shared_memory;
+    options.listen_fd = given.listen_fd;
+    options.socket_buffer = given.socket_buffer;
+    options.congestion_control = given.congestion_control;
+    options.heartbeat = duration(py, "heartbeat", given.heartbeat)?;
+    options.replication = (given.replication, given.share_hosts);
+    options.shared_memory = given.shared_memory;
     options.interrupted = Some(interrupted);
-    options.tls =
-        tls.map(|(authority, certificate, key)| skyphos::tcp::TlsFiles { authority, certificate, key });
+    options.tls = given.tls.map(|TlsFiles { authority, certificate, key }| skyphos::tcp::TlsFiles {
+        authority,
+        certificate,
+        key,
+    });
     let transport = py.detach(|| skyphos::tcp::connect(options)).map_err(|e| to_py(py, e))?;
     Ok(Connected::new(transport, settings))
 }
@@ -196,9 +212,6 @@ impl Connected {
     }
 }
 
-/// A process: numbers, address, loss, lateness, silence and races.
-type HealthRow = ((u32, u32, u32), String, Option<(&'static str, String)>, bool, Option<f64>, (u64, u64));
-
 /// A group of ranks.
 #[pyclass(module = "skyphos._skyphos", frozen)]
 pub struct Comm {
@@ -213,14 +226,6 @@ impl Comm {
     pub(crate) fn shared(&self) -> &Arc<skyphos::Comm> {
         &self.comm
     }
-}
-
-/// Arguments of `configure` that all ranks share.
-type Shared = (Option<u64>, usize, Option<Vec<u32>>, bool, Option<f64>, Option<u64>);
-
-fn options((n, width, degrees, identity, min_packet_bytes, expected_nnz): Shared) -> ConfigureOptions {
-    let missing = if identity { Missing::Identity } else { Missing::Error };
-    ConfigureOptions { n, width, degrees, missing, min_packet_bytes, expected_nnz }
 }
 
 #[pymethods]
@@ -251,24 +256,9 @@ impl Comm {
         self.comm.replica()
     }
 
-    /// How each process is: its number, rank and replica, address, how it was lost and why, whether it is late, for how many
-    /// seconds it has been silent, races won and lost.
-    fn health(&self, py: Python<'_>) -> Vec<HealthRow> {
-        let all = py.detach(|| self.comm.health());
-        let row = |one: skyphos::Health| {
-            let lost = one.lost.map(|(loss, cause)| {
-                let loss = match loss {
-                    skyphos::Loss::Left => "left",
-                    skyphos::Loss::Ended => "ended",
-                    skyphos::Loss::Silent => "silent",
-                };
-                (loss, cause)
-            });
-            let silent_s = one.silent.map(|time| time.as_secs_f64());
-            let races = (one.won, one.lost_races);
-            ((one.process, one.rank, one.replica), one.address, lost, one.late, silent_s, races)
-        };
-        all.into_iter().map(row).collect()
+    /// All processes, by number.
+    fn health(&self, py: Python<'_>) -> Vec<Health> {
+        py.detach(|| self.comm.health()).into_iter().map(Health::from).collect()
     }
 
     #[getter]
@@ -391,54 +381,40 @@ impl Comm {
         py.detach(|| self.comm.agree_arguments(function, arguments)).map_err(|e| to_py(py, e))
     }
 
-    /// `shared`: (n, width, degrees, missing is identity, min_packet, expected_nnz).
     fn configure(
         &self,
         py: Python<'_>,
-        contribute: &Bound<'_, PyAny>,
-        want: &Bound<'_, PyAny>,
-        shared: Shared,
+        sets: &IndexSets,
+        options: &ConfigureOptions,
         async_op: bool,
     ) -> PyResult<Py<PyAny>> {
-        let sets = self.sets(py, contribute, want)?;
+        let (contribute, want) = or_fail(py, &self.comm, sets.owned(py))?;
         let comm = self.comm.clone();
-        let call = self.comm.configure(sets.contribute, sets.want).options(options(shared));
+        let call = self.comm.configure(contribute, want).options(options.0.clone());
         perform(py, &self.comm, call, async_op, |py, plan| Plan::new(comm, plan).into_py_any(py))
     }
 
     /// `configure` and the reduction of `values` into `out` at once.
-    #[allow(clippy::too_many_arguments, reason = "arguments of one Python function")]
     fn configure_reduce(
         &self,
-        py: Python<'_>,
-        contribute: &Bound<'_, PyAny>,
-        want: &Bound<'_, PyAny>,
+        sets: &IndexSets,
         values: &Bound<'_, PyAny>,
         out: &Bound<'_, PyAny>,
-        op: &Bound<'_, PyAny>,
-        identity: &Bound<'_, PyAny>,
-        shared: Shared,
+        op: &Operation,
+        options: &ConfigureOptions,
         async_op: bool,
     ) -> PyResult<Py<PyAny>> {
-        let op = or_fail(py, &self.comm, reduce_op(op, identity))?;
-        let sets = self.sets(py, contribute, want)?;
+        let py = values.py();
+        let (contribute, want) = or_fail(py, &self.comm, sets.owned(py))?;
         // Held while the others are looked at, so that `out` shares no memory with them.
-        let _lists = (IndexArray::new(contribute)?, IndexArray::new(want)?);
+        let _lists = (IndexArray::new(sets.contribute.bind(py))?, IndexArray::new(sets.want.bind(py))?);
         let mut arrays = or_fail(py, &self.comm, ValueArrays::new(values, out))?;
         with_values!(&mut arrays, |numbers, result| {
             let (numbers, result) = (Numbers::new(numbers, values), NumbersMut::new(result, out));
-            let call = self.comm.configure_reduce(sets.contribute, sets.want, numbers, result);
-            let call = call.op(op).options(options(shared));
+            let call = self.comm.configure_reduce(contribute, want, numbers, result);
+            let call = call.op(op.0.clone()).options(options.0.clone());
             let comm = self.comm.clone();
             perform(py, &self.comm, call, async_op, |py, done| Plan::new(comm, done.plan).into_py_any(py))
         })
-    }
-}
-
-impl Comm {
-    fn sets(&self, py: Python<'_>, contribute: &Bound<'_, PyAny>, want: &Bound<'_, PyAny>) -> PyResult<Sets> {
-        let contribute = or_fail(py, &self.comm, OwnedIndices::new(contribute))?;
-        let want = or_fail(py, &self.comm, OwnedIndices::new(want))?;
-        Ok(Sets { contribute, want })
     }
 }

@@ -52,9 +52,14 @@ pub fn wire_of_leaving<'py>(py: Python<'py>, rank: u32, cause: &str) -> Bound<'p
 
 /// The exception for an error: the one that Python code raised meanwhile, if it did.
 pub fn to_py(py: Python<'_>, error: Error) -> PyErr {
-    let raised = take_raised().unwrap_or_else(|| build(py, &error).unwrap_or_else(|failed| failed));
+    let raised = take_raised().unwrap_or_else(|| unreported(py, &error));
     mark_raised_by_all(py, &raised);
     raised
+}
+
+/// The exception for an error that no other rank knows of yet: the collective that passes it on reports it to them.
+pub fn unreported(py: Python<'_>, error: &Error) -> PyErr {
+    build(py, error).unwrap_or_else(|failed| failed)
 }
 
 /// `skyphos.errors`. It is kept: when the interpreter shuts down nothing can be imported any more.

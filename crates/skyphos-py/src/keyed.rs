@@ -1,7 +1,7 @@
 //! Tables of rows by key, and strings as Arrow has them.
 
 use crate::errors::to_py;
-use crate::op::reduce_op;
+use crate::op::Operation;
 use crate::work::Deliver;
 use numpy::{Element as NumpyElement, PyArray1, PyReadonlyArray1};
 use pyo3::IntoPyObjectExt;
@@ -160,23 +160,23 @@ fn taken() -> PyErr {
 
 #[pymethods]
 impl KeyTable {
-    /// `strings`: keys are strings of bytes, not numbers. `op`: a name or a ufunc with its identity; None keeps all rows.
+    /// `strings`: keys are strings of bytes, not numbers. `op`: None keeps all rows.
     #[new]
     fn new(
+        py: Python<'_>,
         strings: bool,
         dtype: &str,
         width: usize,
-        op: Option<Bound<'_, PyAny>>,
-        identity: &Bound<'_, PyAny>,
+        op: Option<&Operation>,
     ) -> PyResult<KeyTable> {
-        let merge = op.map(|op| reduce_op(&op, identity)).transpose()?.map_or(Merge::List, Merge::Fold);
+        let merge = op.map_or(Merge::List, |op| Merge::Fold(op.0.clone()));
         let dtype = DType::ALL.into_iter().find(|known| known.name() == dtype);
         let dtype = dtype.ok_or_else(|| PyTypeError::new_err("values of a type that has no operations"))?;
         let new = with_element!(dtype, T => match strings {
             true => Table::<Strings, T>::new(width, merge).map(|table| Box::new(table) as Box<dyn AnyTable>),
             false => Table::<Numbers, T>::new(width, merge).map(|table| Box::new(table) as Box<dyn AnyTable>),
         });
-        let table = new.map_err(|error| to_py(identity.py(), error))?;
+        let table = new.map_err(|error| to_py(py, error))?;
         Ok(KeyTable { table: Mutex::new(Some(table)) })
     }
 

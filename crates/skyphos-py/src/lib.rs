@@ -1,14 +1,21 @@
 //! The extension module `skyphos._skyphos`: converts arguments, releases the GIL, calls the Rust
 //! library. No algorithm lives here; docstrings for users are in `python/skyphos`.
 
+mod allgather;
+mod allreduce;
+mod alltoall;
 mod arrays;
 mod blocks;
 mod broadcast;
 mod comm;
+mod configure;
 mod errors;
+mod gather;
+mod health;
 mod keyed;
 mod log_records;
 mod messages;
+mod move_arrays;
 mod op;
 mod outer_product;
 mod owned;
@@ -16,9 +23,14 @@ mod plan;
 mod planner;
 mod probe;
 mod quantize;
+mod reduce;
+mod reduce_arrays;
+mod reduce_scatter;
+mod report;
 mod simulate;
-mod stream;
 mod topk;
+mod topk_allreduce;
+mod vector;
 mod work;
 
 use pyo3::prelude::*;
@@ -43,43 +55,74 @@ mod _skyphos {
     }
 
     #[pymodule_export]
+    use crate::allgather::{Gathered, allgather};
+    #[pymodule_export]
+    use crate::allreduce::{AllreduceOptions, Allreduced, allreduce, allreduce_dense, allreduce_plain};
+    #[pymodule_export]
+    use crate::alltoall::{alltoall, scatter};
+    #[pymodule_export]
     use crate::blocks::{BlockExchange, exchange_blocks};
     #[pymodule_export]
-    use crate::broadcast::broadcast;
+    use crate::broadcast::{BroadcastOptions, Broadcasted, broadcast};
     #[pymodule_export]
     use crate::comm::{
         Comm, Connected, connect_mpi, connect_tcp, local, mpi_end, mpi_is_there, mpi_prepare_end,
     };
     #[pymodule_export]
+    use crate::configure::{ConfigureOptions, IndexSets};
+    #[pymodule_export]
     use crate::errors::wire_of_leaving;
+    #[pymodule_export]
+    use crate::gather::gather;
+    #[pymodule_export]
+    use crate::health::Health;
     #[pymodule_export]
     use crate::keyed::{KeyTable, key_places, list_of, strings_of, words_of};
     #[pymodule_export]
-    use crate::messages::{fail_send, probe, probe_now, recv, send};
+    use crate::messages::{
+        MessageStatus, ReceiveInto, ReceivedMessage, fail_send, probe, probe_now, recv, send,
+    };
+    #[pymodule_export]
+    use crate::move_arrays::{ArrayMove, alltoall_uneven, move_arrays};
+    #[pymodule_export]
+    use crate::op::Operation;
     #[pymodule_export]
     use crate::outer_product::{
-        add_product, outer_factors, outer_product_sum, sparse_outer_factors, sparse_outer_product_sum,
+        FactorEntries, GatheredFactors, OuterOptions, OuterReport, OuterShape, SparseOuterSum, add_product,
+        outer_factors, outer_product_sum, sparse_outer_factors, sparse_outer_product_sum,
     };
     #[pymodule_export]
-    use crate::plan::Plan;
+    use crate::plan::{LayerVolume, Plan, PlanStats};
     #[pymodule_export]
     use crate::planner::{
-        auto_may_take, default_profile, greedy_degrees, predict_agreement, predict_plans, predict_reductions,
-        union_entries,
+        UnionModel, auto_may_take, default_profile, greedy_degrees, predict_agreement, predict_plans,
+        predict_reductions, union_entries,
     };
     #[pymodule_export]
-    use crate::probe::{begin_with, fan, get_profile, kernel_times, overhead, ping, set_profile, stream};
-    #[pymodule_export]
-    use crate::simulate::{SimulatedPhase, simulate, simulated_collectives, simulated_hosts};
-    #[pymodule_export]
-    use crate::stream::{
-        allgather, allreduce, allreduce_dense, allreduce_plain, alltoall, alltoall_uneven, gather,
-        move_arrays, reduce, reduce_arrays, reduce_scatter,
+    use crate::probe::{
+        ReceivedFlow, StreamReport, begin_with, fan, get_profile, kernel_times, overhead, ping, set_profile,
+        stream,
     };
     #[pymodule_export]
-    use crate::topk::{
-        dequantise, topk_allreduce, topk_put_back, topk_quantise, topk_take, topk_take_layers,
+    use crate::quantize::Quantize;
+    #[pymodule_export]
+    use crate::reduce::reduce;
+    #[pymodule_export]
+    use crate::reduce_arrays::reduce_arrays;
+    #[pymodule_export]
+    use crate::reduce_scatter::{Scattered, reduce_scatter};
+    #[pymodule_export]
+    use crate::report::{
+        Explanation, PlanPrediction, Prediction, RoutePrediction, Stage, TimedAlgorithm, Traffic,
     };
+    #[pymodule_export]
+    use crate::simulate::{SimulatedPhase, SimulatedRound, simulate, simulated_collectives, simulated_hosts};
+    #[pymodule_export]
+    use crate::topk::{dequantise, topk_put_back, topk_quantise, topk_take, topk_take_layers};
+    #[pymodule_export]
+    use crate::topk_allreduce::{TopkSum, topk_allreduce};
+    #[pymodule_export]
+    use crate::vector::Vector;
     #[pymodule_export]
     use crate::work::Work;
 }

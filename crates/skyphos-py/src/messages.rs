@@ -7,13 +7,45 @@ use crate::work::{Work, perform_call};
 use numpy::{PyArray1, PyArrayMethods, PyReadonlyArray1};
 use pyo3::IntoPyObjectExt;
 use pyo3::prelude::*;
-use skyphos::{Error, ReceiveInto, Status};
+use pyo3::types::PyBytes;
+use skyphos::{Error, Status};
 
-/// Source, tag, bytes.
-type Told = (u32, u32, u64);
+/// Envelope of a message.
+#[pyclass(module = "skyphos._skyphos", frozen, get_all)]
+pub struct MessageStatus {
+    source: u32,
+    tag: u32,
+    bytes: u64,
+}
 
-fn told(status: Status) -> Told {
-    (status.source, status.tag, status.bytes)
+impl From<Status> for MessageStatus {
+    fn from(Status { source, tag, bytes }: Status) -> MessageStatus {
+        MessageStatus { source, tag, bytes }
+    }
+}
+
+/// Memory for the second part of a message whose first part is `first`.
+#[pyclass(module = "skyphos._skyphos", frozen)]
+pub struct ReceiveInto {
+    first: Py<PyBytes>,
+    out: Py<PyArray1<u8>>,
+}
+
+#[pymethods]
+impl ReceiveInto {
+    #[new]
+    fn new(first: Py<PyBytes>, out: Py<PyArray1<u8>>) -> ReceiveInto {
+        ReceiveInto { first, out }
+    }
+}
+
+/// A received message.
+#[pyclass(module = "skyphos._skyphos", frozen, get_all)]
+pub struct ReceivedMessage {
+    status: Py<MessageStatus>,
+    parts: Vec<Py<PyArray1<u8>>>,
+    /// Whether the second part is in the memory of [`ReceiveInto`].
+    in_place: bool,
 }
 
 /// Sends arrays of bytes to a rank.
@@ -35,7 +67,7 @@ pub fn send(
     perform_call(py, comm, comm.send(dest, tag, parts), async_op, |py, ()| Ok(py.None()))
 }
 
-/// In place of a message: its receiver gets an error of the library's own, or one in words. What is raised here.
+/// Sends an error in place of a message: one of the library, or a text. Returns the exception to raise here.
 #[pyfunction]
 #[pyo3(signature = (comm, dest, tag, message, wire=None))]
 pub fn fail_send(
@@ -52,55 +84,55 @@ pub fn fail_send(
     to_py(py, error)
 }
 
-/// Receives a message (None: of any rank, with any tag): source, tag and bytes; its parts; and whether the second is in `out`,
-/// where it goes if the first is `first` and it is as long. `beside`: a send; if it fails first, the receive does too.
+/// Receives a message (`None`: of any rank, with any tag). `beside`: a send; if it fails first, the receive does too.
 #[pyfunction]
-#[pyo3(signature = (comm, source, tag, first, out, async_op, beside=None))]
-#[expect(clippy::too_many_arguments, reason = "Python passes them one by one")]
-pub fn recv<'py>(
-    py: Python<'py>,
+#[pyo3(signature = (comm, source, tag, into, async_op, beside=None))]
+pub fn recv(
+    py: Python<'_>,
     comm: &Comm,
     source: Option<u32>,
     tag: Option<u32>,
-    first: Option<Vec<u8>>,
-    out: Option<Bound<'py, PyArray1<u8>>>,
+    into: Option<&ReceiveInto>,
     async_op: bool,
     beside: Option<&Work>,
 ) -> PyResult<Py<PyAny>> {
     let comm = comm.shared();
-    let into = match (first, out) {
-        (Some(first), Some(out)) => {
+    let room = into
+        .map(|into| -> PyResult<_> {
+            let out = into.out.bind(py);
             let memory = NumbersMut::new(out.readwrite().as_slice_mut()?, out.as_any());
-            Some(ReceiveInto { first, memory })
-        }
-        _ => None,
-    };
-    let call = comm.receive(source, tag, into).map(|call| match beside {
+            Ok(skyphos::ReceiveInto { first: into.first.as_bytes(py).to_vec(), memory })
+        })
+        .transpose()?;
+    let call = comm.receive(source, tag, room).map(|call| match beside {
         Some(send) => call.beside(&send.work),
         None => call,
     });
     perform_call(py, comm, call, async_op, |py, got| {
-        let parts: Vec<_> = got.parts.into_iter().map(|part| PyArray1::from_vec(py, part)).collect();
-        (told(got.status), parts, got.memory.is_some()).into_py_any(py)
+        let status = Py::new(py, MessageStatus::from(got.status))?;
+        let parts = got.parts.into_iter().map(|part| PyArray1::from_vec(py, part).unbind()).collect();
+        ReceivedMessage { status, parts, in_place: got.memory.is_some() }.into_py_any(py)
     })
 }
 
-/// Waits for a message that `recv` would get: source, tag and bytes.
+/// Waits for a message that `recv` would receive, and leaves it in place.
 #[pyfunction]
 pub fn probe(py: Python<'_>, comm: &Comm, source: Option<u32>, tag: Option<u32>) -> PyResult<Py<PyAny>> {
     let comm = comm.shared();
-    perform_call(py, comm, comm.probe(source, tag), false, |py, status| told(status).into_py_any(py))
+    perform_call(py, comm, comm.probe(source, tag), false, |py, status| {
+        MessageStatus::from(status).into_py_any(py)
+    })
 }
 
-/// The same if it has come; else None.
+/// Like `probe`, without waiting: `None` if no message has come.
 #[pyfunction]
 pub fn probe_now(
     py: Python<'_>,
     comm: &Comm,
     source: Option<u32>,
     tag: Option<u32>,
-) -> PyResult<Option<Told>> {
+) -> PyResult<Option<MessageStatus>> {
     let comm = comm.shared();
     let seen = py.detach(|| comm.probe_now(source, tag)).map_err(|e| to_py(py, e))?;
-    Ok(seen.map(told))
+    Ok(seen.map(MessageStatus::from))
 }

@@ -1,24 +1,30 @@
 //! Reduce operations from Python: a name, or a ufunc with its identity.
 
-use crate::errors::keep;
+use crate::errors::{keep, unreported};
 use numpy::{Element as NumpyElement, PyArray1, PyArrayMethods};
-use pyo3::exceptions::PyException;
+use pyo3::exceptions::{PyException, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use skyphos::{CustomOp, DType, Element, Error, ReduceOp, Result, bf16, f16, with_element};
 use std::sync::Arc;
 
-/// `op` is a name or a ufunc; `identity` goes with a ufunc.
-pub fn reduce_op(op: &Bound<'_, PyAny>, identity: &Bound<'_, PyAny>) -> PyResult<ReduceOp> {
-    if let Ok(name) = op.extract::<String>() {
-        return ReduceOp::from_name(&name).map_err(|e| crate::errors::to_py(op.py(), e));
+/// A reduce operation.
+#[pyclass(module = "skyphos._skyphos", frozen)]
+pub struct Operation(pub ReduceOp);
+
+#[pymethods]
+impl Operation {
+    /// `op` is a name, or a ufunc with its identity as an array.
+    #[new]
+    #[pyo3(signature = (op, identity=None))]
+    fn new(op: &Bound<'_, PyAny>, identity: Option<Py<PyAny>>) -> PyResult<Operation> {
+        if let Ok(name) = op.extract::<String>() {
+            return ReduceOp::from_name(&name).map(Operation).map_err(|error| unreported(op.py(), &error));
+        }
+        let identity = identity.ok_or_else(|| PyTypeError::new_err("a ufunc goes with its identity"))?;
+        let name = op.getattr("__name__").and_then(|n| n.extract()).unwrap_or_else(|_| "custom".to_owned());
+        Ok(Operation(ReduceOp::Custom(Arc::new(Ufunc { name, ufunc: op.clone().unbind(), identity }))))
     }
-    let name = op.getattr("__name__").and_then(|n| n.extract()).unwrap_or_else(|_| "custom".to_owned());
-    Ok(ReduceOp::Custom(Arc::new(Ufunc {
-        name,
-        ufunc: op.clone().unbind(),
-        identity: identity.clone().unbind(),
-    })))
 }
 
 /// A number from a Python one.

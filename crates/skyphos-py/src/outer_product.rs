@@ -1,10 +1,10 @@
 //! `Comm.outer_product_sum`: factors that Python objects hold, to arrays or vectors.
 
 use crate::comm::Comm;
-use crate::errors::{or_fail, to_py};
+use crate::errors::{or_fail, unreported};
 use crate::owned::{Numbers, NumbersMut, OwnedIndices};
-use crate::planner::{StageNumbers, stage_numbers};
-use crate::stream::parts;
+use crate::report::{Stage, Traffic, stages_of};
+use crate::vector::Vector;
 use crate::work::perform;
 use numpy::{IntoPyArray, PyReadonlyArrayDyn, PyReadwriteArrayDyn};
 use pyo3::IntoPyObjectExt;
@@ -12,57 +12,122 @@ use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use skyphos::product::{Before, Factor, Multiply, Rows, multiply};
 use skyphos::{
-    Error, Level, OuterAlgorithm, OuterOptions, OuterShape, OuterSum, Result, Schedule, SparseFactors,
-    SparsePairs, bf16, f16,
+    Error, Level, OuterAlgorithm, OuterSum, Result, Schedule, SparseFactors, SparsePairs, bf16, f16,
 };
 
-/// Algorithm, exchange, owners, grid, whether each rank keeps its rows, whether the result's memory is new.
-type Settings = (String, Option<String>, Option<String>, Option<(u32, u32)>, bool, bool);
+/// Rows, columns and this rank's pairs.
+#[pyclass(module = "skyphos._skyphos", frozen)]
+pub struct OuterShape(skyphos::OuterShape);
 
-/// Rows, columns, this rank's pairs.
-type Shape = (usize, usize, usize);
-
-fn options((algorithm, exchange, owners, grid, scatter, fresh): Settings) -> Result<OuterOptions> {
-    let algorithm = OuterAlgorithm::from_name(&algorithm)?;
-    let exchange = exchange
-        .map(|name| {
-            let known = || Schedule::ALL.map(Schedule::name).join(", ");
-            let found = Schedule::ALL.into_iter().find(|one| one.name() == name);
-            found.ok_or_else(|| {
-                Error::bad_input(format!("unknown exchange {name:?}: use one of auto, {}", known()))
-            })
-        })
-        .transpose()?;
-    let level = owners
-        .map(|name| {
-            let known = || Level::ALL.map(Level::name).join(", ");
-            let found = Level::ALL.into_iter().find(|one| one.name() == name);
-            found.ok_or_else(|| Error::bad_input(format!("unknown owners {name:?}: use one of {}", known())))
-        })
-        .transpose()?;
-    Ok(OuterOptions { algorithm, exchange, level, grid, scatter, fresh })
+#[pymethods]
+impl OuterShape {
+    #[new]
+    fn new(n: usize, m: usize, pairs: usize) -> OuterShape {
+        OuterShape(skyphos::OuterShape { n, m, pairs })
+    }
 }
 
-fn shape((n, m, pairs): Shape) -> OuterShape {
-    OuterShape { n, m, pairs }
+/// Settings of a sum of outer products: declared and documented in `skyphos::OuterOptions`.
+#[pyclass(module = "skyphos._skyphos", frozen)]
+pub struct OuterOptions(skyphos::OuterOptions);
+
+#[pymethods]
+impl OuterOptions {
+    #[new]
+    #[pyo3(signature = (algorithm="auto", *, exchange=None, owners=None, grid=None, scatter=false, fresh=false))]
+    fn new(
+        py: Python<'_>,
+        algorithm: &str,
+        exchange: Option<&str>,
+        owners: Option<&str>,
+        grid: Option<(u32, u32)>,
+        scatter: bool,
+        fresh: bool,
+    ) -> PyResult<OuterOptions> {
+        let checked = || -> Result<skyphos::OuterOptions> {
+            let algorithm = OuterAlgorithm::from_name(algorithm)?;
+            let exchange = exchange.map(exchange_of).transpose()?;
+            let level = owners.map(level_of).transpose()?;
+            Ok(skyphos::OuterOptions { algorithm, exchange, level, grid, scatter, fresh })
+        };
+        checked().map(OuterOptions).map_err(|error| unreported(py, &error))
+    }
 }
 
-/// What was predicted: stages and seconds.
-type Predicted = (Vec<StageNumbers>, f64);
+fn exchange_of(name: &str) -> Result<Schedule> {
+    Schedule::ALL.into_iter().find(|one| one.name() == name).ok_or_else(|| {
+        let known = Schedule::ALL.map(Schedule::name).join(", ");
+        Error::bad_input(format!("unknown exchange {name:?}: use one of auto, {known}"))
+    })
+}
 
-/// Algorithm, exchange, owners, grid, pairs of all ranks, prediction, what was passed over, bytes and frames sent, bytes received.
-type Told = (
-    (&'static str, Option<&'static str>, &'static str, Option<(u32, u32)>, usize),
-    Option<Predicted>,
-    Vec<(String, f64)>,
-    (u64, u64, u64),
-);
+fn level_of(name: &str) -> Result<Level> {
+    Level::ALL.into_iter().find(|one| one.name() == name).ok_or_else(|| {
+        let known = Level::ALL.map(Level::name).join(", ");
+        Error::bad_input(format!("unknown owners {name:?}: use one of {known}"))
+    })
+}
 
-fn told(OuterSum { told, traffic }: OuterSum) -> Told {
-    let how =
-        (told.algorithm.name(), told.exchange.map(Schedule::name), told.level.name(), told.grid, told.pairs);
-    let predicted = told.predicted.map(|one| (one.stages.iter().map(stage_numbers).collect(), one.seconds));
-    (how, predicted, told.others, (traffic.sent_bytes, traffic.sent_frames, traffic.received_bytes))
+/// The explanation of a sum of outer products.
+#[pyclass(module = "skyphos._skyphos", frozen, get_all)]
+pub struct OuterReport {
+    algorithm: &'static str,
+    exchange: Option<&'static str>,
+    owners: &'static str,
+    grid: Option<(u32, u32)>,
+    /// Pairs of all ranks.
+    pairs: usize,
+    /// The prediction, if `auto` chose and factors are dense.
+    stages: Vec<Py<Stage>>,
+    predicted_seconds: Option<f64>,
+    /// Alternatives that `auto` rejected, with predicted seconds.
+    others: Vec<(String, f64)>,
+    traffic: Py<Traffic>,
+}
+
+fn report(py: Python<'_>, OuterSum { told, traffic }: OuterSum) -> PyResult<OuterReport> {
+    let stages = told.predicted.as_ref().map_or(Ok(Vec::new()), |one| stages_of(py, &one.stages))?;
+    Ok(OuterReport {
+        algorithm: told.algorithm.name(),
+        exchange: told.exchange.map(Schedule::name),
+        owners: told.level.name(),
+        grid: told.grid,
+        pairs: told.pairs,
+        stages,
+        predicted_seconds: told.predicted.map(|one| one.seconds),
+        others: told.others,
+        traffic: Py::new(py, Traffic::from(traffic))?,
+    })
+}
+
+/// The sum of sparse factors.
+#[pyclass(module = "skyphos._skyphos", frozen, get_all)]
+pub struct SparseOuterSum {
+    sum: Py<Vector>,
+    report: Py<OuterReport>,
+}
+
+/// Entries of sparse factors: ascending indices of uint64, and values.
+#[pyclass(module = "skyphos._skyphos", frozen, get_all)]
+pub struct FactorEntries {
+    indices: Py<PyAny>,
+    values: Py<PyAny>,
+}
+
+#[pymethods]
+impl FactorEntries {
+    #[new]
+    fn new(indices: Py<PyAny>, values: Py<PyAny>) -> FactorEntries {
+        FactorEntries { indices, values }
+    }
+}
+
+/// Factors of all ranks: arrays of dense ones, [`FactorEntries`] of sparse ones.
+#[pyclass(module = "skyphos._skyphos", frozen, get_all)]
+pub struct GatheredFactors {
+    a: Py<PyAny>,
+    b: Py<PyAny>,
+    report: Py<OuterReport>,
 }
 
 /// Runs `$body` with `$T` the type of an array's numbers.
@@ -99,21 +164,17 @@ fn numbers<T: numpy::Element>(array: &Bound<'_, PyAny>) -> PyResult<Numbers<T>> 
     Ok(Numbers::new(held.as_slice()?, array))
 }
 
-/// Sums aᵀ b of all ranks into `out`.
+/// Sums aᵀ b of all ranks into `out`; `factors` are a and b. Returns the report.
 #[pyfunction]
-#[allow(clippy::too_many_arguments, reason = "arguments of one Python function")]
 pub fn outer_product_sum(
-    py: Python<'_>,
     comm: &Comm,
-    a: &Bound<'_, PyAny>,
-    b: &Bound<'_, PyAny>,
+    factors: (Bound<'_, PyAny>, Bound<'_, PyAny>),
     out: &Bound<'_, PyAny>,
-    of: Shape,
-    settings: Settings,
+    shape: &OuterShape,
+    options: &OuterOptions,
     async_op: bool,
 ) -> PyResult<Py<PyAny>> {
-    let comm = comm.shared();
-    let options = or_fail(py, comm, options(settings).map_err(|error| to_py(py, error)))?;
+    let (py, comm, (a, b)) = (out.py(), comm.shared(), &factors);
     with_factor!(py, a, T => {
         let converted = || -> PyResult<_> {
             let (a, b) = (numbers::<T>(a)?, numbers::<T>(b)?);
@@ -122,30 +183,30 @@ pub fn outer_product_sum(
             Ok(((a, b), out))
         };
         let (factors, out) = or_fail(py, comm, converted())?;
-        let call = comm.outer_product_sum(shape(of), factors, out).options(options);
-        perform(py, comm, call, async_op, |py, done| told(done.report).into_py_any(py))
+        let call = comm.outer_product_sum(shape.0, factors, out).options(options.0);
+        perform(py, comm, call, async_op, |py, done| report(py, done.report)?.into_py_any(py))
     })
 }
 
-/// The factors of all ranks: a and b as arrays, and how they came.
+/// The factors of all ranks.
 #[pyfunction]
 pub fn outer_factors(
     py: Python<'_>,
     comm: &Comm,
-    a: &Bound<'_, PyAny>,
-    b: &Bound<'_, PyAny>,
-    of: Shape,
-    settings: Settings,
+    factors: (Bound<'_, PyAny>, Bound<'_, PyAny>),
+    shape: &OuterShape,
+    options: &OuterOptions,
     async_op: bool,
 ) -> PyResult<Py<PyAny>> {
-    let comm = comm.shared();
-    let options = or_fail(py, comm, options(settings).map_err(|error| to_py(py, error)))?;
+    let (comm, (a, b)) = (comm.shared(), &factors);
     with_factor!(py, a, T => {
         let converted = || -> PyResult<_> { Ok((numbers::<T>(a)?, numbers::<T>(b)?)) };
         let factors = or_fail(py, comm, converted())?;
-        let call = comm.gather_outer_factors(shape(of), factors).options(options);
+        let call = comm.gather_outer_factors(shape.0, factors).options(options.0);
         perform(py, comm, call, async_op, |py, all| {
-            (all.a.into_pyarray(py), all.b.into_pyarray(py), told(all.sum)).into_py_any(py)
+            let report = Py::new(py, report(py, all.sum)?)?;
+            let (a, b) = (all.a.into_pyarray(py).into_any(), all.b.into_pyarray(py).into_any());
+            GatheredFactors { a: a.unbind(), b: b.unbind(), report }.into_py_any(py)
         })
     })
 }
@@ -156,18 +217,13 @@ struct Held<T> {
     b: (OwnedIndices, Numbers<T>),
 }
 
-/// Indices and values.
-type Entries<'py> = (Bound<'py, PyAny>, Bound<'py, PyAny>);
-
 impl<T: Factor + numpy::Element> Held<T> {
-    fn new((a_at, a): &Entries<'_>, (b_at, b): &Entries<'_>) -> PyResult<Held<T>> {
-        let list = |array: &Bound<'_, PyAny>| -> PyResult<OwnedIndices> {
-            match OwnedIndices::new(array)? {
-                list @ OwnedIndices::U64(_) => Ok(list),
-                _ => Err(PyTypeError::new_err("indices of sparse factors are of uint64")),
-            }
+    fn new(py: Python<'_>, (a, b): (&FactorEntries, &FactorEntries)) -> PyResult<Held<T>> {
+        let entries = |one: &FactorEntries| match OwnedIndices::new(one.indices.bind(py))? {
+            list @ OwnedIndices::U64(_) => Ok((list, numbers(one.values.bind(py))?)),
+            _ => Err(PyTypeError::new_err("indices of sparse factors are of uint64")),
         };
-        Ok(Held { a: (list(a_at)?, numbers(a)?), b: (list(b_at)?, numbers(b)?) })
+        Ok(Held { a: entries(a)?, b: entries(b)? })
     }
 }
 
@@ -184,46 +240,50 @@ impl<T: Factor> SparseFactors<T> for Held<T> {
     }
 }
 
-/// Sums aᵀ b of all ranks' sparse factors: a vector of N M numbers, and how it came about.
+/// Sums aᵀ b of all ranks' sparse factors: a vector of N M numbers.
 #[pyfunction]
 pub fn sparse_outer_product_sum(
     py: Python<'_>,
     comm: &Comm,
-    a: Entries<'_>,
-    b: Entries<'_>,
-    of: Shape,
-    settings: Settings,
+    a: &FactorEntries,
+    b: &FactorEntries,
+    shape: &OuterShape,
+    options: &OuterOptions,
     async_op: bool,
 ) -> PyResult<Py<PyAny>> {
     let comm = comm.shared();
-    let options = or_fail(py, comm, options(settings).map_err(|error| to_py(py, error)))?;
-    with_factor!(py, &a.1, T => {
-        let own = or_fail(py, comm, Held::<T>::new(&a, &b))?;
-        let call = comm.sparse_outer_product_sum(shape(of), own).options(options);
-        perform(py, comm, call, async_op, |py, all| (parts(py, all.sum), told(all.done)).into_py_any(py))
+    with_factor!(py, a.values.bind(py), T => {
+        let own = or_fail(py, comm, Held::<T>::new(py, (a, b)))?;
+        let call = comm.sparse_outer_product_sum(shape.0, own).options(options.0);
+        perform(py, comm, call, async_op, |py, all| {
+            let report = Py::new(py, report(py, all.done)?)?;
+            SparseOuterSum { sum: Py::new(py, Vector::of(py, all.sum))?, report }.into_py_any(py)
+        })
     })
 }
 
-/// The sparse factors of all ranks: indices and values of a and of b, and how they came.
+/// The sparse factors of all ranks.
 #[pyfunction]
 pub fn sparse_outer_factors(
     py: Python<'_>,
     comm: &Comm,
-    a: Entries<'_>,
-    b: Entries<'_>,
-    of: Shape,
-    settings: Settings,
+    a: &FactorEntries,
+    b: &FactorEntries,
+    shape: &OuterShape,
+    options: &OuterOptions,
     async_op: bool,
 ) -> PyResult<Py<PyAny>> {
     let comm = comm.shared();
-    let options = or_fail(py, comm, options(settings).map_err(|error| to_py(py, error)))?;
-    with_factor!(py, &a.1, T => {
-        let own = or_fail(py, comm, Held::<T>::new(&a, &b))?;
-        let call = comm.gather_sparse_outer_factors(shape(of), own).options(options);
+    with_factor!(py, a.values.bind(py), T => {
+        let own = or_fail(py, comm, Held::<T>::new(py, (a, b)))?;
+        let call = comm.gather_sparse_outer_factors(shape.0, own).options(options.0);
         perform(py, comm, call, async_op, |py, all| {
-            let a = (all.a.0.into_pyarray(py), all.a.1.into_pyarray(py));
-            let b = (all.b.0.into_pyarray(py), all.b.1.into_pyarray(py));
-            (a, b, told(all.done)).into_py_any(py)
+            let entries = |(indices, values): (Vec<u64>, Vec<T>)| {
+                let indices = indices.into_pyarray(py).into_any().unbind();
+                FactorEntries { indices, values: values.into_pyarray(py).into_any().unbind() }.into_py_any(py)
+            };
+            let report = Py::new(py, report(py, all.done)?)?;
+            GatheredFactors { a: entries(all.a)?, b: entries(all.b)?, report }.into_py_any(py)
         })
     })
 }
@@ -232,10 +292,11 @@ fn add<S: Multiply + numpy::Element>(
     py: Python<'_>,
     (a, b): (&Bound<'_, PyAny>, &Bound<'_, PyAny>),
     out: &Bound<'_, PyAny>,
-    (n, m, pairs): Shape,
+    shape: &OuterShape,
     scale: S,
     threads: usize,
 ) -> PyResult<()> {
+    let skyphos::OuterShape { n, m, pairs } = shape.0;
     let (a, b) = (numbers::<S>(a)?, numbers::<S>(b)?);
     let mut held: PyReadwriteArrayDyn<'_, S> = out.extract()?;
     let mut out = NumbersMut::new(held.as_slice_mut()?, out);
@@ -253,14 +314,14 @@ pub fn add_product(
     a: &Bound<'_, PyAny>,
     b: &Bound<'_, PyAny>,
     out: &Bound<'_, PyAny>,
-    of: Shape,
+    of: &OuterShape,
     scale: f64,
     threads: usize,
 ) -> PyResult<()> {
     let fits = |array: &Bound<'_, PyAny>, want: usize| -> PyResult<bool> {
         Ok(array.getattr("size")?.extract::<usize>()? == want)
     };
-    let (n, m, pairs) = of;
+    let skyphos::OuterShape { n, m, pairs } = of.0;
     if !(fits(a, pairs * n)? && fits(b, pairs * m)? && fits(out, n * m)?) {
         return Err(PyTypeError::new_err("factors and sum do not fit"));
     }

@@ -4,9 +4,8 @@
 //! every non-blocking interface over NumPy: the documentation asks callers not to.
 
 use crate::arrays::IndexArray;
-use numpy::PyReadonlyArray1;
 use pyo3::prelude::*;
-use skyphos::{Element, IndexInput, Indices, VectorInput, View};
+use skyphos::{IndexInput, Indices};
 
 /// Numbers of an array.
 pub struct Numbers<T> {
@@ -76,70 +75,15 @@ impl OwnedIndices {
             Indices::U64(list) => OwnedIndices::U64(Numbers::new(list, array)),
         })
     }
+}
 
-    pub fn slice(&self) -> Indices<'_> {
+impl IndexInput for OwnedIndices {
+    fn indices(&self) -> Indices<'_> {
         match self {
             OwnedIndices::I32(list) => Indices::I32(list.as_ref()),
             OwnedIndices::I64(list) => Indices::I64(list.as_ref()),
             OwnedIndices::U32(list) => Indices::U32(list.as_ref()),
             OwnedIndices::U64(list) => Indices::U64(list.as_ref()),
-        }
-    }
-}
-
-/// The index lists of `configure`.
-pub struct Sets {
-    pub contribute: OwnedIndices,
-    pub want: OwnedIndices,
-}
-
-impl IndexInput for OwnedIndices {
-    fn indices(&self) -> Indices<'_> {
-        self.slice()
-    }
-}
-
-/// A vector that came in as arrays: indices, values and bitmap; indices are None for a dense one.
-pub type Arrays<'py> = (Bound<'py, PyAny>, Bound<'py, PyAny>, Bound<'py, PyAny>);
-
-/// The same, owned.
-pub struct Vector<T> {
-    n: u64,
-    width: usize,
-    indices: Option<OwnedIndices>,
-    values: Numbers<T>,
-    present: Option<Numbers<u64>>,
-}
-
-impl<T: Element + numpy::Element> Vector<T> {
-    pub fn new(n: u64, width: usize, (indices, values, present): &Arrays<'_>) -> PyResult<Vector<T>> {
-        let numbers: numpy::PyReadonlyArrayDyn<'_, T> = values.extract()?;
-        let indices = (!indices.is_none()).then(|| OwnedIndices::new(indices)).transpose()?;
-        let present = match present.is_none() {
-            true => None,
-            false => {
-                let bits: PyReadonlyArray1<'_, u64> = present.extract()?;
-                Some(Numbers::new(bits.as_slice()?, present))
-            }
-        };
-        Ok(Vector { n, width, indices, values: Numbers::new(numbers.as_slice()?, values), present })
-    }
-}
-
-impl<T: Element> VectorInput<T> for Vector<T> {
-    fn n(&self) -> u64 {
-        self.n
-    }
-
-    fn width(&self) -> usize {
-        self.width
-    }
-
-    fn view(&self) -> View<'_, T> {
-        let values = self.values.as_ref();
-        match &self.indices {
-            Some(indices) => View::Sparse { indices: indices.slice(), values },
-            None => View::Dense { values, present: self.present.as_ref().map(AsRef::as_ref) },
         }
     }
 }

@@ -2,14 +2,35 @@
 
 use crate::arrays::{ValueArrays, with_values};
 use crate::errors::{or_fail, to_py};
-use crate::op::reduce_op;
+use crate::op::Operation;
 use crate::owned::{Numbers, NumbersMut};
-use crate::planner::PlanNumbers;
+use crate::report::{PlanPrediction, Stage};
 use crate::work::perform;
 use pyo3::prelude::*;
 use skyphos::{Considered, Order, ReduceOptions, SharedPlan};
 use std::ops::Deref;
 use std::sync::Arc;
+
+/// Traffic of one layer of a plan on this rank.
+#[pyclass(module = "skyphos._skyphos", frozen, get_all)]
+pub struct LayerVolume {
+    layer: usize,
+    degree: usize,
+    up: bool,
+    messages: usize,
+    rows: usize,
+    own_rows: usize,
+    config_bytes: u64,
+    predicted_rows: f64,
+}
+
+/// Seconds of a plan's last call.
+#[pyclass(module = "skyphos._skyphos", frozen, get_all)]
+pub struct PlanStats {
+    total_s: f64,
+    wait_s: f64,
+    transfer_s: f64,
+}
 
 /// A configured reduction.
 #[pyclass(module = "skyphos._skyphos", frozen)]
@@ -60,12 +81,18 @@ impl Plan {
         self.degrees.clone()
     }
 
-    /// Degrees, and layers of the configuration and of a reduction: the ones it has first, then the next best.
+    /// The degrees that it has first, then the next best.
     #[getter]
-    fn considered(&self) -> Vec<PlanNumbers> {
-        let numbers = |layers: &[[f64; 6]]| layers.iter().map(|layer| (*layer).into()).collect();
-        let all = self.considered.iter();
-        all.map(|c| (c.degrees.clone(), numbers(&c.configure), numbers(&c.reduce))).collect()
+    fn considered(&self, py: Python<'_>) -> PyResult<Vec<PlanPrediction>> {
+        let stages = |layers: &[[f64; 6]]| {
+            let stage = |layer: &[f64; 6]| Py::new(py, Stage::from(*layer));
+            layers.iter().map(stage).collect::<PyResult<Vec<_>>>()
+        };
+        let one = |c: &Considered| {
+            let (configure, reduce) = (stages(&c.configure)?, stages(&c.reduce)?);
+            Ok(PlanPrediction { degrees: c.degrees.clone(), configure, reduce })
+        };
+        self.considered.iter().map(one).collect()
     }
 
     #[getter]
@@ -79,31 +106,26 @@ impl Plan {
     }
 
     /// Reduces `values` into `out`; both contiguous and of one dtype.
-    #[allow(clippy::too_many_arguments, reason = "arguments of one Python function")]
     fn reduce(
         &self,
         py: Python<'_>,
         values: &Bound<'_, PyAny>,
         out: &Bound<'_, PyAny>,
-        op: &Bound<'_, PyAny>,
-        identity: &Bound<'_, PyAny>,
+        op: &Operation,
         arrival: bool,
         async_op: bool,
     ) -> PyResult<Py<PyAny>> {
-        let op = or_fail(py, &self.comm, reduce_op(op, identity))?;
         let options = ReduceOptions { order: if arrival { Order::Arrival } else { Order::Rank } };
         let mut arrays = or_fail(py, &self.comm, ValueArrays::new(values, out))?;
         with_values!(&mut arrays, |numbers, result| {
             let (numbers, result) = (Numbers::new(numbers, values), NumbersMut::new(result, out));
-            let call = self.comm.reduce(self.plan.clone(), numbers, result).op(op);
+            let call = self.comm.reduce(self.plan.clone(), numbers, result).op(op.0.clone());
             perform(py, &self.comm, call.options(options), async_op, |py, _| Ok(py.None()))
         })
     }
 
-    /// (layer, degree, up, messages, rows, own rows, configuration bytes, predicted rows) of each
-    /// layer, down then up.
-    #[allow(clippy::type_complexity, reason = "a row of a table")]
-    fn volume(&self, py: Python<'_>) -> PyResult<Vec<(usize, usize, bool, usize, usize, usize, u64, f64)>> {
+    /// Of each layer, down then up.
+    fn volume(&self, py: Python<'_>) -> PyResult<Vec<LayerVolume>> {
         let plan = self.plan(py)?;
         let predicted = skyphos::predicted_rows(&plan);
         let rows = plan
@@ -111,16 +133,24 @@ impl Plan {
             .into_iter()
             .map(|v| {
                 let (down, up) = predicted[v.layer - 1];
-                let expected = if v.up { up } else { down };
-                (v.layer, v.degree, v.up, v.messages, v.rows, v.own_rows, v.config_bytes, expected)
+                LayerVolume {
+                    layer: v.layer,
+                    degree: v.degree,
+                    up: v.up,
+                    messages: v.messages,
+                    rows: v.rows,
+                    own_rows: v.own_rows,
+                    config_bytes: v.config_bytes,
+                    predicted_rows: if v.up { up } else { down },
+                }
             })
             .collect();
         Ok(rows)
     }
 
-    /// (total, wait, transfer) seconds of the last call.
-    fn stats(&self, py: Python<'_>) -> PyResult<(f64, f64, f64)> {
+    /// Seconds of the last call.
+    fn stats(&self, py: Python<'_>) -> PyResult<PlanStats> {
         let stats = self.plan(py)?.stats;
-        Ok((stats.total_s, stats.wait_s, stats.transfer_s))
+        Ok(PlanStats { total_s: stats.total_s, wait_s: stats.wait_s, transfer_s: stats.transfer_s })
     }
 }

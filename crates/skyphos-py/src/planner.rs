@@ -1,9 +1,10 @@
 //! Predictions for `skyphos.planning`.
 
 use crate::errors::to_py;
+use crate::report::{PlanPrediction, RoutePrediction, Stage, stages_of};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use skyphos::planner::{PlanWork, PowerLaw, Prediction, Profile, Sizes, Stage, Union, Work};
+use skyphos::planner::{PlanWork, PowerLaw, Prediction, Profile, Sizes, Union, Work};
 use skyphos::planner::{agreement, choose_degrees, factorisations};
 use skyphos::{Algorithm, DenseThreshold, of_route};
 
@@ -36,48 +37,48 @@ pub fn default_profile(ranks: u32, cores: f64, rate: Option<f64>) -> Vec<(&'stat
     named(rate.map_or_else(|| Profile::one_host(ranks, cores), Profile::network))
 }
 
-/// Kind, entries of one rank, exponent (power law), measured points.
-type Model = (String, f64, f64, Vec<(f64, f64)>);
+/// A model of the entries in the union of several ranks' index sets.
+#[pyclass(module = "skyphos._skyphos", frozen)]
+pub struct UnionModel(Union);
 
-fn union_of(n: u64, (kind, entries, alpha, points): Model) -> PyResult<Union> {
-    match kind.as_str() {
-        "uniform" => Ok(Union::Uniform { n, entries }),
-        "power_law" => Ok(Union::PowerLaw(PowerLaw::from_density(n, entries / n.max(1) as f64, alpha))),
-        "measured" => Ok(Union::Measured(points)),
-        other => Err(PyValueError::new_err(format!("no such model of unions: {other:?}"))),
+#[pymethods]
+impl UnionModel {
+    /// `entries`: of one rank.
+    #[staticmethod]
+    fn uniform(n: u64, entries: f64) -> UnionModel {
+        UnionModel(Union::Uniform { n, entries })
+    }
+
+    #[staticmethod]
+    fn power_law(n: u64, entries: f64, alpha: f64) -> UnionModel {
+        UnionModel(Union::PowerLaw(PowerLaw::from_density(n, entries / n.max(1) as f64, alpha)))
+    }
+
+    /// `points`: numbers of ranks, and entries of their union.
+    #[staticmethod]
+    fn measured(points: Vec<(f64, f64)>) -> UnionModel {
+        UnionModel(Union::Measured(points))
     }
 }
 
-/// Bytes sent and received, messages, rounds, processor seconds, seconds.
-pub(crate) type StageNumbers = (f64, f64, f64, f64, f64, f64);
-
-pub(crate) fn stage_numbers(s: &Stage) -> StageNumbers {
-    s.numbers().into()
-}
-
-/// Name, degrees and stages.
-type RouteNumbers = (&'static str, Vec<u32>, Vec<StageNumbers>);
-
 /// Entries of the union of each of these numbers of ranks.
 #[pyfunction]
-pub fn union_entries(n: u64, model: Model, ranks: Vec<f64>) -> PyResult<Vec<f64>> {
-    let union = union_of(n, model)?;
-    Ok(ranks.into_iter().map(|m| union.entries(m)).collect())
+pub fn union_entries(model: &UnionModel, ranks: Vec<f64>) -> Vec<f64> {
+    ranks.into_iter().map(|m| model.0.entries(m)).collect()
 }
 
-/// Name, degrees and stages of every route of an allreduce, or of a reduce-scatter, the fastest first.
+/// Every route of an allreduce, or of a reduce-scatter, the fastest first.
 #[pyfunction]
-#[allow(clippy::too_many_arguments, reason = "arguments of one Python function")]
 pub fn predict_reductions(
     py: Python<'_>,
     ranks: u32,
     n: u64,
     row_bytes: usize,
-    model: Model,
+    model: &UnionModel,
     profile: Numbers,
     to_parts: bool,
-) -> PyResult<Vec<RouteNumbers>> {
-    let (union, Numbers(profile)) = (union_of(n, model)?, profile);
+) -> PyResult<Vec<RoutePrediction>> {
+    let (union, Numbers(profile)) = (&model.0, profile);
     let all = py.detach(|| {
         let curve = |m: f64| union.entries(m);
         let dense_above = DenseThreshold::Auto.density(n, row_bytes, n > 1 << 32);
@@ -87,13 +88,13 @@ pub fn predict_reductions(
     });
     let route = |prediction: Prediction| {
         let (algorithm, degrees) = of_route(&prediction.route);
-        let name = if to_parts { Algorithm::Butterfly } else { algorithm }.name();
-        (name, degrees, prediction.stages.iter().map(stage_numbers).collect())
+        let algorithm = if to_parts { Algorithm::Butterfly } else { algorithm }.name();
+        Ok(RoutePrediction { algorithm, degrees, stages: stages_of(py, &prediction.stages)? })
     };
-    Ok(all.into_iter().map(route).collect())
+    all.into_iter().map(route).collect()
 }
 
-/// Whether `auto` would ever allreduce by this algorithm where a rank has so many entries.
+/// Whether `auto` considers this algorithm for so many entries a rank.
 #[pyfunction]
 pub fn auto_may_take(
     py: Python<'_>,
@@ -106,14 +107,11 @@ pub fn auto_may_take(
     Ok(skyphos::auto_may_take(algorithm, ranks, entries, row_bytes))
 }
 
-/// What it takes to ask all ranks what they hold.
+/// The cost of surveying all ranks.
 #[pyfunction]
-pub fn predict_agreement(ranks: u32, profile: Numbers) -> StageNumbers {
-    stage_numbers(&agreement(ranks, &profile.0))
+pub fn predict_agreement(ranks: u32, profile: Numbers) -> Stage {
+    (&agreement(ranks, &profile.0)).into()
 }
-
-/// Degrees, and stages of the configuration and of a reduction.
-pub(crate) type PlanNumbers = (Vec<u32>, Vec<StageNumbers>, Vec<StageNumbers>);
 
 /// Every ordered factorisation as layers of a plan in which all want what they contribute, the fastest reduction first.
 #[pyfunction]
@@ -122,17 +120,20 @@ pub fn predict_plans(
     ranks: u32,
     n: u64,
     row_bytes: usize,
-    model: Model,
+    model: &UnionModel,
     profile: Numbers,
-) -> PyResult<Vec<PlanNumbers>> {
-    let (union, Numbers(profile)) = (union_of(n, model)?.at_divisors(ranks), profile);
+) -> PyResult<Vec<PlanPrediction>> {
+    let (union, Numbers(profile)) = (model.0.at_divisors(ranks), profile);
     let all = py.detach(|| {
         let curve = |m: f64| union.entries(m);
         let work = PlanWork { ranks, n, row_bytes, out: &curve, want: &curve, same: true, ranks_per_host: 1 };
         work.all(&profile, &factorisations(ranks))
     });
-    let numbers = |stages: &[Stage]| stages.iter().map(stage_numbers).collect();
-    Ok(all.iter().map(|p| (p.degrees.clone(), numbers(&p.configure), numbers(&p.reduce))).collect())
+    let plan = |p: skyphos::planner::PlanPrediction| {
+        let (configure, reduce) = (stages_of(py, &p.configure)?, stages_of(py, &p.reduce)?);
+        Ok(PlanPrediction { degrees: p.degrees, configure, reduce })
+    };
+    all.into_iter().map(plan).collect()
 }
 
 /// The papers' degrees: at each layer the largest whose messages are worth sending.

@@ -41,12 +41,27 @@ pub fn overhead(
     py.detach(|| comm.shared().overhead(&pairs, size, times, gap)).map_err(|e| to_py(py, e))
 }
 
-/// Sender, bytes, messages and seconds of a flow.
-type Received = (u32, u64, u64, f64);
+/// A flow as its receiver saw it.
+#[pyclass(module = "skyphos._skyphos", frozen, get_all)]
+pub struct ReceivedFlow {
+    sender: u32,
+    bytes: u64,
+    messages: u64,
+    seconds: f64,
+}
 
-/// By flow what came; then bytes sent, and the seconds of the whole and of the processor.
+/// Streams of messages on this rank.
+#[pyclass(module = "skyphos._skyphos", frozen, get_all)]
+pub struct StreamReport {
+    received: Vec<Py<ReceivedFlow>>,
+    sent_bytes: u64,
+    seconds: f64,
+    /// Seconds of the processor.
+    cpu_s: f64,
+}
+
+/// Sends messages along each flow, a sender and a receiver, for `limit` seconds; the first `settle` do not count.
 #[pyfunction]
-#[allow(clippy::too_many_arguments, reason = "arguments of one Python function")]
 pub fn stream(
     py: Python<'_>,
     comm: &Comm,
@@ -55,12 +70,16 @@ pub fn stream(
     most: u32,
     limit: f64,
     settle: f64,
-) -> PyResult<(Vec<Received>, u64, f64, f64)> {
+) -> PyResult<StreamReport> {
     let (limit, settle) = (seconds(py, limit)?, seconds(py, settle)?);
     let done = py.detach(|| comm.shared().stream(&flows, size, most, limit, settle));
     let done = done.map_err(|e| to_py(py, e))?;
-    let received = done.received.iter().map(|r| (r.from, r.bytes, r.messages, r.seconds)).collect();
-    Ok((received, done.sent_bytes, done.seconds, done.cpu_s))
+    let flow = |flow: &skyphos::Received| {
+        let skyphos::Received { from, bytes, messages, seconds } = *flow;
+        Py::new(py, ReceivedFlow { sender: from, bytes, messages, seconds })
+    };
+    let received = done.received.iter().map(flow).collect::<PyResult<_>>()?;
+    Ok(StreamReport { received, sent_bytes: done.sent_bytes, seconds: done.seconds, cpu_s: done.cpu_s })
 }
 
 /// Seconds of each of so many exchanges in which each rank gives the next `k` ranks a message.

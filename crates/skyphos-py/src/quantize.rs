@@ -1,18 +1,37 @@
-//! `sky.Quantize` as the native library takes it.
+//! `Quantize`: low precision of an allreduce.
 
-use skyphos::{Error, Quantize, QuantizeOptions, Result, Scale, Stage};
+use crate::errors::unreported;
+use pyo3::prelude::*;
+use skyphos::{Error, QuantizeOptions, Result, Scale, Stage};
 
-/// Bits, bucket, what is quantised, scale, seed.
-pub type Quantised = (u8, u32, String, String, u64);
+/// Quantisation of an allreduce: see `skyphos.Quantize`.
+#[pyclass(module = "skyphos._skyphos", frozen)]
+pub struct Quantize(pub QuantizeOptions);
 
-pub fn quantize((bits, bucket, stage, scale, seed): Quantised) -> Result<QuantizeOptions> {
+#[pymethods]
+impl Quantize {
+    #[new]
+    fn new(
+        py: Python<'_>,
+        bits: u8,
+        bucket: u32,
+        r#where: &str,
+        scale: &str,
+        seed: u64,
+    ) -> PyResult<Quantize> {
+        let made = options((bits, bucket, seed), r#where, scale);
+        made.map(Quantize).map_err(|error| unreported(py, &error))
+    }
+}
+
+fn options((bits, bucket, seed): (u8, u32, u64), stage: &str, scale: &str) -> Result<QuantizeOptions> {
     let stage = Stage::ALL.into_iter().find(|s| s.name() == stage).ok_or_else(|| {
         Error::bad_input(format!("where must be \"result\", \"input\" or \"both\", not {stage:?}"))
     })?;
-    let scale = match scale.as_str() {
+    let scale = match scale {
         "l2" => Scale::L2,
         "max" => Scale::Max,
         other => return Err(Error::bad_input(format!("scale must be \"l2\" or \"max\", not {other:?}"))),
     };
-    Ok(QuantizeOptions { params: Quantize::new(bits, bucket, scale, seed)?, stage })
+    Ok(QuantizeOptions { params: skyphos::Quantize::new(bits, bucket, scale, seed)?, stage })
 }

@@ -89,8 +89,17 @@ pub struct Asked {
     watched: Vec<u32>,
 }
 
-/// A round's name, seconds of its first and last frame, messages, bytes sent and received.
-type RoundNumbers = (String, f64, f64, u64, u64, u64);
+/// A round or layer of all ranks.
+#[pyclass(frozen, get_all, module = "skyphos._skyphos")]
+pub struct SimulatedRound {
+    name: String,
+    /// Seconds of its first and its last frame.
+    first_s: f64,
+    last_s: f64,
+    messages: u64,
+    sent_bytes: u64,
+    received_bytes: u64,
+}
 
 /// A rank, and stretches of its time in seconds.
 type Stretches<N> = Vec<(u32, Vec<N>)>;
@@ -103,7 +112,7 @@ pub struct SimulatedPhase {
     chunk_bytes: Option<usize>,
     degrees: Vec<u32>,
     seconds: Vec<f64>,
-    rounds: Vec<RoundNumbers>,
+    rounds: Vec<Py<SimulatedRound>>,
     /// Of the watched ranks: their rounds, and when they worked.
     timeline: Stretches<(String, f64, f64)>,
     busy: Stretches<(f64, f64)>,
@@ -111,22 +120,31 @@ pub struct SimulatedPhase {
 }
 
 /// Rounds of one name together, in the order in which they begin.
-fn by_name(phase: &Phase) -> Vec<RoundNumbers> {
-    let mut all: BTreeMap<String, RoundNumbers> = BTreeMap::new();
+fn by_name(phase: &Phase) -> Vec<SimulatedRound> {
+    let mut all: BTreeMap<String, SimulatedRound> = BTreeMap::new();
     for (number, round) in phase.ran.record.by_round() {
         let name = name_of(phase.name, phase.algorithm, number);
         let at = |time: u64| time.saturating_sub(phase.ran.begin) as f64 / 1e9;
-        let (first, last) = (at(round.first), at(round.last));
-        let seen = all.entry(name.clone()).or_insert((name, first, last, 0, 0, 0));
-        (seen.1, seen.2) = (seen.1.min(first), seen.2.max(last));
-        (seen.3, seen.4, seen.5) = (seen.3 + round.messages, seen.4 + round.sent, seen.5 + round.received);
+        let (first_s, last_s) = (at(round.first), at(round.last));
+        let seen = all.entry(name.clone()).or_insert(SimulatedRound {
+            name,
+            first_s,
+            last_s,
+            messages: 0,
+            sent_bytes: 0,
+            received_bytes: 0,
+        });
+        (seen.first_s, seen.last_s) = (seen.first_s.min(first_s), seen.last_s.max(last_s));
+        seen.messages += round.messages;
+        seen.sent_bytes += round.sent;
+        seen.received_bytes += round.received;
     }
-    let mut all: Vec<RoundNumbers> = all.into_values().filter(|round| round.0 != "announce").collect();
-    all.sort_by(|a, b| a.1.total_cmp(&b.1).then(a.2.total_cmp(&b.2)));
+    let mut all: Vec<_> = all.into_values().filter(|round| round.name != "announce").collect();
+    all.sort_by(|a, b| a.first_s.total_cmp(&b.first_s).then(a.last_s.total_cmp(&b.last_s)));
     all
 }
 
-fn told(network: &Network, phase: Phase, traced: bool) -> SimulatedPhase {
+fn simulated(py: Python<'_>, network: &Network, phase: Phase, traced: bool) -> PyResult<SimulatedPhase> {
     let (name, algorithm) = (phase.name, phase.algorithm);
     let at = |time: u64| time.saturating_sub(phase.ran.begin) as f64 / 1e9;
     let record = &phase.ran.record;
@@ -142,7 +160,8 @@ fn told(network: &Network, phase: Phase, traced: bool) -> SimulatedPhase {
         true => trace(network, &phase.ran, |round| name_of(name, algorithm, round)),
         false => String::new(),
     };
-    SimulatedPhase {
+    let rounds = by_name(&phase).into_iter().map(|round| Py::new(py, round)).collect::<PyResult<_>>()?;
+    Ok(SimulatedPhase {
         name,
         algorithm: match (phase.way, &phase.outer) {
             (Some(way), _) => way.route.name(),
@@ -150,13 +169,13 @@ fn told(network: &Network, phase: Phase, traced: bool) -> SimulatedPhase {
             (None, None) => algorithm.name(),
         },
         chunk_bytes: phase.way.map(|way| way.chunk_bytes),
-        rounds: by_name(&phase),
+        rounds,
         timeline: record.watched.iter().map(|rank| (*rank, rounds_of(*rank))).collect(),
         busy: record.watched.iter().map(|rank| (*rank, busy_of(*rank))).collect(),
         trace,
         degrees: phase.degrees,
         seconds: phase.ran.seconds,
-    }
+    })
 }
 
 /// An allreduce's algorithm, a broadcast's route, how outer products are summed.
@@ -209,7 +228,7 @@ pub fn simulate(
             Python::attach(|py| {
                 let heard = progress
                     .as_ref()
-                    .map_or(Ok(()), |told| told.call1(py, (phase, ranks, seconds)).map(drop));
+                    .map_or(Ok(()), |progress| progress.call1(py, (phase, ranks, seconds)).map(drop));
                 stopped = heard.and_then(|()| py.check_signals()).err();
                 stopped.is_none()
             })
@@ -217,11 +236,10 @@ pub fn simulate(
     });
     match stopped {
         Some(error) => Err(error),
-        None => Ok(phases
-            .map_err(|error| to_py(py, error))?
-            .into_iter()
-            .map(|phase| told(&network, phase, traced))
-            .collect()),
+        None => {
+            let phases = phases.map_err(|error| to_py(py, error))?.into_iter();
+            phases.map(|phase| simulated(py, &network, phase, traced)).collect()
+        }
     }
 }
 

@@ -1,42 +1,41 @@
-//! What `skyphos.TopK` needs of the native library: selection, quantisation, and `Comm.topk_allreduce`.
+//! Selection and quantisation for `skyphos.TopK`.
 
-use crate::comm::Comm;
-use crate::errors::{or_fail, to_py};
-use crate::op::reduce_op;
-use crate::owned::{Arrays, Vector};
-use crate::stream::{dtype_of, index_list, parts};
-use crate::work::perform;
+use crate::errors::to_py;
+use crate::quantize::Quantize;
+use crate::vector::dtype_of;
 use numpy::{IntoPyArray, PyReadonlyArray1, PyReadwriteArray1};
-use pyo3::IntoPyObjectExt;
 use pyo3::prelude::*;
-use skyphos::{Draw, Element, Error, Incoming, Layer, Magnitude, Quantize, Real, Scale, Select, with_real};
+use skyphos::{Draw, Element, Error, Incoming, Layer, Magnitude, Real, Select, with_real};
 
-/// k and bucket, or a threshold in an array of one value of the gradient's type.
-type Choice<'py> = (Option<usize>, Option<usize>, Option<Bound<'py, PyAny>>);
-
-fn no_floats<R>(py: Python<'_>) -> PyResult<R> {
+pub fn no_floats<R>(py: Python<'_>) -> PyResult<R> {
     Err(to_py(py, Error::bad_input("values must be float16, bfloat16, float32 or float64")))
 }
 
-fn select<T: Magnitude + numpy::Element>((k, bucket, threshold): &Choice<'_>) -> PyResult<Select<T>> {
-    if let Some(threshold) = threshold {
-        let threshold: PyReadonlyArray1<'_, T> = threshold.extract()?;
-        return Ok(Select::AtLeast(threshold.as_slice()?.first().copied().unwrap_or(T::ZERO)));
-    }
-    let k = k.unwrap_or(0);
-    Ok(bucket.map_or(Select::Whole { k }, |bucket| Select::Buckets { k, bucket }))
+/// The smallest magnitude that is chosen, from an array of one value of the gradient's type.
+fn at_least<T: Magnitude + numpy::Element>(threshold: &Bound<'_, PyAny>) -> PyResult<Select<T>> {
+    let threshold: PyReadonlyArray1<'_, T> = threshold.extract()?;
+    Ok(Select::AtLeast(threshold.as_slice()?.first().copied().unwrap_or(T::ZERO)))
 }
 
-/// The chosen values of residual + gradient, moved out of the residual, or of the gradient alone.
+/// The chosen values of residual + gradient, moved out of the residual, or of the gradient alone: the `k` largest (of
+/// each bucket), or those of at least a threshold.
 #[pyfunction]
+#[pyo3(signature = (residual, gradient, *, k=None, bucket=None, threshold=None))]
 pub fn topk_take<'py>(
     py: Python<'py>,
     residual: Option<&Bound<'py, PyAny>>,
     gradient: &Bound<'py, PyAny>,
-    choice: Choice<'py>,
+    k: Option<usize>,
+    bucket: Option<usize>,
+    threshold: Option<&Bound<'py, PyAny>>,
 ) -> PyResult<(Bound<'py, PyAny>, Bound<'py, PyAny>)> {
     with_real!(dtype_of(gradient)?, T => {
-        let select = select::<T>(&choice)?;
+        let k = k.unwrap_or(0);
+        let select = match (threshold, bucket) {
+            (Some(threshold), _) => at_least::<T>(threshold)?,
+            (None, Some(bucket)) => Select::Buckets { k, bucket },
+            (None, None) => Select::Whole { k },
+        };
         let values: PyReadonlyArray1<'_, T> = gradient.extract()?;
         let values = values.as_slice()?;
         let mut residual: Option<PyReadwriteArray1<'_, T>> = residual.map(|r| r.extract()).transpose()?;
@@ -51,11 +50,9 @@ pub fn topk_take<'py>(
     }, else no_floats(py))
 }
 
-/// The chosen values of residual + gradient, moved out of the residual, layer by layer: (start, end, k, bucket) each. Also
-/// how many times the gradient counts, the velocity and its momentum, if there are any. Returns places, values, and which
-/// of them is the first that is not finite.
+/// The chosen values of residual + gradient, moved out of the residual, layer by layer: (start, end, k, bucket) each.
+/// `scale` multiplies the gradient. Returns indices, values, and the position of the first value that is not finite.
 #[pyfunction]
-#[allow(clippy::too_many_arguments, reason = "arguments of one Python function")]
 pub fn topk_take_layers<'py>(
     py: Python<'py>,
     residual: &Bound<'py, PyAny>,
@@ -83,7 +80,7 @@ pub fn topk_take_layers<'py>(
         let (mut indices, mut picked) = (Vec::new(), Vec::new());
         let done = py.detach(|| {
             skyphos::take_layers(residual, incoming, &layers, &mut indices, &mut picked)?;
-            // What is not finite is larger than all that is, so it has been chosen.
+            // Values that are not finite are larger than all others, so they have been chosen.
             Ok(picked.iter().position(|v| v.sub(*v) != T::ZERO))
         });
         let odd = done.map_err(|e| to_py(py, e))?;
@@ -91,16 +88,16 @@ pub fn topk_take_layers<'py>(
     }, else no_floats(py))
 }
 
-/// Replaces values by what their quantised form stands for. `how`: bits, bucket, seed; `place`: call and rank.
+/// Replaces values by those that their quantised form stands for; the number of the call and the rank are part of the seed.
 #[pyfunction]
 pub fn topk_quantise(
     py: Python<'_>,
     values: &Bound<'_, PyAny>,
-    how: (u8, u32, u64),
-    place: (u64, u32),
+    quantize: &Quantize,
+    call: u64,
+    rank: u32,
 ) -> PyResult<()> {
-    let ((bits, bucket, seed), (call, rank)) = (how, place);
-    let params = Quantize::new(bits, bucket, Scale::Max, seed).map_err(|e| to_py(py, e))?;
+    let params = quantize.0.params;
     let draw = Draw { call, rank, first_bucket: 0 };
     with_real!(dtype_of(values)?, T => {
         let mut values: PyReadwriteArray1<'_, T> = values.extract()?;
@@ -109,15 +106,15 @@ pub fn topk_quantise(
     }, else no_floats(py))
 }
 
-/// The values that quantised bytes stand for, to `values`. `how`: bits and bucket.
+/// Writes the values that quantised bytes stand for to `values`.
 #[pyfunction]
 pub fn dequantise(
     py: Python<'_>,
     packed: PyReadonlyArray1<'_, u8>,
-    how: (u8, u32),
+    quantize: &Quantize,
     values: &Bound<'_, PyAny>,
 ) -> PyResult<()> {
-    let params = Quantize::new(how.0, how.1, Scale::Max, 0).map_err(|e| to_py(py, e))?;
+    let params = quantize.0.params;
     let packed = packed.as_slice()?;
     with_real!(dtype_of(values)?, T => {
         let mut values: PyReadwriteArray1<'_, T> = values.extract()?;
@@ -143,28 +140,4 @@ pub fn topk_put_back(
         let (residual, picked, sent) = (residual.as_slice_mut()?, picked.as_slice()?, sent.as_slice()?);
         py.detach(|| skyphos::put_back(residual, indices, picked, sent)).map_err(|e| to_py(py, e))
     }, else no_floats(py))
-}
-
-/// `Comm.topk_allreduce`: the largest entries of the sum, the indices that this rank offered, and words of entries
-/// sent and received.
-#[pyfunction]
-#[allow(clippy::too_many_arguments, reason = "arguments of one Python function")]
-pub fn topk_allreduce<'py>(
-    py: Python<'py>,
-    comm: &Comm,
-    n: u64,
-    vector: Arrays<'py>,
-    k: u64,
-    op: &Bound<'py, PyAny>,
-    async_op: bool,
-) -> PyResult<Py<PyAny>> {
-    let comm = comm.shared();
-    let op = or_fail(py, comm, reduce_op(op, op))?;
-    with_real!(or_fail(py, comm, dtype_of(&vector.1))?, T => {
-        let x = or_fail(py, comm, Vector::<T>::new(n, 1, &vector))?;
-        perform(py, comm, comm.topk_allreduce(x, k).op(op), async_op, |py, got| {
-            let words = (got.sent_words, got.received_words);
-            (parts::<T>(py, got.sum), index_list(py, got.offered), words).into_py_any(py)
-        })
-    }, else or_fail(py, comm, no_floats(py)))
 }

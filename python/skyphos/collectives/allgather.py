@@ -10,14 +10,13 @@ import numpy.typing as npt
 from .. import _skyphos as native
 from ..inputs.arguments import as_name
 from ..inputs.settings import truth
-from ..planning.explanation import WHY_SCHEDULE, Explanation, NativeReport, explanation_of
+from ..planning.explanation import WHY_SCHEDULE, Explanation, explanation_of
 from ..vectors.booleans import as_room, as_sent, settled
 from ..vectors.kinds import is_vector
-from ..vectors.sparse_vector import Parts
 from ..work import Work, perform
 from .agreement import collective
 from .objects import allgather_objects
-from .vector_input import agree_on_shape, opened, parts_of, vector_of
+from .vector_input import agree_on_shape, native_vector, opened, vector_of
 
 if TYPE_CHECKING:
     from ..comm import Comm
@@ -81,7 +80,7 @@ def allgather(
     (array([[1., 2.]]), [{'rank': 0}])
     """
 
-    def with_explanation(result: Any, report: NativeReport, entries: int, gathered: int, is_dense: bool) -> Any:
+    def with_explanation(result: Any, report: native.Explanation, entries: int, gathered: int, is_dense: bool) -> Any:
         if not explain:
             return result
         return result, explanation_of(algorithm, report, entries, gathered, is_dense=is_dense, why=WHY_SCHEDULE)
@@ -95,19 +94,17 @@ def allgather(
     if isinstance(vector, np.ndarray):
         array, out = vector, np.empty((comm.size, *vector.shape), kind)
         arrays = as_sent(array, kind), as_room(out)
-        done = native.move_arrays(comm._native, "allgather", *arrays, 0, algorithm, async_op)
+        done = native.move_arrays(comm._native, native.ArrayMove.allgather(algorithm), *arrays, async_op)
         return perform(
             done,
             async_op,
             lambda report: with_explanation(back(settled(out, kind)), report, array.size, out.size, True),
         )
-    call = (comm._native, vector.n, vector.width, parts_of(vector), algorithm, async_op)
-    done = native.allgather(*call)
+    done = native.allgather(comm._native, native_vector(vector), algorithm, async_op)
 
-    def finish(result: tuple[list[Parts], NativeReport]) -> Any:
-        all_parts, report = result
-        gathered = [vector_of(parts, vector) for parts in all_parts]
+    def finish(done: native.Gathered) -> Any:
+        gathered = [vector_of(one, vector) for one in done.vectors]
         entries = sum(one.nnz for one in gathered) if explain else 0
-        return with_explanation([back(one) for one in gathered], report, vector.nnz, entries, False)
+        return with_explanation([back(one) for one in gathered], done.explanation, vector.nnz, entries, False)
 
     return perform(done, async_op, finish)

@@ -12,18 +12,18 @@ from .. import _skyphos as native
 from ..errors import BadInput, Mismatch
 from ..inputs.arguments import Op, as_degrees, as_expected, as_name, as_out, identity_of, resolve_op
 from ..inputs.settings import truth, whole
-from ..planning.explanation import WHY_ARRAY, Explanation, NativeReport, explanation_of
+from ..planning.explanation import WHY_ARRAY, Explanation, explanation_of
 from ..vectors.booleans import as_room, as_sent, result_type, settled
 from ..vectors.kinds import AnyVector, is_number
 from ..vectors.scipy_kinds import matrix_shape
-from ..vectors.sparse_vector import Parts, SparseVector
+from ..vectors.sparse_vector import SparseVector
 from ..work import Work, perform
 from .agreement import collective
 from .list_types import retyped
 from .plan import Plan
 from .python_numbers import reduce_numbers
 from .quantize import Quantize
-from .vector_input import opened, parts_of, vector_of
+from .vector_input import native_vector, opened, vector_of
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -48,10 +48,8 @@ Algorithm = Literal[
 Split = Literal["quantiles", "even", "hash"]
 _DENSE = frozenset(name for name in get_args(Algorithm) if name.startswith("dense"))
 SPARSE_ALGORITHMS = frozenset(get_args(Algorithm)) - _DENSE - {"auto"}
-#: Settings of :func:`_allreduce_settings` for no options.
-_USUAL = ("auto", None, "quantiles", -1, None, None, None)
-_Quantised = tuple[int, int, str, str, int]
-_Settings = tuple[str, list[int] | None, str, int, _Quantised | None, int | None, Sequence[int] | None]
+#: The options of a call that names none.
+_USUAL = native.AllreduceOptions()
 
 
 class AllreduceOptions(TypedDict, total=False):
@@ -250,16 +248,16 @@ def _allreduce(
     """As :meth:`allreduce`, for any kind of ``x``."""
     prune, keep_plan = truth(prune, "prune"), truth(keep_plan, "keep_plan")
     explain, async_op = truth(explain, "explain"), truth(async_op, "async_op")
-    settings = _allreduce_settings(
+    native_options = options_of(
         algorithm, degrees, split, dense_threshold, quantize, expected_nnz=expected_nnz, shape=matrix_shape(x)
     )
     if is_number(x):
-        if out is not None or keep_plan or explain or settings != _USUAL:
+        if out is not None or keep_plan or explain or native_options is not _USUAL:
             raise BadInput(
                 f"options beside op= are for arrays and vectors: np.asarray(x) makes one of {type(x).__name__}"
             )
         return reduce_numbers(comm, x, op, "allreduce", async_op=async_op)
-    vector, back, kind, (native_op, identity) = opened(x, op)
+    vector, back, kind, operation = opened(x, op)
     is_array = isinstance(vector, np.ndarray)
     shape: tuple[int, ...] = ()
     if isinstance(vector, np.ndarray) and algorithm in SPARSE_ALGORITHMS:
@@ -269,10 +267,10 @@ def _allreduce(
     if isinstance(vector, np.ndarray):
         array = vector
         result = as_out(out, array.shape, kind, array)
-        whole = (as_sent(array, kind), as_room(result), native_op, identity, settings[0], settings[4])
-        done = native.allreduce_dense(comm._native, *whole, async_op)
+        sent, room = as_sent(array, kind), as_room(result)
+        done = native.allreduce_dense(comm._native, sent, room, operation, native_options, async_op)
 
-        def finish_array(report: NativeReport) -> Any:
+        def finish_array(report: native.Explanation) -> Any:
             reduced = back(settled(result, kind))
             if not explain:
                 return reduced
@@ -283,8 +281,7 @@ def _allreduce(
         raise BadInput("out= is for dense arrays")
 
     def begin(sent: SparseVector, kind: np.dtype[Any]) -> Any:
-        call = (comm._native, sent.n, sent.width, parts_of(sent, kind), native_op, identity, settings)
-        return native.allreduce(*call, False, explain, async_op)
+        return native.allreduce(comm._native, native_vector(sent, kind), operation, native_options, async_op)
 
     try:
         done = begin(vector, kind)
@@ -294,9 +291,8 @@ def _allreduce(
         kind = result_type(op, vector.dtype)
         done = begin(vector, kind)
 
-    def finish(result: tuple[Parts, NativeReport, None]) -> Any:
-        parts, report, _ = result
-        reduced = vector_of(parts, vector, kind)
+    def finish(done: native.Allreduced) -> Any:
+        reduced = vector_of(done.sum, vector, kind)
         if prune:
             reduced = reduced.prune(identity_of(op, reduced.dtype))
         like_x = reduced.to_dense(identity_of(op, reduced.dtype)).reshape(shape) if is_array else reduced
@@ -306,7 +302,7 @@ def _allreduce(
         if explain:
             counts = (vector.nnz, reduced.nnz)
             limited = quantize is not None or degrees is not None or op == "mean_present"
-            how = explanation_of(algorithm, report, *counts, is_dense=reduced.is_dense, limited=limited)
+            how = explanation_of(algorithm, done.explanation, *counts, is_dense=reduced.is_dense, limited=limited)
             returned.append(how)
         return tuple(returned) if len(returned) > 1 else returned[0]
 
@@ -315,35 +311,46 @@ def _allreduce(
 
 def reduce_shaped(comm: Comm, vector: SparseVector, op: Op, shape: Sequence[int], *, async_op: bool) -> Any:
     """Allreduce a sparse vector made of an object of this shape; differing shapes raise ``Mismatch``."""
-    settings = _allreduce_settings("auto", None, "quantiles", None, None, shape=shape)
-    call = (comm._native, vector.n, vector.width, parts_of(vector), *resolve_op(op), settings)
-    done = native.allreduce(*call, False, False, async_op)
-    return perform(done, async_op, lambda result: vector_of(result[0], vector))
+    options = native.AllreduceOptions(shape=list(shape))
+    done = native.allreduce(comm._native, native_vector(vector), resolve_op(op), options, async_op)
+    return perform(done, async_op, lambda done: vector_of(done.sum, vector))
 
 
-def _allreduce_settings(
-    algorithm: str,
-    degrees: Sequence[int] | None,
-    split: str,
-    threshold: int | Literal["paper"] | None,
-    quantize: Quantize | None,
+def options_of(
+    algorithm: str = "auto",
+    degrees: Sequence[int] | None = None,
+    split: str = "quantiles",
+    dense_threshold: int | Literal["paper"] | None = None,
+    quantize: Quantize | None = None,
     *,
     expected_nnz: int | None = None,
+    tell_sent: bool = False,
     shape: Sequence[int] | None = None,
-) -> _Settings:
-    """Check the settings that all ranks share; the native library checks the names. ``shape``: that of ``x``."""
+) -> native.AllreduceOptions:
+    """Check the options that all ranks share; the native library checks the names.
+
+    ``tell_sent``: the result holds this rank's quantised values as well. ``shape``: that of ``x``.
+    """
     as_name(algorithm, "algorithm")
     as_name(split, "split")
     layers = as_degrees(degrees)
     if quantize is not None and not isinstance(quantize, Quantize):
         raise BadInput(f"quantize must be a skyphos.Quantize or None, not {type(quantize).__name__}")
-    quantised = None if quantize is None else quantize._native()
     expected = as_expected(expected_nnz)
-    if threshold is None:
-        return algorithm, layers, split, -1, quantised, expected, shape
-    if isinstance(threshold, str):
-        if threshold != "paper":
-            raise BadInput(f'dense_threshold must be a number of entries or "paper", not {threshold!r}')
-        return algorithm, layers, split, -2, quantised, expected, shape
-    entries = whole(threshold, "dense_threshold", 0, 2**63 - 1)
-    return algorithm, layers, split, entries, quantised, expected, shape
+    if dense_threshold is not None and dense_threshold != "paper":
+        if isinstance(dense_threshold, str):
+            raise BadInput(f'dense_threshold must be a number of entries or "paper", not {dense_threshold!r}')
+        dense_threshold = whole(dense_threshold, "dense_threshold", 0, 2**63 - 1)
+    given = (layers, dense_threshold, quantize, expected, shape)
+    if algorithm == "auto" and split == "quantiles" and all(one is None for one in given):
+        return _USUAL
+    return native.AllreduceOptions(
+        algorithm,
+        degrees=layers,
+        split=split,
+        dense_threshold=dense_threshold,
+        quantize=None if quantize is None else quantize._native(),
+        expected_nnz=expected,
+        tell_sent=tell_sent,
+        shape=None if shape is None else list(shape),
+    )

@@ -17,7 +17,7 @@ from ..vectors.scipy_kinds import matrix_shape
 from ..work import Work, perform
 from .agreement import collective
 from .objects import alltoall_objects
-from .vector_input import agree_on_shape, check_count, of_one_form, parts_of, stack, vector_of
+from .vector_input import agree_on_shape, check_count, native_vector, of_one_form, stack, vector_of
 
 if TYPE_CHECKING:
     from ..comm import Comm
@@ -72,7 +72,7 @@ def alltoall(comm: Comm, xs: Any, *, async_op: bool = False) -> Any:
         stacked, back = stack(xs, opened)
         out = np.empty_like(stacked)
         arrays = as_sent(stacked, stacked.dtype), as_room(out)
-        done = native.move_arrays(comm._native, "alltoall", *arrays, 0, "direct", async_op)
+        done = native.move_arrays(comm._native, native.ArrayMove.alltoall(), *arrays, async_op)
         return perform(done, async_op, lambda _: back(settled(out, out.dtype)))
     vectors, back = of_one_form(opened)
     shapes = {matrix_shape(x) for x in xs} - {None}
@@ -80,7 +80,6 @@ def alltoall(comm: Comm, xs: Any, *, async_op: bool = False) -> Any:
         raise BadInput(f"matrices of shapes {' and '.join(map(str, shapes))} in one alltoall: all have the same")
     agree_on_shape(comm, "alltoall", xs[0])
     first = vectors[0]
-    parts = [parts_of(vector) for vector in vectors]
-    like = as_sent(first._values, first.dtype)
-    done = native.alltoall(comm._native, first.n, first.width, parts, None, like, async_op)
-    return perform(done, async_op, lambda all_parts: [back(vector_of(parts, first)) for parts in all_parts])
+    sent = [native_vector(vector) for vector in vectors]
+    done = native.alltoall(comm._native, sent, sent[0], async_op)
+    return perform(done, async_op, lambda found: [back(vector_of(one, first)) for one in found])

@@ -22,8 +22,6 @@ __all__ = ["BroadcastExplanation", "broadcast"]
 
 BroadcastAlgorithm = Literal["auto", "chain", "binomial", "scatter_allgather", "simple"]
 OnLoss = Literal["raise", "continue"]
-# Route, bytes of a chunk and of the message; bytes and frames sent, bytes received.
-_NativeReport = tuple[tuple[str, int, int], tuple[int, int, int]]
 _WHY = {
     "chain": "every link carries it once, and all at the same time",
     "binomial": "the fewest rounds",
@@ -184,10 +182,12 @@ def broadcast(
     limit_s = None if ack_timeout is None else real(ack_timeout, "ack_timeout", 0.0)
     explain, async_op = truth(explain, "explain"), truth(async_op, "async_op")
     parts = _packed(comm, obj) if comm.rank == number else None
-    done = native.broadcast(comm._native, parts, number, algorithm, most, limit_s, async_op)
+    options = native.BroadcastOptions(algorithm, most, limit_s)
+    done = native.broadcast(comm._native, parts, number, options, async_op)
 
-    def finish(result: tuple[list[Bytes], _NativeReport, PeerLost | None]) -> Any:
-        received, report, lost = result
+    def finish(done: native.Broadcasted) -> Any:
+        received: list[Bytes] = done.parts
+        lost: PeerLost | None = done.missed
         pickled = is_pickle(received if parts is None else parts)
         brought = [obj] if parts is not None else []
 
@@ -203,7 +203,7 @@ def broadcast(
                 lost = error
         if not brought:
             read()
-        whole = (brought[0], _explanation(algorithm, report)) if explain else brought[0]
+        whole = (brought[0], _explanation(algorithm, done)) if explain else brought[0]
         if lost is not None and on_loss == "raise":
             lost.result = whole
             raise lost
@@ -219,7 +219,14 @@ def _packed(comm: Comm, obj: Any) -> list[Bytes]:
     return parts
 
 
-def _explanation(asked: str, report: _NativeReport) -> BroadcastExplanation:
-    (algorithm, chunk_bytes, message_bytes), (sent_bytes, sent_frames, received_bytes) = report
-    reason = f'asked for "auto": {_WHY.get(algorithm, "")}' if asked == "auto" else "asked for"
-    return BroadcastExplanation(algorithm, reason, message_bytes, chunk_bytes, sent_bytes, sent_frames, received_bytes)
+def _explanation(asked: str, done: native.Broadcasted) -> BroadcastExplanation:
+    reason = f'asked for "auto": {_WHY.get(done.algorithm, "")}' if asked == "auto" else "asked for"
+    return BroadcastExplanation(
+        done.algorithm,
+        reason,
+        done.message_bytes,
+        done.chunk_bytes,
+        sent_bytes=done.traffic.sent_bytes,
+        sent_frames=done.traffic.sent_frames,
+        received_bytes=done.traffic.received_bytes,
+    )

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy.typing as npt
 
+from .. import _skyphos as native
 from ..errors import BadInput, Mismatch
 from ..inputs.arguments import Op, as_degrees, as_expected, as_indices, as_n, as_out, as_values, resolve_op
 from ..inputs.arrays import as_numpy
@@ -15,16 +16,14 @@ from ..vectors.booleans import as_room, as_sent, result_type, settled
 from ..work import Work, perform
 from .agreement import collective
 from .list_types import retyped
-from .plan import Plan, Stats
+from .plan import Plan, stats_of
 
 if TYPE_CHECKING:
-    from .. import _skyphos
     from ..comm import Comm
 
 __all__ = ["Missing", "configure", "configure_reduce"]
 
 Missing = Literal["error", "identity"]
-_Shared = tuple[int | None, int, list[int] | None, bool, float | None, int | None]
 
 
 @overload
@@ -127,14 +126,15 @@ def configure(
     """
     async_op = truth(async_op, "async_op")
     contribute, want = as_indices(contribute, "contribute"), as_indices(want, "want")
-    shared = _shared(n, width, degrees, missing, min_packet=min_packet, expected_nnz=expected_nnz)
+    options = _options(n, width, degrees, missing, min_packet=min_packet, expected_nnz=expected_nnz)
+    sets = native.IndexSets(contribute, want)
 
-    def finish(made: _skyphos.Plan) -> Plan:
+    def finish(made: native.Plan) -> Plan:
         plan = Plan(comm, made)
         comm._stats = plan.stats
         return plan
 
-    return perform(comm._native.configure(contribute, want, shared, async_op), async_op, finish)
+    return perform(comm._native.configure(sets, options, async_op), async_op, finish)
 
 
 @overload
@@ -218,17 +218,18 @@ def configure_reduce(
     ...     comm.configure_reduce([1, 3], [3], np.array([1.0, 2.0]), n=4)
     array([2.])
     """
-    native_op, identity = resolve_op(op)
+    operation = resolve_op(op)
     async_op = truth(async_op, "async_op")
     contribute, want = as_indices(contribute, "contribute"), as_indices(want, "want")
     rows = as_numpy(values, "values")
     each = (max(1, rows.shape[1]) if rows.ndim == 2 else 1) if width is None else width
     fix = "" if width is None else f"width={width} was given, not {{}}"
-    shared = _shared(n, each, degrees, missing, min_packet=min_packet, expected_nnz=expected_nnz)
-    array = as_values(rows, len(contribute), shared[1], "contribute", fix=fix)
+    options = _options(n, each, degrees, missing, min_packet=min_packet, expected_nnz=expected_nnz)
+    array = as_values(rows, len(contribute), options.width, "contribute", fix=fix)
     kind = result_type(op, array.dtype)
     result = as_out(out, (len(want), *array.shape[1:]), kind, array, contribute, want)
-    call = (contribute, want, as_sent(array, kind), as_room(result), native_op, identity, shared, async_op)
+    sets = native.IndexSets(contribute, want)
+    call = (sets, as_sent(array, kind), as_room(result), operation, options, async_op)
     try:
         done = comm._native.configure_reduce(*call)
     except Mismatch as error:
@@ -247,14 +248,14 @@ def configure_reduce(
             expected_nnz=expected_nnz,
         )
 
-    def finish(made: _skyphos.Plan) -> npt.NDArray[Any]:
-        comm._stats = Stats(*made.stats())
+    def finish(made: native.Plan) -> npt.NDArray[Any]:
+        comm._stats = stats_of(made)
         return settled(result, kind)
 
     return perform(done, async_op, finish)
 
 
-def _shared(
+def _options(
     n: int | None,
     width: int,
     degrees: Sequence[int] | None,
@@ -262,11 +263,18 @@ def _shared(
     *,
     min_packet: float | None,
     expected_nnz: int | None,
-) -> _Shared:
+) -> native.ConfigureOptions:
     """Check the arguments that all ranks share."""
     n, width = None if n is None else as_n(n), whole(width, "width", 1, 2**32 - 1)
     if missing not in ("error", "identity"):
         raise BadInput(f'missing must be "error" or "identity", not {missing!r}')
     layers = as_degrees(degrees)
     least = None if min_packet is None else real(min_packet, "min_packet", 0.0)
-    return n, width, layers, missing == "identity", least, as_expected(expected_nnz)
+    return native.ConfigureOptions(
+        n,
+        width,
+        degrees=layers,
+        missing_identity=missing == "identity",
+        min_packet_bytes=least,
+        expected_nnz=as_expected(expected_nnz),
+    )

@@ -12,11 +12,10 @@ from ..inputs.arguments import as_rank
 from ..inputs.settings import truth
 from ..vectors.booleans import as_room, as_sent, settled
 from ..vectors.kinds import is_vector
-from ..vectors.sparse_vector import Parts
 from ..work import Work, perform
 from .agreement import collective
 from .objects import gather_objects
-from .vector_input import agree_on_shape, opened, parts_of, vector_of
+from .vector_input import agree_on_shape, native_vector, opened, vector_of
 
 if TYPE_CHECKING:
     from ..comm import Comm
@@ -67,11 +66,11 @@ def gather(comm: Comm, x: Any, *, root: int = 0, async_op: bool = False) -> Any:
     if isinstance(vector, np.ndarray):
         out = np.empty((comm.size if comm.rank == root else 0, *vector.shape), kind)
         arrays = as_sent(vector, kind), as_room(out)
-        done = native.move_arrays(comm._native, "gather", *arrays, root, "direct", async_op)
+        done = native.move_arrays(comm._native, native.ArrayMove.gather(root), *arrays, async_op)
         return perform(done, async_op, lambda _: back(settled(out, kind)) if comm.rank == root else None)
-    done = native.gather(comm._native, vector.n, vector.width, parts_of(vector), root, async_op)
+    done = native.gather(comm._native, native_vector(vector), root, async_op)
 
-    def finish(all_parts: list[Parts]) -> Any:
-        return [back(vector_of(parts, vector)) for parts in all_parts] if comm.rank == root else None
+    def finish(found: list[native.Vector]) -> Any:
+        return [back(vector_of(one, vector)) for one in found] if comm.rank == root else None
 
     return perform(done, async_op, finish)

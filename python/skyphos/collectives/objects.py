@@ -14,7 +14,6 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
 from .. import _skyphos as native
 from ..call_names import NUMBERS, OBJECTS
@@ -31,30 +30,29 @@ __all__ = ["allgather_bytes", "allgather_objects", "alltoall_objects", "gather_o
 #: Words of an entry: short objects need little padding, and long ones have few indices.
 _WIDTH = 8
 
-_Words = tuple[npt.NDArray[Any] | None, npt.NDArray[Any], npt.NDArray[Any] | None]
-_NO_WORDS = np.empty(0, np.uint64)
+_NO_WORDS = native.Vector(OBJECTS, _WIDTH, None, np.empty(0, np.uint64), None)
 
 
-def _words_of(block: Bytes) -> _Words:
-    """Bytes as the entries of a vector, of 64 bytes each."""
+def _words_of(block: Bytes, n: int = OBJECTS) -> native.Vector:
+    """Bytes as the entries of a vector of ``n`` rows, 64 bytes each."""
     entries = -(-block.size // (8 * _WIDTH))
     if block.size == 8 * _WIDTH * entries:
         words = block.view(np.uint64)
     else:
         words = np.zeros(_WIDTH * entries, np.uint64)
         words.view(np.uint8)[: block.size] = block
-    return np.arange(entries, dtype=np.uint32), words, None
+    return native.Vector(n, _WIDTH, np.arange(entries, dtype=np.uint32), words, None)
 
 
-def _packed(comm: Comm, x: Any) -> _Words:
+def _packed(comm: Comm, x: Any) -> native.Vector:
     parts = pack_plain(x)
     if is_pickle(parts) and not comm._native.trusted:
         raise untrusted(f"{type(x).__name__} would be sent as a pickle, which runs")
     return _words_of(joined(parts))
 
 
-def _bytes_of(received: tuple[Any, Any, Any]) -> Bytes:
-    memory: Bytes = received[1].view(np.uint8)
+def _bytes_of(received: native.Vector) -> Bytes:
+    memory: Bytes = received.values.view(np.uint8)
     return memory
 
 
@@ -70,24 +68,26 @@ def _read(comm: Comm, received: Sequence[Any], *, is_agreed: bool) -> list[Any]:
 
 def allgather_bytes(comm: Comm, block: Bytes, finish: Callable[[list[Bytes]], Any], *, async_op: bool) -> Any:
     """``finish`` of the bytes of all ranks, padded with zeros to a multiple of 64. Collective."""
-    done = native.allgather(comm._native, NUMBERS, _WIDTH, _words_of(block), "auto", async_op)
-    return perform(done, async_op, lambda result: finish([_bytes_of(one) for one in result[0]]))
+    done = native.allgather(comm._native, _words_of(block, NUMBERS), "auto", async_op)
+    return perform(done, async_op, lambda result: finish([_bytes_of(one) for one in result.vectors]))
 
 
 def allgather_objects(comm: Comm, x: Any, algorithm: str, *, explain: bool, async_op: bool) -> Any:
     """The objects of all ranks, by rank."""
     mine = _packed(comm, x)
-    done = native.allgather(comm._native, OBJECTS, _WIDTH, mine, algorithm, async_op)
+    done = native.allgather(comm._native, mine, algorithm, async_op)
 
-    def finish(result: Any) -> Any:
-        received, report = result
+    def finish(result: native.Gathered) -> Any:
+        received = result.vectors
         # All ranks have the same bytes, so all agree on whether reading them may fail.
         may_fail = any(is_pickle(parted(_bytes_of(one))) for one in received)
         objects = _read(comm, received, is_agreed=may_fail and not async_op)
         if not explain:
             return objects
-        words = sum(len(one[1]) for one in received)
-        return objects, explanation_of(algorithm, report, len(mine[1]), words, is_dense=False, why=WHY_SCHEDULE)
+        words = sum(len(one.values) for one in received)
+        return objects, explanation_of(
+            algorithm, result.explanation, len(mine.values), words, is_dense=False, why=WHY_SCHEDULE
+        )
 
     return perform(done, async_op, finish)
 
@@ -95,7 +95,7 @@ def allgather_objects(comm: Comm, x: Any, algorithm: str, *, explain: bool, asyn
 def gather_objects(comm: Comm, x: Any, root: int, *, async_op: bool) -> Any:
     """The objects of all ranks on ``root``."""
     mine = _packed(comm, x)
-    done = native.gather(comm._native, OBJECTS, _WIDTH, mine, root, async_op)
+    done = native.gather(comm._native, mine, root, async_op)
 
     def finish(received: Any) -> Any:
         objects = _read(comm, received if comm.rank == root else [], is_agreed=not async_op)
@@ -107,12 +107,12 @@ def gather_objects(comm: Comm, x: Any, root: int, *, async_op: bool) -> Any:
 def alltoall_objects(comm: Comm, xs: Sequence[Any], *, async_op: bool) -> Any:
     """The objects that each rank sent to this one."""
     mine = [_packed(comm, x) for x in xs]
-    done = native.alltoall(comm._native, OBJECTS, _WIDTH, mine, None, _NO_WORDS, async_op)
+    done = native.alltoall(comm._native, mine, _NO_WORDS, async_op)
     return perform(done, async_op, lambda received: _read(comm, received, is_agreed=not async_op))
 
 
 def scatter_objects(comm: Comm, xs: Sequence[Any] | None, root: int, *, async_op: bool) -> Any:
     """One of ``root``'s objects."""
     mine = [_packed(comm, x) for x in ([] if xs is None else xs)] if comm.rank == root else []
-    done = native.alltoall(comm._native, OBJECTS, _WIDTH, mine, root, _NO_WORDS, async_op)
-    return perform(done, async_op, lambda received: _read(comm, received, is_agreed=not async_op)[0])
+    done = native.scatter(comm._native, mine, _NO_WORDS, root, async_op)
+    return perform(done, async_op, lambda received: _read(comm, [received], is_agreed=not async_op)[0])

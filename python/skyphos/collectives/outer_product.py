@@ -25,13 +25,6 @@ __all__ = ["OuterExplanation", "outer_product_sum"]
 Algorithm = Literal["auto", "allgather", "allreduce", "ring", "rabenseifner", "butterfly"]
 Exchange = Literal["auto", "direct", "ring", "recursive_doubling", "bruck", "neighbour_exchange", "dissemination"]
 Owners = Literal["all", "rack", "host", "rank"]
-#: Algorithm, exchange, owners, grid, pairs; stages and seconds; alternatives; bytes and frames.
-_NativeReport = tuple[
-    tuple[str, str | None, str, tuple[int, int] | None, int],
-    tuple[list[tuple[float, float, float, float, float, float]], float] | None,
-    list[tuple[str, float]],
-    tuple[int, int, int],
-]
 
 
 @dataclass(frozen=True)
@@ -98,19 +91,19 @@ class OuterExplanation:
         return "\n".join(lines)
 
 
-def _explanation(report: _NativeReport) -> OuterExplanation:
-    (algorithm, exchange, owners, grid, pairs), predicted, others, moved = report
-    stages, seconds = ([], None) if predicted is None else predicted
+def _explanation(report: native.OuterReport) -> OuterExplanation:
     return OuterExplanation(
-        algorithm,
-        exchange,
-        owners,
-        grid,
-        pairs,
-        *moved,
-        predicted_seconds=seconds,
-        stages=tuple(Stage(*stage) for stage in stages),
-        others=tuple(others),
+        report.algorithm,
+        report.exchange,
+        report.owners,
+        report.grid,
+        report.pairs,
+        sent_bytes=report.traffic.sent_bytes,
+        sent_frames=report.traffic.sent_frames,
+        received_bytes=report.traffic.received_bytes,
+        predicted_seconds=report.predicted_seconds,
+        stages=tuple(map(Stage._of, report.stages)),
+        others=tuple(report.others),
     )
 
 
@@ -226,8 +219,14 @@ def outer_product_sum(
     pair = open_factors(a, b)
     blocks = None if grid is None else _grid(grid)
     whose = None if owners == "all" and blocks is None else owners
-    how = None if exchange == "auto" else exchange
-    settings = (algorithm, how, whose, blocks, scatter, out is None)
+    options = native.OuterOptions(
+        algorithm,
+        exchange=None if exchange == "auto" else exchange,
+        owners=whose,
+        grid=blocks,
+        scatter=scatter,
+        fresh=out is None,
+    )
     if out is not None and (factors or not isinstance(pair, DenseFactors)):
         raise BadInput("out= is for the sum of dense factors")
     matrix = None
@@ -235,41 +234,51 @@ def outer_product_sum(
         rows = len(comm.owned_range(pair.n)) if scatter else pair.n
         matrix = pair.matrix(rows, out)
 
-    def with_explanation(result: Any, report: _NativeReport) -> Any:
+    def with_explanation(result: Any, report: native.OuterReport) -> Any:
         return (result, _explanation(report)) if explain else result
 
     if isinstance(pair, DenseFactors):
-        return _dense(comm, pair, matrix, settings, with_explanation, async_op)
-    return _sparse(comm, pair, settings, (scatter, factors), with_explanation, async_op)
+        return _dense(comm, pair, matrix, options, with_explanation, async_op)
+    return _sparse(comm, pair, options, (scatter, factors), with_explanation, async_op)
 
 
-def _dense(comm: Comm, pair: DenseFactors, matrix: Any, settings: Any, with_explanation: Any, async_op: bool) -> Any:
-    shape = (pair.n, pair.m, pair.pairs)
+def _dense(
+    comm: Comm, pair: DenseFactors, matrix: Any, options: native.OuterOptions, with_explanation: Any, async_op: bool
+) -> Any:
+    shape, factors = native.OuterShape(pair.n, pair.m, pair.pairs), (pair.a, pair.b)
     if matrix is not None:
-        done = native.outer_product_sum(comm._native, pair.a, pair.b, matrix, shape, settings, async_op)
+        done = native.outer_product_sum(comm._native, factors, matrix, shape, options, async_op)
         return perform(done, async_op, lambda report: with_explanation(pair.back(matrix), report))
-    done = native.outer_factors(comm._native, pair.a, pair.b, shape, settings, async_op)
+    done = native.outer_factors(comm._native, factors, shape, options, async_op)
 
-    def finish(result: tuple[Any, Any, _NativeReport]) -> Any:
-        a, b, report = result
-        return with_explanation(LowRank(a.reshape(-1, pair.n), b.reshape(-1, pair.m)), report)
+    def finish(gathered: native.GatheredFactors) -> Any:
+        return with_explanation(
+            LowRank(gathered.a.reshape(-1, pair.n), gathered.b.reshape(-1, pair.m)), gathered.report
+        )
 
     return perform(done, async_op, finish)
 
 
 def _sparse(
-    comm: Comm, pair: Factors, settings: Any, what: tuple[bool, bool], with_explanation: Any, async_op: bool
+    comm: Comm,
+    pair: Factors,
+    options: native.OuterOptions,
+    what: tuple[bool, bool],
+    with_explanation: Any,
+    async_op: bool,
 ) -> Any:
-    shape, (scatter, factors) = (pair.n, pair.m, pair.pairs), what
+    shape, (scatter, factors) = native.OuterShape(pair.n, pair.m, pair.pairs), what
+    entries = native.FactorEntries(*pair.a), native.FactorEntries(*pair.b)
     if factors:
-        done = native.sparse_outer_factors(comm._native, pair.a, pair.b, shape, settings, async_op)
+        done = native.sparse_outer_factors(comm._native, *entries, shape, options, async_op)
 
-        def finish_factors(result: tuple[Any, Any, _NativeReport]) -> Any:
-            a, b, report = result
-            count = report[0][4]
-            return with_explanation(LowRank(pair.matrix_of(a, count, pair.n), pair.matrix_of(b, count, pair.m)), report)
+        def finish_factors(gathered: native.GatheredFactors) -> Any:
+            def matrix(one: native.FactorEntries, width: int) -> Any:
+                return pair.matrix_of((one.indices, one.values), gathered.report.pairs, width)
+
+            return with_explanation(LowRank(matrix(gathered.a, pair.n), matrix(gathered.b, pair.m)), gathered.report)
 
         return perform(done, async_op, finish_factors)
-    done = native.sparse_outer_product_sum(comm._native, pair.a, pair.b, shape, settings, async_op)
+    done = native.sparse_outer_product_sum(comm._native, *entries, shape, options, async_op)
     rows = len(comm.owned_range(pair.n)) if scatter else pair.n
-    return perform(done, async_op, lambda result: with_explanation(pair.back(result[0], rows), result[1]))
+    return perform(done, async_op, lambda made: with_explanation(pair.back(made.sum, rows), made.report))

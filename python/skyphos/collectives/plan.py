@@ -103,6 +103,12 @@ class Stats:
         return self.total - self.wait - self.transfer
 
 
+def stats_of(plan: _skyphos.Plan) -> Stats:
+    """Seconds of the plan's last call."""
+    stats = plan.stats()
+    return Stats(stats.total_s, stats.wait_s, stats.transfer_s)
+
+
 class Plan:
     """Result of :meth:`Comm.configure`: a schedule of sends and receives that is reused by every reduction.
 
@@ -153,14 +159,24 @@ class Plan:
     def volume(self) -> list[LayerVolume]:
         """Traffic of this rank in one reduction, by layer: down, then up. Not collective."""
         return [
-            LayerVolume(layer, degree, "up" if up else "down", messages, rows, own, predicted, config, self._width)
-            for layer, degree, up, messages, rows, own, config, predicted in self._native.volume()
+            LayerVolume(
+                one.layer,
+                one.degree,
+                "up" if one.up else "down",
+                one.messages,
+                one.rows,
+                one.own_rows,
+                one.predicted_rows,
+                one.config_bytes,
+                self._width,
+            )
+            for one in self._native.volume()
         ]
 
     @property
     def stats(self) -> Stats:
         """Seconds of the last reduction on this rank; before the first, of ``configure``."""
-        return Stats(*self._native.stats())
+        return stats_of(self._native)
 
     @overload
     def reduce(
@@ -240,7 +256,7 @@ class Plan:
         array([5, 3, 3])
         >>> comm.close()
         """
-        native_op, identity = resolve_op(op)
+        operation = resolve_op(op)
         array = as_values(values, self._contribute_len, self._width, "the plan's contribute", fix=self._fix)
         kind = result_type(op, array.dtype) if array.dtype.kind == "b" else array.dtype
         result = as_out(out, (self._want_len, *array.shape[1:]), kind, array)
@@ -249,7 +265,7 @@ class Plan:
         async_op = truth(async_op, "async_op")
         sent, room = (as_sent(array, kind), as_room(result)) if array.dtype.kind == "b" else (array, result)
         try:
-            done = self._native.reduce(sent, room, native_op, identity, order == "arrival", async_op)
+            done = self._native.reduce(sent, room, operation, order == "arrival", async_op)
         except Mismatch as error:
             array = retyped(self._comm, error, array, is_list=isinstance(values, (list, tuple)))
             return self.reduce(array, op=op, out=out, order=order)

@@ -230,7 +230,7 @@ def probe(comm: Comm, source: int | None = None, tag: int | None = None) -> Stat
 
     Parameters and errors are those of :meth:`recv`.
     """
-    return Status(*native.probe(comm._native, *_filter(comm, source, tag)))
+    return _status(native.probe(comm._native, *_filter(comm, source, tag)))
 
 
 def iprobe(comm: Comm, source: int | None = None, tag: int | None = None) -> Status | None:
@@ -247,7 +247,7 @@ def iprobe(comm: Comm, source: int | None = None, tag: int | None = None) -> Sta
     None
     """
     seen = native.probe_now(comm._native, *_filter(comm, source, tag))
-    return None if seen is None else Status(*seen)
+    return None if seen is None else _status(seen)
 
 
 def _send(comm: Comm, x: Any, dest: int, tag: int, *, receiving: npt.NDArray[Any] | None = None, async_op: bool) -> Any:
@@ -294,21 +294,24 @@ def _receive(
     async_op: bool,
 ) -> Any:
     """``paired_send``: a send; if it fails before a message has come, the receive fails too."""
-    first: bytes | None = None
-    memory: Bytes | None = None
+    into: native.ReceiveInto | None = None
     if out is not None and out.flags.c_contiguous and (described := described_array(out)) is not None:
-        first, memory = described, array_bytes(out)
+        into = native.ReceiveInto(described, array_bytes(out))
     send: Any = None if paired_send is None else paired_send._native
-    done = native.recv(comm._native, source, tag, first, memory, async_op, send)
+    done = native.recv(comm._native, source, tag, into, async_op, send)
 
-    def finish(message: tuple[tuple[int, int, int], list[Bytes], bool]) -> Any:
-        status, parts, is_in_out = message
-        received = out if is_in_out else read_object(comm, parts)
-        if out is not None and not is_in_out:
-            received = _put(received, out, status, comm.rank)
-        return (received, Status(*status)) if return_status else received
+    def finish(message: native.ReceivedMessage) -> Any:
+        parts: list[Bytes] = message.parts
+        received = out if message.in_place else read_object(comm, parts)
+        if out is not None and not message.in_place:
+            received = _put(received, out, message.status, comm.rank)
+        return (received, _status(message.status)) if return_status else received
 
     return perform(done, async_op, finish)
+
+
+def _status(status: native.MessageStatus) -> Status:
+    return Status(status.source, status.tag, status.bytes)
 
 
 def _filter(comm: Comm, source: Any, tag: Any) -> tuple[int | None, int | None]:
@@ -337,13 +340,13 @@ def _check_out(out: Any) -> None:
         raise BadInput("out must be writable, and is a read-only array: pass a copy of it")
 
 
-def _put(x: Any, out: npt.NDArray[Any], status: tuple[int, int, int], rank: int) -> npt.NDArray[Any]:
+def _put(x: Any, out: npt.NDArray[Any], status: native.MessageStatus, rank: int) -> npt.NDArray[Any]:
     """Copy a received array to ``out``, which has the same type and shape."""
     if not isinstance(x, np.ndarray) or x.dtype != out.dtype or x.shape != out.shape:
         sent = f"{x.dtype} of shape {x.shape}" if isinstance(x, np.ndarray) else type(x).__name__
         raise Mismatch(
-            f"rank {status[0]} sent {sent} with tag {status[1]}, rank {rank} receives it in an array of {out.dtype} of "
-            f"shape {out.shape}: pass an array like the one that is sent, or receive without out="
+            f"rank {status.source} sent {sent} with tag {status.tag}, rank {rank} receives it in an array of "
+            f"{out.dtype} of shape {out.shape}: pass an array like the one that is sent, or receive without out="
         )
     out[...] = x
     return out

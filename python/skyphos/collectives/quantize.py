@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, get_args
 
+from .. import _skyphos as native
 from ..errors import BadInput
 from ..inputs.settings import whole
 
@@ -71,9 +72,9 @@ class Quantize:
                 raise BadInput(f"{name} must be one of {', '.join(get_args(known))}, not {value!r}")
         check_seed(self.seed)
 
-    def _native(self) -> tuple[int, int, str, str, int]:
-        """Arguments of the native library."""
-        return int(self.bits), int(self.bucket), self.where, self.scale, int(self.seed)
+    def _native(self) -> native.Quantize:
+        """The native library's object."""
+        return native.Quantize(int(self.bits), int(self.bucket), self.where, self.scale, int(self.seed))
 
 
 def check_bits(bits: int) -> None:

@@ -11,11 +11,10 @@ from ..inputs.arguments import Op, as_rank
 from ..inputs.settings import truth
 from ..vectors.booleans import as_room, as_sent, settled
 from ..vectors.kinds import AnyVector, is_number
-from ..vectors.sparse_vector import Parts
 from ..work import Work, perform
 from .agreement import collective
 from .python_numbers import reduce_numbers
-from .vector_input import agree_on_shape, opened, parts_of, vector_of
+from .vector_input import agree_on_shape, native_vector, opened, vector_of
 
 if TYPE_CHECKING:
     from ..comm import Comm
@@ -58,17 +57,16 @@ def reduce(comm: Comm, x: Any, *, root: int = 0, op: Op = "sum", async_op: bool 
     number, async_op = as_rank(root, comm.size, "root"), truth(async_op, "async_op")
     if is_number(x):
         return reduce_numbers(comm, x, op, "reduce", root=number, async_op=async_op)
-    vector, back, kind, op_pair = opened(x, op)
+    vector, back, kind, operation = opened(x, op)
     agree_on_shape(comm, "reduce", x)
     if isinstance(vector, np.ndarray):
         out = np.empty(vector.shape if comm.rank == number else 0, kind)
         arrays = as_sent(vector, kind), as_room(out)
-        done = native.reduce_arrays(comm._native, *arrays, *op_pair, number, async_op)
+        done = native.reduce_arrays(comm._native, *arrays, operation, number, async_op)
         return perform(done, async_op, lambda _: back(settled(out, kind)) if comm.rank == number else None)
-    parts = parts_of(vector, kind)
-    done = native.reduce(comm._native, vector.n, vector.width, parts, *op_pair, number, async_op)
+    done = native.reduce(comm._native, native_vector(vector, kind), operation, number, async_op)
 
-    def finish(parts: Parts | None) -> Any:
-        return None if parts is None else back(vector_of(parts, vector, kind))
+    def finish(found: native.Vector | None) -> Any:
+        return None if found is None else back(vector_of(found, vector, kind))
 
     return perform(done, async_op, finish)

@@ -11,14 +11,13 @@ from .. import _skyphos as native
 from ..errors import BadInput
 from ..inputs.arguments import Op, as_degrees, as_expected, as_n, as_rank
 from ..inputs.settings import truth
-from ..planning.explanation import WHY_PARTS, Explanation, NativeReport, explanation_of
+from ..planning.explanation import WHY_PARTS, Explanation, explanation_of
 from ..vectors.booleans import as_room, as_sent, settled
 from ..vectors.kinds import AnyVector, is_number
-from ..vectors.sparse_vector import Parts
 from ..work import Work, perform
 from .agreement import collective
 from .python_numbers import reduce_numbers
-from .vector_input import agree_on_shape, opened, parts_of, vector_of
+from .vector_input import agree_on_shape, native_vector, opened, vector_of
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -114,27 +113,26 @@ def reduce_scatter(
         if layers or explain:
             raise BadInput("degrees= and explain= are for sparse vectors")
         return reduce_numbers(comm, x, op, "reduce_scatter", async_op=async_op)
-    vector, back, kind, op_pair = opened(x, op, rows=True)
+    vector, back, kind, operation = opened(x, op, rows=True)
     agree_on_shape(comm, "reduce_scatter", x)
     if isinstance(vector, np.ndarray):
         if layers or explain:
             raise BadInput("degrees= and explain= are for sparse vectors")
         out = np.empty(len(comm.owned_range(vector.size)), kind)
         arrays = as_sent(vector, kind), as_room(out)
-        done = native.reduce_arrays(comm._native, *arrays, *op_pair, None, async_op)
+        done = native.reduce_arrays(comm._native, *arrays, operation, None, async_op)
         return perform(done, async_op, lambda _: back(settled(out, kind)))
-    call = (comm._native, vector.n, vector.width, parts_of(vector, kind), *op_pair, layers, expected)
-    done = native.reduce_scatter(*call, explain, async_op)
+    options = native.AllreduceOptions(degrees=layers, split="even", expected_nnz=expected)
+    done = native.reduce_scatter(comm._native, native_vector(vector, kind), operation, options, async_op)
 
-    def finish(result: tuple[Parts, tuple[int, int], NativeReport]) -> Any:
-        parts, (low, high), report = result
-        part = vector_of(parts, vector, kind)
-        part._owned = range(low, high)
+    def finish(done: native.Scattered) -> Any:
+        part = vector_of(done.part, vector, kind)
+        part._owned = range(done.low, done.high)
         returned = back(part)
         if not explain:
             return returned
         asked = "auto" if layers is None else "degrees"
-        how = explanation_of(asked, report, vector.nnz, part.nnz, is_dense=part.is_dense, why=WHY_PARTS)
+        how = explanation_of(asked, done.explanation, vector.nnz, part.nnz, is_dense=part.is_dense, why=WHY_PARTS)
         return returned, how
 
     return perform(done, async_op, finish)

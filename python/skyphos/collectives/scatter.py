@@ -16,7 +16,7 @@ from ..vectors.kinds import AnyVector, is_vector, open_vector
 from ..work import Work, perform
 from .agreement import collective
 from .objects import scatter_objects
-from .vector_input import agree_on_shape, check_count, of_one_form, opened, parts_of, stacked_like, vector_of
+from .vector_input import agree_on_shape, check_count, native_vector, of_one_form, opened, stacked_like, vector_of
 
 if TYPE_CHECKING:
     from ..comm import Comm
@@ -80,10 +80,9 @@ def scatter(comm: Comm, xs: Any, like: Any = None, *, root: int = 0, async_op: b
         stacked = stacked_like(xs, shape) if comm.rank == root else np.empty(0, kind)
         out = np.empty_like(shape)
         arrays = as_sent(stacked, kind), as_room(out)
-        done = native.move_arrays(comm._native, "scatter", *arrays, root, "direct", async_op)
+        done = native.move_arrays(comm._native, native.ArrayMove.scatter(root), *arrays, async_op)
         return perform(done, async_op, lambda _: back(settled(out, kind)))
     vectors = of_one_form([open_vector(x) for x in (*(xs or ()), like)])[0][:-1] if comm.rank == root else []
-    parts = [parts_of(vector) for vector in vectors]
-    form = as_sent(shape._values, kind)
-    done = native.alltoall(comm._native, shape.n, shape.width, parts, root, form, async_op)
-    return perform(done, async_op, lambda all_parts: back(vector_of(all_parts[0], shape)))
+    sent = [native_vector(vector) for vector in vectors]
+    done = native.scatter(comm._native, sent, native_vector(shape), root, async_op)
+    return perform(done, async_op, lambda found: back(vector_of(found, shape)))

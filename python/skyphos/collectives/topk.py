@@ -14,14 +14,13 @@ from ..errors import BadInput
 from ..inputs.arguments import Op, as_array, resolve_op
 from ..inputs.arrays import as_numpy, require_floats
 from ..inputs.settings import whole
-from ..planning.explanation import NativeReport
 from ..vectors.kinds import open_vector
-from ..vectors.sparse_vector import Parts, SparseVector
+from ..vectors.sparse_vector import SparseVector
 from ..work import perform
 from .agreement import collective
-from .allreduce import Algorithm, _allreduce_settings
+from .allreduce import Algorithm, options_of
 from .quantize import Quantize, check_bits, check_seed
-from .vector_input import parts_of, vector_of
+from .vector_input import native_vector, vector_of
 
 if TYPE_CHECKING:
     from ..comm import Comm
@@ -155,9 +154,9 @@ class TopK:
         array, _ = self._open(gradient)
         positions, picked = self._take(array)
         if self._bits is not None:
-            exact, how = picked.copy(), (self._bits, _QUANTISED_TOGETHER, self._seed)
+            exact, quantize = picked.copy(), Quantize(self._bits, _QUANTISED_TOGETHER, "input", "max", self._seed)
             try:
-                native.topk_quantise(picked, how, (self._steps, whole(rank, "rank", 0, 2**32 - 1)))
+                native.topk_quantise(picked, quantize._native(), self._steps, whole(rank, "rank", 0, 2**32 - 1))
             except BaseException:
                 self._restore(positions, exact)
                 raise
@@ -220,18 +219,18 @@ class TopK:
         array([ 0.,  7., -7.,  0.])
         """
         array, back = self._open(gradient)
-        native_op, identity = resolve_op(op)
+        operation = resolve_op(op)
         quantize = None
         if self._bits is not None:
             quantize = Quantize(self._bits, _QUANTISED_TOGETHER, "input", "max", self._seed)
-        settings = _allreduce_settings(algorithm, None, "quantiles", None, quantize)
+        options = options_of(algorithm, quantize=quantize, tell_sent=quantize is not None)
         positions, picked = self._take(array)
         mine = SparseVector._of(positions, picked, None, array.size)
         work = reduce_chosen(
             comm,
             mine,
-            (native_op, identity),
-            settings,
+            operation,
+            options,
             sent=lambda sent: self._put_back(positions, picked, sent),
             restore=lambda: self._restore(positions, picked),
             finish=lambda reduced, _: back(reduced.to_dense().reshape(np.shape(gradient))) if dense else reduced,
@@ -323,7 +322,7 @@ class TopK:
             if self._residual is None:
                 self._residual = np.zeros_like(array)
             residual = self._residual.reshape(-1)
-        return native.topk_take(residual, array.reshape(-1), (self._k, self._bucket, threshold))
+        return native.topk_take(residual, array.reshape(-1), k=self._k, bucket=self._bucket, threshold=threshold)
 
     def _put_back(self, positions: _Array, picked: _Array, sent: _Array) -> None:
         """Add the errors of quantisation to the residual, if ``feedback`` asks for it."""
@@ -350,12 +349,12 @@ def check_feedback(bits: int | None, feedback: object) -> None:
 def reduce_chosen(
     comm: Comm,
     mine: SparseVector,
-    op: tuple[Any, Any],
-    settings: Any,
+    op: native.Operation,
+    options: native.AllreduceOptions,
     *,
     sent: Callable[[_Array], None],
     restore: Callable[[], None],
-    finish: Callable[[SparseVector, NativeReport], Any],
+    finish: Callable[[SparseVector, native.Explanation], Any],
     async_op: bool,
 ) -> Any:
     """Reduce the chosen values of all ranks, and return ``finish(result, report)``.
@@ -363,18 +362,15 @@ def reduce_chosen(
     Where inputs are quantised ``sent`` gets what this rank's became; ``restore`` is called if the call ends with an
     error.
     """
-    tell_sent = settings[4] is not None
-    call = (comm._native, mine.n, 1, parts_of(mine), *op, settings)
     try:
-        done = native.allreduce(*call, tell_sent, False, bool(async_op))
+        done = native.allreduce(comm._native, native_vector(mine), op, options, bool(async_op))
     except BaseException:
         restore()
         raise
 
-    def finish_all(result: tuple[Parts, NativeReport, _Array | None]) -> Any:
-        parts, report, became = result
-        if became is not None:
-            sent(became)
-        return finish(vector_of(parts, mine), report)
+    def finish_all(done: native.Allreduced) -> Any:
+        if done.sent is not None:
+            sent(done.sent)
+        return finish(vector_of(done.sum, mine), done.explanation)
 
     return perform(done, async_op, finish_all, restore)

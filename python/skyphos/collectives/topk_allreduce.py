@@ -9,13 +9,14 @@ import numpy.typing as npt
 
 from .. import _skyphos as native
 from ..errors import BadInput
+from ..inputs.arguments import resolve_op
 from ..inputs.arrays import require_floats
 from ..inputs.settings import truth, whole
 from ..vectors.kinds import open_vector
-from ..vectors.sparse_vector import Parts, SparseVector
+from ..vectors.sparse_vector import SparseVector
 from ..work import Work, perform
 from .agreement import collective
-from .vector_input import as_vector, parts_of, vector_of
+from .vector_input import as_vector, native_vector, vector_of
 
 if TYPE_CHECKING:
     from ..comm import Comm
@@ -101,13 +102,12 @@ def topk_allreduce(
     require_floats(vector.dtype, "topk_allreduce")
     if vector.width != 1:
         raise BadInput(f"topk_allreduce takes one number an index, not rows of {vector.width}")
-    done = native.topk_allreduce(comm._native, vector.n, parts_of(vector), number, op, async_op)
+    done = native.topk_allreduce(comm._native, native_vector(vector), number, resolve_op(op), async_op)
 
-    def finish(result: tuple[Parts, npt.NDArray[Any], tuple[int, int]]) -> Any:
-        parts, offered, _ = result
-        total = vector_of(parts, vector)
+    def finish(done: native.TopkSum) -> Any:
+        total = vector_of(done.sum, vector)
         if not contributed:
             return total
-        return total, np.intersect1d(offered, total.indices, assume_unique=True)
+        return total, np.intersect1d(done.offered, total.indices, assume_unique=True)
 
     return perform(done, async_op, finish)

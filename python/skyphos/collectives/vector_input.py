@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from .. import _skyphos as native
 from ..errors import BadInput
 from ..inputs.arguments import Op, as_array, resolve_op
 from ..vectors.booleans import as_sent, result_type, settled
 from ..vectors.kinds import open_vector
 from ..vectors.scipy_kinds import matrix_shape
-from ..vectors.sparse_vector import Parts, SparseVector
+from ..vectors.sparse_vector import SparseVector
 from .agreement import agree_arguments
 
 if TYPE_CHECKING:
@@ -23,9 +24,9 @@ __all__ = [
     "agree_on_shape",
     "as_vector",
     "check_count",
+    "native_vector",
     "of_one_form",
     "opened",
-    "parts_of",
     "stack",
     "stacked_like",
     "vector_of",
@@ -34,16 +35,16 @@ __all__ = [
 
 def opened(
     x: Any, op: Op | None = None, *, rows: bool = False
-) -> tuple[SparseVector | npt.NDArray[Any], Any, np.dtype[Any], tuple[Any, Any]]:
+) -> tuple[SparseVector | npt.NDArray[Any], Any, np.dtype[Any], native.Operation]:
     """The vector or contiguous array inside, the way back to the caller's kind, the type of the result, and the
     operation for the native library; without one the vector is moved."""
-    pair = resolve_op("sum" if op is None else op)
+    operation = resolve_op("sum" if op is None else op)
     vector, back = open_vector(x, rows=rows)
     if isinstance(vector, np.ndarray):
         vector = as_array(vector)
     elif rows and vector.width > 1 and not isinstance(x, SparseVector) and op not in ("sum", "mean"):
         raise BadInput(f"reduce_scatter of a matrix takes op sum or mean, not {op!r}: pass a SparseVector")
-    return vector, back, vector.dtype if op is None else result_type(op, vector.dtype), pair
+    return vector, back, vector.dtype if op is None else result_type(op, vector.dtype), operation
 
 
 def agree_on_shape(comm: Comm, function: str, x: Any) -> None:
@@ -113,17 +114,18 @@ def as_vector(vector: SparseVector | npt.NDArray[Any]) -> SparseVector:
     return SparseVector.from_dense(as_array(vector).reshape(-1), keep_zeros=True)
 
 
-def parts_of(vector: SparseVector, kind: np.dtype[Any] | None = None) -> Parts:
-    """Parts for the native library, of this dtype; None: the vector's."""
+def native_vector(vector: SparseVector, kind: np.dtype[Any] | None = None) -> native.Vector:
+    """A vector of the native library, of this dtype; None: the vector's."""
     values = as_sent(vector._values, vector.dtype if kind is None else kind)
-    return vector._indices, values if values.ndim == 1 else values.reshape(-1), vector._present
+    rows = values if values.ndim == 1 else values.reshape(-1)
+    return native.Vector(vector.n, vector.width, vector._indices, rows, vector._present)
 
 
-def vector_of(parts: Parts, like: SparseVector, kind: np.dtype[Any] | None = None) -> SparseVector:
-    """A vector from native parts, with the index type and shape of the argument."""
-    indices, rows, present = parts
+def vector_of(found: native.Vector, like: SparseVector, kind: np.dtype[Any] | None = None) -> SparseVector:
+    """A vector from the native one, with the index type and shape of ``like``."""
+    indices = found.indices
     if indices is not None and like._indices is not None and indices.dtype != like._indices.dtype:
         indices = indices.view(like._indices.dtype) if indices.itemsize == like._indices.itemsize else indices
-    rows = settled(rows, like.dtype if kind is None else kind)
+    rows = settled(found.values, like.dtype if kind is None else kind)
     shape = like._values.shape[1:]
-    return SparseVector._of(indices, rows.reshape(-1, *shape) if shape else rows, present, like._n)
+    return SparseVector._of(indices, rows.reshape(-1, *shape) if shape else rows, found.present, like._n)

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from .. import _skyphos as native
 from ..errors import BadInput
 from .arrays import as_numpy, is_masked, plain_array, supported, unsupported
 from .settings import whole
@@ -25,6 +26,7 @@ __all__ = [
     "as_out",
     "as_rank",
     "as_values",
+    "checked_op",
     "identity_of",
     "python_name",
     "resolve_op",
@@ -162,8 +164,22 @@ def as_out(
     return out
 
 
-def resolve_op(op: Op) -> tuple[Any, Any]:
-    """The operation for the native library, and its identity if it is not one of the named.
+_NAMED: dict[str, native.Operation] = {}
+
+
+def resolve_op(op: Op) -> native.Operation:
+    """The operation for the native library, made once for each name. ``op`` is that of :func:`checked_op`."""
+    known = _NAMED.get(op) if isinstance(op, str) else None
+    if known is not None:
+        return known
+    made = native.Operation(*checked_op(op))
+    if isinstance(op, str):
+        _NAMED[op] = made
+    return made
+
+
+def checked_op(op: Op) -> tuple[Any, Any]:
+    """The operation's name, or a ufunc that has none and its identity.
 
     Parameters
     ----------

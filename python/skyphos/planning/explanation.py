@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from .. import _skyphos as native
 from .planner import PlanPrediction, Prediction, Stage
 
 __all__ = ["Explanation", "PlanExplanation"]
@@ -116,12 +117,9 @@ class PlanExplanation:
     others: tuple[PlanPrediction, ...]
 
     @classmethod
-    def of(cls, degrees: tuple[int, ...], considered: _Considered) -> PlanExplanation:
+    def of(cls, degrees: tuple[int, ...], considered: list[native.PlanPrediction]) -> PlanExplanation:
         """Make the explanation from the native report."""
-        found = [
-            PlanPrediction(tuple(layers), tuple(Stage(*s) for s in configure), tuple(Stage(*s) for s in reduce))
-            for layers, configure, reduce in considered
-        ]
+        found = [PlanPrediction._of(one) for one in considered]
         if not found:
             return cls(degrees, "they were named, or there is no other choice", None, ())
         if not found[0].reduce:
@@ -152,19 +150,6 @@ class PlanExplanation:
 def _ms(seconds: float) -> str:
     return f"{1e3 * seconds:.3g} ms"
 
-
-#: Degrees, and stages of configurations and reductions.
-_Stages = list[tuple[float, float, float, float, float, float]]
-_Considered = list[tuple[list[int], _Stages, _Stages]]
-
-#: Names, degrees and seconds of algorithms.
-_Timed = list[tuple[str, list[int], float]]
-
-#: Stages of the algorithm that `auto` chose; the next best ones; the ones that were tried.
-_Predicted = tuple[_Stages, _Timed, _Timed]
-
-#: Algorithm, degrees, dense threshold, bytes sent, frames sent, bytes received, prediction: from the native library.
-NativeReport = tuple[str, list[int], float, int, int, int, _Predicted | None]
 
 _WHY_AUTO = {
     "recursive_doubling": "the fewest rounds, and hardly more bytes",
@@ -197,7 +182,7 @@ WHY_PARTS = {"butterfly": "the layers that should take the least time"}
 
 def explanation_of(
     asked: str,
-    report: NativeReport,
+    report: native.Explanation,
     entries: int,
     result_entries: int,
     *,
@@ -209,7 +194,8 @@ def explanation_of(
 
     ``why`` has the reasons of ``auto``; ``limited``: what was asked for leaves it not all algorithms or degrees.
     """
-    algorithm, degrees, threshold, sent, frames, received, found = report
+    algorithm, degrees, threshold = report.algorithm, tuple(report.degrees), report.dense_threshold
+    traffic, found = report.traffic, report.prediction
     reason = f'asked for "{asked}"'
     if asked == "auto":
         reason += f": {why.get(algorithm, 'what is quantised must have an owner')}"
@@ -217,8 +203,8 @@ def explanation_of(
     others: tuple[tuple[str, float], ...] = ()
     tried: tuple[tuple[str, float], ...] = ()
     if found is not None:
-        predicted = Prediction(algorithm, tuple(degrees), tuple(Stage(*stage) for stage in found[0]))
-        others, tried = _named(found[1]), _named(found[2])
+        predicted = Prediction(algorithm, degrees, tuple(Stage._of(stage) for stage in found.stages))
+        others, tried = _named(found.others), _named(found.tried)
         reason += _not_by_prediction(predicted, others, tried, limited=limited)
     notes = []
     if algorithm == "split_allgather" and result_entries > threshold:
@@ -229,8 +215,8 @@ def explanation_of(
     if algorithm == "split_allgather_dense" and result_entries < threshold:
         notes.append("the result is below the dense threshold: auto or split_allgather would move less")
     return Explanation(
-        algorithm, reason, tuple(degrees), threshold, entries, result_entries, is_dense, sent, received, frames,
-        predicted, others, tuple(notes), tried,
+        algorithm, reason, degrees, threshold, entries, result_entries, is_dense,
+        traffic.sent_bytes, traffic.received_bytes, traffic.sent_frames, predicted, others, tuple(notes), tried,
     )  # fmt: skip
 
 
@@ -254,5 +240,5 @@ def _not_by_prediction(
     return f"; a try, for it should take about as long as {least}"
 
 
-def _named(timed: _Timed) -> tuple[tuple[str, float], ...]:
-    return tuple((Prediction(name, tuple(degrees), ()).name, seconds) for name, degrees, seconds in timed)
+def _named(timed: list[native.TimedAlgorithm]) -> tuple[tuple[str, float], ...]:
+    return tuple((Prediction(one.algorithm, tuple(one.degrees), ()).name, one.seconds) for one in timed)

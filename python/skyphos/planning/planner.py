@@ -277,6 +277,10 @@ class Stage:
     compute_s: float
     seconds: float
 
+    @classmethod
+    def _of(cls, stage: native.Stage) -> Stage:
+        return cls(stage.sent_bytes, stage.received_bytes, stage.messages, stage.rounds, stage.compute_s, stage.seconds)
+
 
 @dataclass(frozen=True)
 class Prediction:
@@ -338,6 +342,10 @@ class PlanPrediction:
     configure: tuple[Stage, ...]
     reduce: tuple[Stage, ...]
 
+    @classmethod
+    def _of(cls, found: native.PlanPrediction) -> PlanPrediction:
+        return cls(tuple(found.degrees), tuple(map(Stage._of, found.configure)), tuple(map(Stage._of, found.reduce)))
+
     @property
     def configure_seconds(self) -> float:
         """Seconds of the configuration."""
@@ -356,9 +364,6 @@ class PlanPrediction:
 
 Model = Literal["uniform", "power_law"]
 
-#: Model, entries of one rank, exponent, and the points of a measured curve.
-_Union = tuple[str, float, float, list[tuple[float, float]]]
-
 
 #: Most ranks that are planned for, and most bytes of a row.
 _MOST_RANKS, MOST_ROW_BYTES = 2**32 - 1, 2**40
@@ -370,7 +375,7 @@ def whole(what: str, value: object, most: int) -> None:
         raise BadInput(f"{what} must be a whole number from 1 to {most}, not {short(value)}")
 
 
-def _model(n: int, entries: float, model: Model, alpha: float, curve: Sequence[tuple[float, float]] | None) -> _Union:
+def _check_entries(n: int, entries: float, alpha: float) -> None:
     whole("the size n of an index space", n, 2**63)
     if not is_real(entries) or not 0 <= entries <= n:
         raise BadInput(
@@ -378,10 +383,18 @@ def _model(n: int, entries: float, model: Model, alpha: float, curve: Sequence[t
         )
     if not is_real(alpha) or not 0 <= alpha <= 10:
         raise BadInput(f"the exponent of a power law must be between 0 and 10, not {short(alpha)}")
+
+
+def _model(
+    n: int, entries: float, model: Model, alpha: float, curve: Sequence[tuple[float, float]] | None
+) -> native.UnionModel:
+    _check_entries(n, entries, alpha)
     if model not in ("uniform", "power_law"):
         raise BadInput(f'the model of unions is "uniform" or "power_law", not {model!r}')
     if curve is None:
-        return model, float(entries), float(alpha), []
+        if model == "uniform":
+            return native.UnionModel.uniform(n, float(entries))
+        return native.UnionModel.power_law(n, float(entries), float(alpha))
     try:
         points = [(float(m), float(count)) for m, count in curve]
     except (TypeError, ValueError, OverflowError):
@@ -390,7 +403,7 @@ def _model(n: int, entries: float, model: Model, alpha: float, curve: Sequence[t
         raise BadInput("a curve of unions is of more than 0 ranks, and of 0 entries or more")
     if not points or any(b[0] <= a[0] or b[1] < a[1] for a, b in pairwise(points)):
         raise BadInput("a curve of unions is pairs of ranks and entries, both ascending")
-    return "measured", float(entries), 0.0, points
+    return native.UnionModel.measured(points)
 
 
 def union_entries(
@@ -434,7 +447,7 @@ def union_entries(
         raise BadInput(f"a union is of numbers of ranks, not of {short(ranks)}") from None
     if wrong := [m for m in counts if not 0 <= m < math.inf]:
         raise BadInput(f"a union is of 0 ranks or more, not of {wrong[0]:g}")
-    return native.union_entries(n, _model(n, entries, model, alpha, curve), counts)
+    return native.union_entries(_model(n, entries, model, alpha, curve), counts)
 
 
 def predict_allreduce(
@@ -511,7 +524,7 @@ def predict_agreement(ranks: int, *, profile: Profile) -> Stage:
     6.0
     """
     _check(ranks, 1)
-    return Stage(*native.predict_agreement(ranks, profile))
+    return Stage._of(native.predict_agreement(ranks, profile))
 
 
 def _check(ranks: int, row_bytes: int) -> None:
@@ -520,12 +533,12 @@ def _check(ranks: int, row_bytes: int) -> None:
 
 
 def _reductions(
-    ranks: int, n: int, row_bytes: int, of: _Union, profile: Profile, *, to_parts: bool
+    ranks: int, n: int, row_bytes: int, of: native.UnionModel, profile: Profile, *, to_parts: bool
 ) -> list[Prediction]:
     _check(ranks, row_bytes)
     return [
-        Prediction(algorithm, tuple(degrees), tuple(Stage(*stage) for stage in stages))
-        for algorithm, degrees, stages in native.predict_reductions(ranks, n, row_bytes, of, profile, to_parts)
+        Prediction(one.algorithm, tuple(one.degrees), tuple(map(Stage._of, one.stages)))
+        for one in native.predict_reductions(ranks, n, row_bytes, of, profile, to_parts)
     ]
 
 
@@ -569,13 +582,8 @@ def predict_plans(
     (True, 31)
     """
     _check(ranks, row_bytes)
-    numbers = native.predict_plans(ranks, n, row_bytes, _model(n, entries, model, alpha, curve), profile)
-    return [
-        PlanPrediction(
-            tuple(degrees), tuple(Stage(*stage) for stage in configure), tuple(Stage(*stage) for stage in reduce)
-        )
-        for degrees, configure, reduce in numbers
-    ]
+    found = native.predict_plans(ranks, n, row_bytes, _model(n, entries, model, alpha, curve), profile)
+    return [PlanPrediction._of(one) for one in found]
 
 
 def greedy_degrees(
@@ -601,7 +609,7 @@ def greedy_degrees(
     [8, 4, 2]
     """
     _check(ranks, row_bytes)
-    _model(n, entries, "power_law", alpha, None)
+    _check_entries(n, entries, alpha)
     if not is_real(min_packet_bytes) or not 0 <= min_packet_bytes < math.inf:
         raise BadInput(f"the least message worth sending takes 0 bytes or more, not {short(min_packet_bytes)}")
     return native.greedy_degrees(ranks, n, float(entries), float(row_bytes), float(alpha), float(min_packet_bytes))

@@ -215,10 +215,9 @@ class _Probe:
         times = native.ping(self._native, pairs, size, most, limit_s)
         return times[2:] if len(times) > 6 else times[-1:]
 
-    def _stream(self, flows: Pairs, limit_s: float) -> list[tuple[int, int, int, float]]:
-        """Sender, bytes, messages and seconds of the flows to this rank; the first third of the time does not count."""
-        received, _, _, _ = native.stream(self._native, flows, _FRAME, _MOST, limit_s, limit_s / 3)
-        return received
+    def _stream(self, flows: Pairs, limit_s: float) -> list[native.ReceivedFlow]:
+        """The flows to this rank; the first third of the time does not count."""
+        return native.stream(self._native, flows, _FRAME, _MOST, limit_s, limit_s / 3).received
 
     def _barrier_round_s(self) -> float:
         """Seconds until a small message is there when all ranks are busy with such: of a round of a barrier."""
@@ -270,10 +269,10 @@ class _Probe:
                     latency[first, second] = np.fmin(latency[first, second], np.quantile(small, 0.25))
                     latency[second, first] = latency[first, second]
         for pairs in turns:
-            stream = self._stream(pairs, each_s)
+            received = self._stream(pairs, each_s)
             for first, second in pairs:
-                if second == me and stream[0][3] > 0:
-                    rate[first, second] = rate[second, first] = stream[0][1] / stream[0][3]
+                if second == me and received[0].seconds > 0:
+                    rate[first, second] = rate[second, first] = received[0].bytes / received[0].seconds
         every = [self._all(table.ravel()).reshape(size, size, size) for table in (latency, rate)]
         return np.fmin.reduce(every[0]), np.fmin.reduce(every[1])
 
@@ -331,8 +330,8 @@ class _Probe:
         gaps = []
         for _ in range(5):
             # Of the whole on both: a receiver that shares the sender's core begins late, and gets them all at once.
-            _, _, took_s, _ = native.stream(self._native, [pair], 1, _SMALL, 1.0 + self._seconds, 0.0)
-            gaps.append(took_s / _SMALL)
+            report = native.stream(self._native, [pair], 1, _SMALL, 1.0 + self._seconds, 0.0)
+            gaps.append(report.seconds / _SMALL)
         every = self._all([float(np.median(gaps))])
         g_s = max(every[pair[0], 0], every[pair[1], 0])
         rate = self._rates([pair], _STREAMS * self._seconds)[0]
@@ -345,16 +344,16 @@ class _Probe:
         NaN where these wait for the network rather than for the processors: polling is not a cost.
         """
         limit_s = _TOGETHER / 4 * self._seconds
-        _, sent, seconds, cpu_s = native.stream(self._native, flows, size, _MOST, limit_s, 0.0)
-        total = self._all([float(sent), seconds, cpu_s]).sum(axis=0)
+        report = native.stream(self._native, flows, size, _MOST, limit_s, 0.0)
+        total = self._all([float(report.sent_bytes), report.seconds, report.cpu_s]).sum(axis=0)
         bound = total[2] > _BUSY * share * total[1]
         return float(total[2] / (2 * total[0])) if bound and total[0] > 0 else np.nan
 
     def _rates(self, flows: Pairs, limit_s: float) -> list[float]:
         """Bytes a second that come to each receiver, from all its senders together; by rank."""
         received = self._stream(flows, limit_s)
-        took_s = max((seconds for *_, seconds in received), default=0.0)
-        mine = sum(bytes_ for _, bytes_, _, _ in received) / took_s if took_s > 0 else np.nan
+        took_s = max((flow.seconds for flow in received), default=0.0)
+        mine = sum(flow.bytes for flow in received) / took_s if took_s > 0 else np.nan
         reached: list[float] = self._all([mine])[:, 0].tolist()
         to = sorted({receiver for _, receiver in flows})
         if not all(np.isfinite(reached[rank]) and reached[rank] > 0 for rank in to):

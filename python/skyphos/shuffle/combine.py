@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import BadInput
-from ..inputs.arguments import NAMES, Op, python_name, resolve_op
+from ..inputs.arguments import NAMES, Op, checked_op, python_name
 from ..vectors.booleans import result_type
 from .user_code import raised
 
@@ -69,7 +69,7 @@ class Combine:
             )
         if isinstance(combine, (str, np.ufunc)):
             try:
-                op, identity = resolve_op(combine)
+                op, identity = checked_op(combine)
             except BadInput as error:
                 if isinstance(combine, str):
                     known = ", ".join(name for name in NAMES if not name.startswith("mean"))

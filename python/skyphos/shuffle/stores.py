@@ -59,8 +59,9 @@ class RowStore:
     """Rows of numbers by key."""
 
     def __init__(self, strings: bool, dtype: str, width: int, combine: Combine, lists: bool = False) -> None:
-        op = None if combine.lists or lists else combine.op
-        self._table = native.KeyTable(strings, dtype, width, op, combine.identity)
+        as_lists = combine.lists or lists or combine.op is None
+        op = None if as_lists else native.Operation(combine.op, combine.identity)
+        self._table = native.KeyTable(strings, dtype, width, op)
 
     def add(self, keys: KeyArrays, values: Bytes | None) -> None:
         """Add a row for each key; without values a row of ones."""

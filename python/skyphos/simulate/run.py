@@ -253,6 +253,10 @@ def simulate(
     return Simulation(tuple(_phase(p) for p in native.simulate(network, asked, trace, progress)))
 
 
+def _round(r: native.SimulatedRound) -> Round:
+    return Round(r.name, r.first_s, r.last_s, r.messages, r.sent_bytes, r.received_bytes)
+
+
 def _phase(p: native.SimulatedPhase) -> Phase:
     return Phase(
         name=p.name,
@@ -260,7 +264,7 @@ def _phase(p: native.SimulatedPhase) -> Phase:
         chunk_bytes=p.chunk_bytes,
         degrees=tuple(p.degrees),
         seconds=tuple(p.seconds),
-        rounds=tuple(Round(*numbers) for numbers in p.rounds),
+        rounds=tuple(_round(one) for one in p.rounds),
         timeline=dict(p.timeline),
         busy=dict(p.busy),
         trace=p.trace,

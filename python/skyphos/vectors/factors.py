@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from .. import _skyphos as native
 from ..errors import BadInput
 from ..inputs.arrays import as_numpy, plain_array, refuse_masked
 from .kinds import open_vector
-from .sparse_vector import Parts, SparseVector
+from .sparse_vector import SparseVector
 
 __all__ = ["DenseFactors", "Factors", "open_factors"]
 
@@ -75,9 +76,9 @@ class Factors:
     m: int
     kind: Any
 
-    def back(self, parts: Parts, rows: int) -> Any:
+    def back(self, found: native.Vector, rows: int) -> Any:
         """The caller's kind of a sum of so many rows."""
-        indices, values, present = parts
+        indices, values, present = found.indices, found.values, found.present
         if isinstance(self.kind, SparseVector):
             return SparseVector._of(indices, values, present, rows * self.m)
         if indices is None:

@@ -190,7 +190,8 @@ class LowRank:
         if plain and self.dtype.name in ("float32", "float64"):
             a, b = np.ascontiguousarray(self.a), np.ascontiguousarray(self.b)
             count = len(os.sched_getaffinity(0)) if threads is None else threads
-            native.add_product(a, b, matrix, (*self.shape, self.pairs), self.scale, count)
+            shape = native.OuterShape(*self.shape, self.pairs)
+            native.add_product(a, b, matrix, shape, self.scale, count)
             return matrix
         wide = np.dtype(np.float32) if self.dtype.itemsize == 2 else self.dtype
         a, b = self.a.astype(wide, copy=False), self.b.astype(wide, copy=False)

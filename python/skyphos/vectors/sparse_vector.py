@@ -17,11 +17,8 @@ if TYPE_CHECKING:
     import scipy.sparse
     import torch
 
-__all__ = ["Parts", "SparseVector"]
+__all__ = ["SparseVector"]
 
-#: Indices, values and the bitmap of entries that are there, as the native library takes and gives a vector: without
-#: indices it is dense, without a bitmap every row is an entry.
-Parts = tuple[npt.NDArray[Any] | None, npt.NDArray[Any], npt.NDArray[Any] | None]
 
 Array = npt.NDArray[Any]
 

@@ -102,7 +102,7 @@ def same(ours: Any, theirs: Any) -> None:
 
 def native_topk(residual: Any, gradient: Any, k: int, bucket: int) -> tuple[Any, Any]:
     """By the kernel of the CPU; the residual is changed in place."""
-    places, picked = native.topk_take(as_numbers(residual), as_numbers(gradient), (k, bucket, None))
+    places, picked = native.topk_take(as_numbers(residual), as_numbers(gradient), k=k, bucket=bucket)
     like = torch.empty(0, dtype=residual.dtype)
     values = torch.from_numpy(np.array(picked).view(np.uint8)).view(like.dtype) if len(picked) else like
     return torch.from_numpy(places.astype(np.int32)), values
@@ -227,7 +227,7 @@ def quantised_is_as_native(device: str, name: str, kind: str) -> None:
         ours = gpu.dequantise(packed, how, n, dtype)
         same(ours, plain.dequantise(packed, how, n, dtype)[0])
         if scale == "max":
-            native.topk_quantise(as_numbers(theirs), (bits, bucket, seed), (call, rank))
+            native.topk_quantise(as_numbers(theirs), how._native(), call, rank)
             same(ours, theirs)
 
 
@@ -250,7 +250,7 @@ def fetched_is_what_is_sent(device: str) -> None:
             packed = gpu.quantise(values, how, call=7, rank=3)
             same(came, plain.dequantise(packed.cpu(), how, n, came.dtype)[0])
             again = came.clone()
-            native.topk_quantise(as_numbers(again), (bits, bucket, how.seed), (1, 2))
+            native.topk_quantise(as_numbers(again), how._native(), 1, 2)
             if name in ("float32", "float64"):
                 torch.testing.assert_close(again, came)
             else:

@@ -49,14 +49,15 @@ class Messages:
         The work ends with ``Mismatch`` if the message's text differs from ``contents``.
         """
 
-        def finish(received: Any) -> int:
-            (sender, _, _), parts, is_in_out = received
-            if not is_in_out:
-                sent = parts[0].tobytes().decode()
+        def finish(received: native.ReceivedMessage) -> int:
+            sender = received.status.source
+            if not received.in_place:
+                sent = received.parts[0].tobytes().decode()
                 raise Mismatch(f"rank {sender} sent {sent} with tag {tag}, and rank {self._rank} receives {contents}")
-            return int(sender)
+            return sender
 
-        return Work(native.recv(self._group, source, tag, contents.encode(), out.view(np.uint8), True), finish)
+        into = native.ReceiveInto(contents.encode(), out.view(np.uint8))
+        return Work(native.recv(self._group, source, tag, into, True), finish)
 
     def close(self) -> None:
         """Leave the group."""

@@ -63,7 +63,7 @@ def allgather(comm: Comm, outputs: list[Tensors], inputs: Tensors) -> Call:
 def _allgather(comm: Comm, parts: Tensors, source: torch.Tensor) -> Call:
     array = as_moved(source.contiguous())
     everyone = np.empty((comm.size, array.size), array.dtype)
-    return Call(_move(comm, "allgather", array, everyone, 0), lambda _: fill_each(parts, everyone), parts)
+    return Call(_move(comm, native.ArrayMove.allgather(), array, everyone), lambda _: fill_each(parts, everyone), parts)
 
 
 def allgather_coalesced(comm: Comm, outputs: list[Tensors], inputs: Tensors) -> list[Call]:
@@ -89,7 +89,11 @@ def allgather_single(comm: Comm, output: torch.Tensor, source: torch.Tensor) -> 
         return array, as_moved(output) if is_direct else np.empty(array.size * comm.size, array.dtype), is_direct
 
     array, out, is_direct = all_or_none(comm, check_arguments)
-    return Call(_move(comm, "allgather", array, out, 0), lambda _: None if is_direct else fill(output, out), [output])
+    return Call(
+        _move(comm, native.ArrayMove.allgather(), array, out),
+        lambda _: None if is_direct else fill(output, out),
+        [output],
+    )
 
 
 def gather(comm: Comm, outputs: list[Tensors], inputs: Tensors, opts: Any) -> Call:
@@ -106,7 +110,7 @@ def gather(comm: Comm, outputs: list[Tensors], inputs: Tensors, opts: Any) -> Ca
     array = as_moved(source.contiguous())
     everyone = np.empty((comm.size if is_root else 0, array.size), array.dtype)
     return Call(
-        _move(comm, "gather", array, everyone, root),
+        _move(comm, native.ArrayMove.gather(root), array, everyone),
         lambda _: fill_each(parts, everyone) if is_root else None,
         parts,
     )
@@ -126,7 +130,7 @@ def scatter(comm: Comm, outputs: Tensors, inputs: list[Tensors], opts: Any) -> C
 
     output, arrays = all_or_none(comm, check_arguments)
     out = array_for(output)
-    return Call(_move(comm, "scatter", arrays, out, root), lambda _: fill(output, out), [output])
+    return Call(_move(comm, native.ArrayMove.scatter(root), arrays, out), lambda _: fill(output, out), [output])
 
 
 def alltoall(comm: Comm, outputs: Tensors, inputs: Tensors) -> Call:
@@ -196,11 +200,9 @@ def _exchange(
 
 
 def _move(
-    comm: Comm, what: str, array: npt.NDArray[np.uint8], out: npt.NDArray[np.uint8], root: int
+    comm: Comm, move: native.ArrayMove, array: npt.NDArray[np.uint8], out: npt.NDArray[np.uint8]
 ) -> Callable[[bool], Any]:
-    schedule = "auto" if what == "allgather" else "direct"
-
     def start(async_op: bool) -> Any:
-        return performed(native.move_arrays(comm._native, what, array, out, root, schedule, async_op), async_op)
+        return performed(native.move_arrays(comm._native, move, array, out, async_op), async_op)
 
     return start

@@ -175,9 +175,9 @@ def _reduce_scatter_even(comm: Comm, output: torch.Tensor, source: torch.Tensor,
 
 
 def _reduce_arrays(
-    comm: Comm, array: npt.NDArray[Any], out: npt.NDArray[Any], op: tuple[Any, Any], root: int | None
+    comm: Comm, array: npt.NDArray[Any], out: npt.NDArray[Any], op: native.Operation, root: int | None
 ) -> Callable[[bool], Any]:
     def start(async_op: bool) -> Any:
-        return performed(native.reduce_arrays(comm._native, array, out, op[0], op[1], root, async_op), async_op)
+        return performed(native.reduce_arrays(comm._native, array, out, op, root, async_op), async_op)
 
     return start

@@ -95,7 +95,7 @@ class Levels:
         root = None if self.shares > 1 else 0
         mine = self.share(len(flat))
         out = np.empty(each if len(mine) or root is None else 0, flat.dtype)
-        call = native.reduce_arrays(self._inside._native, padded, out, *resolve_op("sum"), root, True)
+        call = native.reduce_arrays(self._inside._native, padded, out, resolve_op("sum"), root, True)
         work: Any = perform(call, True, lambda _: out[: len(mine)])
         wait: Callable[[], _Array] = work.wait
         return wait
@@ -122,9 +122,8 @@ class Levels:
         # Receive directly into the result if it has the padded length.
         is_direct = each * self.shares == len(into)
         out = into if is_direct else np.empty(each * self.shares, into.dtype)
-        native.move_arrays(
-            self._outside._native, "allgather", padded.view(np.uint8), out.view(np.uint8), 0, "auto", False
-        )
+        bytes_of = (padded.view(np.uint8), out.view(np.uint8))
+        native.move_arrays(self._outside._native, native.ArrayMove.allgather(), *bytes_of, False)
         if not is_direct:
             into[:] = out[: len(into)]
 

@@ -111,7 +111,7 @@ def fetch_quantised(packed: torch.Tensor, how: Quantize, call: int, rank: int) -
     values = torch.empty(packed.numel(), dtype=packed.dtype)
     quantised = gpu.quantise(packed, how, call=call, rank=rank, check=False).cpu()
     try:
-        native.dequantise(quantised.numpy(), (how.bits, how.bucket), as_numbers(values))
+        native.dequantise(quantised.numpy(), how._native(), as_numbers(values))
     except BadInput:
         return packed.cpu()  # has a NaN or infinity, which the caller looks for
     return values

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NoReturn
 import numpy as np
 import torch
 
+from ... import _skyphos as native
 from ...collectives.agreement import fail
-from ...collectives.allreduce import _allreduce_settings
+from ...collectives.allreduce import options_of
 from ...collectives.topk import reduce_chosen
 from ...errors import BadInput, SkyphosError
 from ...inputs.arguments import resolve_op
@@ -154,8 +155,9 @@ def _start_sparse(
     """Start the sparse allreduce. It expects about as many entries in the result as the last one had."""
     levels = state._levels
     assert levels is not None and levels.across is not None
-    settings = _allreduce_settings(
-        state._algorithm, None, "quantiles", None, state._quantize(), expected_nnz=layout.entries
+    quantize = state._quantize()
+    options = options_of(
+        state._algorithm, quantize=quantize, expected_nnz=layout.entries, tell_sent=quantize is not None
     )
     values = vector.values
 
@@ -165,16 +167,16 @@ def _start_sparse(
             put_back(layout.residual, chosen.indices, values[own] - quantised[own])
             chosen.values = quantised[own]
 
-    def finish(reduced: SparseVector, told: Any) -> SparseVector:
+    def finish(reduced: SparseVector, report: native.Explanation) -> SparseVector:
         layout.entries = reduced.nnz or None
-        state._count(told[3], told[5])
+        state._count(report.traffic.sent_bytes, report.traffic.received_bytes)
         return reduced
 
     return reduce_chosen(
         levels.across,
         vector,
         resolve_op(op),
-        settings,
+        options,
         sent=sent,
         restore=lambda: None,
         finish=finish,

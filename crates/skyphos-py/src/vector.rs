@@ -1,0 +1,126 @@
+//! `Vector`: a sparse or dense vector whose memory Python arrays hold.
+
+use crate::owned::{Numbers, OwnedIndices};
+use numpy::{IntoPyArray, PyReadonlyArray1, PyReadonlyArrayDyn};
+use pyo3::exceptions::PyTypeError;
+use pyo3::prelude::*;
+use skyphos::{DType, Element, Form, IndexInput, IndexList, SparseVec, VectorInput, View};
+
+/// A vector of `n` rows of `width` numbers. Without `indices` it has every row, or those whose bit is set in `present`.
+#[pyclass(module = "skyphos._skyphos", frozen, get_all)]
+pub struct Vector {
+    pub n: u64,
+    pub width: usize,
+    indices: Option<Py<PyAny>>,
+    values: Py<PyAny>,
+    present: Option<Py<PyAny>>,
+}
+
+#[pymethods]
+impl Vector {
+    #[new]
+    fn new(
+        n: u64,
+        width: usize,
+        indices: Option<Py<PyAny>>,
+        values: Py<PyAny>,
+        present: Option<Py<PyAny>>,
+    ) -> Vector {
+        Vector { n, width, indices, values, present }
+    }
+}
+
+impl Vector {
+    /// The vector in arrays of its own.
+    pub fn of<T: Element + numpy::Element>(py: Python<'_>, vector: SparseVec<T>) -> Vector {
+        let SparseVec { n, width, form } = vector;
+        let (indices, values, present) = match form {
+            Form::Sparse { indices, values } => (Some(index_array(py, indices).unbind()), values, None),
+            Form::Dense { values, present } => (None, values, present),
+        };
+        let present = present.map(|bits| bits.into_pyarray(py).into_any().unbind());
+        Vector { n, width, indices, values: values.into_pyarray(py).into_any().unbind(), present }
+    }
+
+    /// The type of its numbers.
+    pub fn dtype(&self, py: Python<'_>) -> PyResult<DType> {
+        dtype_of(self.values.bind(py))
+    }
+
+    /// The vector as a call keeps it.
+    pub fn owned<T: Element + numpy::Element>(&self, py: Python<'_>) -> PyResult<OwnedVector<T>> {
+        let values = self.values.bind(py);
+        let numbers: PyReadonlyArrayDyn<'_, T> = values.extract()?;
+        let indices = self.indices.as_ref().map(|list| OwnedIndices::new(list.bind(py))).transpose()?;
+        let bits = |present: &Py<PyAny>| -> PyResult<Numbers<u64>> {
+            let bits: PyReadonlyArray1<'_, u64> = present.extract(py)?;
+            Ok(Numbers::new(bits.as_slice()?, present.bind(py)))
+        };
+        let present = self.present.as_ref().map(bits).transpose()?;
+        let (n, width, values) = (self.n, self.width, Numbers::new(numbers.as_slice()?, values));
+        Ok(OwnedVector { n, width, indices, values, present })
+    }
+}
+
+/// A vector whose arrays are held while a call uses them.
+pub struct OwnedVector<T> {
+    n: u64,
+    width: usize,
+    indices: Option<OwnedIndices>,
+    values: Numbers<T>,
+    present: Option<Numbers<u64>>,
+}
+
+impl<T: Element> VectorInput<T> for OwnedVector<T> {
+    fn n(&self) -> u64 {
+        self.n
+    }
+
+    fn width(&self) -> usize {
+        self.width
+    }
+
+    fn view(&self) -> View<'_, T> {
+        let values = self.values.as_ref();
+        match &self.indices {
+            Some(list) => View::Sparse { indices: list.indices(), values },
+            None => View::Dense { values, present: self.present.as_ref().map(AsRef::as_ref) },
+        }
+    }
+}
+
+/// The type of an array's numbers.
+pub fn dtype_of(array: &Bound<'_, PyAny>) -> PyResult<DType> {
+    let name: String = array.getattr("dtype")?.getattr("name")?.extract()?;
+    DType::ALL
+        .into_iter()
+        .find(|d| d.name() == name)
+        .ok_or_else(|| PyTypeError::new_err(format!("values of {name} cannot be reduced")))
+}
+
+/// Indices as an array.
+pub fn index_array(py: Python<'_>, list: IndexList) -> Bound<'_, PyAny> {
+    match list {
+        IndexList::Narrow(list) => list.into_pyarray(py).into_any(),
+        IndexList::Wide(list) => list.into_pyarray(py).into_any(),
+    }
+}
+
+/// Vectors of all ranks, each in arrays of its own.
+pub fn vectors_of<T: Element + numpy::Element>(
+    py: Python<'_>,
+    all: Vec<SparseVec<T>>,
+) -> PyResult<Vec<Py<Vector>>> {
+    all.into_iter().map(|vector| Py::new(py, Vector::of(py, vector))).collect()
+}
+
+/// Runs `$body` with the vector as `$x`, of numbers of type `$T`; an unfit array fails the group's next call.
+macro_rules! with_vector {
+    ($py:ident, $comm:ident, $vector:expr, |$T:ident, $x:ident| $body:expr) => {
+        with_element!(or_fail($py, $comm, $vector.dtype($py))?, $T => {
+            let $x = or_fail($py, $comm, $vector.owned::<$T>($py))?;
+            $body
+        })
+    };
+}
+pub(crate) use with_vector;

@@ -1,0 +1,3 @@
+"""Errors as bytes."""
+
+def wire_of_leaving(rank: int, cause: str) -> bytes: ...

@@ -1,0 +1,24 @@
+"""Selection and quantisation of top-k."""
+
+from .arrays import Array
+from .quantize import Quantize
+
+def topk_take(
+    residual: Array | None,
+    gradient: Array,
+    *,
+    k: int | None = None,
+    bucket: int | None = None,
+    threshold: Array | None = None,
+) -> tuple[Array, Array]: ...
+def topk_take_layers(
+    residual: Array,
+    gradient: Array,
+    layers: list[tuple[int, int, int, int]],
+    scale: float | None,
+    velocity: Array | None,
+    momentum: float,
+) -> tuple[Array, Array, int | None]: ...
+def topk_quantise(values: Array, quantize: Quantize, call: int, rank: int) -> None: ...
+def dequantise(packed: Array, quantize: Quantize, values: Array) -> None: ...
+def topk_put_back(residual: Array, indices: Array, picked: Array, sent: Array) -> None: ...
