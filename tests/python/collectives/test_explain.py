@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from types import SimpleNamespace as Record
 from typing import Any
 
 import numpy as np
@@ -68,19 +69,24 @@ def test_auto_says_what_it_expected_and_passed_over() -> None:
 
 def test_tries_are_said_to_decide_over_predictions() -> None:
     """What the winner took at most, and why something else with a smaller prediction did not run."""
-    stage = (100.0, 100.0, 1.0, 1.0, 0.0, 2e-3)
+    stage = Record(sent_bytes=100.0, received_bytes=100.0, messages=1.0, rounds=1.0, compute_s=0.0, seconds=2e-3)
+    traffic = Record(sent_bytes=100, sent_frames=1, received_bytes=100)
 
-    def said(others: list[Any], tried: list[Any], **more: Any) -> str:
-        told = ("ring", [], 0.0, 100, 1, 100, ([stage], others, tried))
-        return str(explanation_of("auto", told, 5, 9, is_dense=False, **more))  # type: ignore[arg-type]
+    def timed(algorithm: str, degrees: list[int], seconds: float) -> Record:
+        return Record(algorithm=algorithm, degrees=degrees, seconds=seconds)
 
-    less, more = [("allgather", [], 1e-3)], [("butterfly", [4, 2], 3e-3)]
+    def said(others: list[Record], tried: list[Record], **more: Any) -> str:
+        prediction = Record(stages=[stage], others=others, tried=tried)
+        report: Any = Record(algorithm="ring", degrees=[], dense_threshold=0.0, traffic=traffic, prediction=prediction)
+        return str(explanation_of("auto", report, 5, 9, is_dense=False, **more))
+
+    less, more = [timed("allgather", [], 1e-3)], [timed("butterfly", [4, 2], 3e-3)]
     assert said(more, []).splitlines()[0] == 'ring: asked for "auto": parts around a ring'
-    won = said(more, [("dense", [], 5e-3), ("butterfly", [4, 2], 4e-3)])
+    won = said(more, [timed("dense", [], 5e-3), timed("butterfly", [4, 2], 4e-3)])
     assert won.splitlines()[0].endswith("; it took least of those that were tried, at most 4 ms")
     assert "passed over (predicted): butterfly 4x2 3 ms" in won
     assert "tried, and slower (measured): dense 5 ms, butterfly 4x2 4 ms" in won
-    against = said(more + less, [("dense", [], 5e-3)]).splitlines()[0]
+    against = said(more + less, [timed("dense", [], 5e-3)]).splitlines()[0]
     assert against.endswith("at most 5 ms, which counts more than that allgather was predicted to take less")
     assert "; a try, for it should take about as long as allgather" in said(more + less, [])
     assert "; what was asked for may rule out allgather" in said(less, [], limited=True)
