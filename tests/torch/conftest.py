@@ -1,4 +1,4 @@
-"""Groups of processes with torch, which all tests here share."""
+"""Groups of processes with torch, which the tests of this folder share."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _groups: dict[int, Ranks] = {}
 
 
 @pytest.fixture(scope="session", autouse=True)
-def ended() -> Iterator[None]:
+def close_groups() -> Iterator[None]:
     yield
     for group in _groups.values():
         group.close()
@@ -20,11 +20,11 @@ def ended() -> Iterator[None]:
 
 @pytest.fixture
 def ranks() -> Callable[[int], Ranks]:
-    """A group of so many processes, which later tests use too."""
+    """A function that returns a group of a given size; a group is shared by tests until one of its processes ends."""
 
-    def of(size: int) -> Ranks:
+    def group_of_size(size: int) -> Ranks:
         if size not in _groups or not all(process.is_alive() for process in _groups[size].processes):
             _groups[size] = Ranks(size)
         return _groups[size]
 
-    return of
+    return group_of_size

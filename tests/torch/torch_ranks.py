@@ -1,4 +1,4 @@
-"""Ranks for tests: processes that stay, so that torch is imported once in each, and run functions of test modules."""
+"""Ranks for tests: long-lived processes that import torch once and run functions of test modules."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 HERE = Path(__file__).resolve().parent
 
 
@@ -26,7 +28,7 @@ def free_port() -> int:
 
 
 def serve(pipe: Connection, rank: int, size: int, port: int, backend: str) -> None:
-    """A rank: runs what it is told by name, and says how it ended."""
+    """A rank: runs the functions whose names come through the pipe, and sends back each result or traceback."""
     os.environ.update(
         MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), RANK=str(rank), WORLD_SIZE=str(size), LOCAL_RANK=str(rank)
     )
@@ -41,8 +43,8 @@ def serve(pipe: Connection, rank: int, size: int, port: int, backend: str) -> No
     torch.set_num_threads(1)
     dist.init_process_group(backend)
     pipe.send("ready")
-    while (told := pipe.recv()) is not None:
-        module, name, args = told
+    while (request := pipe.recv()) is not None:
+        module, name, args = request
         try:
             pipe.send((True, getattr(importlib.import_module(module), name)(*args)))
         except BaseException:
@@ -68,34 +70,40 @@ class Ranks:
             assert pipe.recv() == "ready"
 
     def run(self, function: Callable[..., Any], *args: Any, timeout: float = 60.0) -> list[Any]:
-        """What a function of a test module returns on each rank."""
+        """Call a function of a test module on each rank; return the results by rank.
+
+        A failure or a time-out ends all processes; the next test then gets a new group.
+        """
         for pipe in self._pipes:
             pipe.send((function.__module__, function.__name__, args))
         found: dict[int, Any] = {}
         until = time.monotonic() + timeout
-        # A rank that fails leaves the others waiting for it.
-        while len(found) < self.size and all(well for well, _ in found.values()):
+        # When a rank fails, the others would wait for it until their own time-outs: stop at the first failure.
+        while len(found) < self.size and all(succeeded for succeeded, _ in found.values()):
             awaited = [pipe for rank, pipe in enumerate(self._pipes) if rank not in found]
-            for pipe in wait(awaited, max(0.0, until - time.monotonic())) or [None]:
-                assert pipe is not None, f"ranks other than {sorted(found)} have not ended after {timeout} s"
+            answered = wait(awaited, max(0.0, until - time.monotonic()))
+            if not answered:
+                self.kill()  # ranks that are still in this call would answer it in the next one
+                pytest.fail(f"ranks other than {sorted(found)} have not ended after {timeout} s")
+            for pipe in answered:
                 found[self._pipes.index(pipe)] = pipe.recv()
-        wrong = [f"rank {rank}:\n{told}" for rank, (well, told) in found.items() if not well]
-        if wrong:
+        failures = [f"rank {rank}:\n{trace}" for rank, (succeeded, trace) in found.items() if not succeeded]
+        if failures:
             self.kill()
-        assert not wrong, "\n".join(wrong)
+        assert not failures, "\n".join(failures)
         return [found[rank][1] for rank in range(self.size)]
 
     def run_but(self, lost: int, function: Callable[..., Any], *args: Any, timeout: float = 60.0) -> list[Any]:
-        """As :meth:`run`, of the ranks that are left when one ends without an answer."""
+        """Like :meth:`run`, for a function in which rank ``lost`` ends its process; return the others' results."""
         for pipe in self._pipes:
             pipe.send((function.__module__, function.__name__, args))
         found = []
         for rank, pipe in enumerate(self._pipes):
             if rank != lost:
                 assert pipe.poll(timeout), f"rank {rank} has not ended after {timeout} s"
-                well, told = pipe.recv()
-                assert well, f"rank {rank}:\n{told}"
-                found.append(told)
+                succeeded, result = pipe.recv()
+                assert succeeded, f"rank {rank}:\n{result}"
+                found.append(result)
         return found
 
     def kill(self) -> None:

@@ -51,7 +51,7 @@ class _LazyGroup(click.Group):
             formatter.write_dl(sorted(_COMMANDS.items()))
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
-        """Run; whatever goes wrong ends in one line and an exit code."""
+        """Run; every error is printed as one line, and sets the exit code."""
         prepare()
         debug = False
         try:
@@ -61,7 +61,7 @@ class _LazyGroup(click.Group):
         except (click.Abort, KeyboardInterrupt):
             code = 128 + signal.SIGINT
         except BrokenPipeError:
-            # Whoever read our output has gone. Nothing more can be said, not even at the interpreter's end.
+            # The reader of our output has gone; /dev/null replaces it, so that the interpreter can flush at exit.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             code = 128 + signal.SIGPIPE
         except Exception as error:
@@ -85,14 +85,14 @@ def _report(error: Exception) -> int:
     if not isinstance(error, SkyphosError):
         click.echo(f"skyphos: {type(error).__name__}: {one_line(error)}", err=True)
         return 1
-    # What went wrong in a collective is raised on all ranks; rank 0 speaks for them.
+    # An error of a collective is raised on all ranks; rank 0 prints it.
     if _rank() == 0:
         click.echo(f"skyphos: {one_line(error)}", err=True)
     return 2 if isinstance(error, BadInput) else 1
 
 
 def _is_of_output(error: OSError) -> bool:
-    """Whether an error arose from printing: such an error names no file."""
+    """True if printing raised the error: such an error names no file."""
     *_, (innermost, _) = traceback.walk_tb(error.__traceback__)
     return innermost.f_code in (click.echo.__code__, _LazyGroup.main.__code__)
 
@@ -118,6 +118,6 @@ def _rank() -> int:
 def main(ctx: click.Context) -> None:
     """Sparse collectives for data of which each machine holds, and wants, only a part."""
     if ctx.invoked_subcommand is None:
-        # Left to click, this would be an error, and errors here are one line.
+        # Without this, click would print the help as an error, and errors are one line here.
         click.echo(ctx.get_help(), err=True)
         ctx.exit(2)

@@ -1,4 +1,4 @@
-"""``python -m skyphos.cli``: the way the command starts itself as a group."""
+"""``python -m skyphos.cli``: how the command starts its own ranks."""
 
 from . import main
 

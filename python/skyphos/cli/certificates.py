@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
 __all__ = ["command"]
 
-#: Whom certificates are for: a rank looks for nothing else in them.
+#: The name in every certificate, the only one that a rank checks.
 _NAME = "skyphos"
 _AUTHORITY = "authority"
 _HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
 
-#: Clocks of hosts may differ by so much.
+#: Certificates are valid from this time before now, because clocks of hosts differ.
 _EARLIER = timedelta(hours=1)
 
 
@@ -102,7 +102,7 @@ def _authority(directory: Path) -> tuple[x509.Certificate, EllipticCurvePrivateK
         return certificate, key
     if any(there):
         raise BadInput(f"{paths[there[0]]} is missing beside {paths[not there[0]]}: an authority is made of both")
-    # Its name is its own, so that one that has not signed a certificate is told from one that was tampered with.
+    # A random name: TLS then reports a certificate of another authority as such, and not as one with a bad signature.
     certificate, key = _signed(f"{_NAME} authority {secrets.token_hex(4)}", 3650, None)
     _save(paths[1], _key_pem(key), 0o600)
     _save(paths[0], _pem(certificate), 0o644)
@@ -112,7 +112,7 @@ def _authority(directory: Path) -> tuple[x509.Certificate, EllipticCurvePrivateK
 def _signed(
     name: str, days: int, authority: tuple[x509.Certificate, EllipticCurvePrivateKey] | None
 ) -> tuple[x509.Certificate, EllipticCurvePrivateKey]:
-    """A new key and its certificate, signed by the authority, or the certificate of a new one."""
+    """A new key and its certificate, signed by the authority, or by itself if it is a new authority's."""
     lib = _cryptography()
     x509, ec = lib.x509, lib.hazmat.primitives.asymmetric.ec
     key = ec.generate_private_key(ec.SECP256R1())
@@ -155,14 +155,14 @@ def _key_pem(key: EllipticCurvePrivateKey) -> bytes:
 
 
 def _save(path: Path, content: bytes, mode: int) -> None:
-    """Write a file that takes its name when it is complete, unless that is taken."""
+    """Write a file that gets its name when it is complete; an existing file of that name is not replaced."""
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
         with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-        # Renaming would take the place of a file that has come meanwhile; a second name does not.
+        # Renaming would replace a file that another process has just made; a hard link fails instead.
         os.link(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)

@@ -16,14 +16,14 @@ __all__ = ["PAGES", "check_writable", "table", "write_ranks"]
 
 _KINDS = (".csv", ".npy", ".parquet")
 
-#: How the names of pages end.
+#: Suffixes of HTML pages.
 PAGES = (".html", ".htm")
 
 
 def check_writable(path: str, kinds: Sequence[str] = _KINDS) -> None:
     """Raise BadInput now if a result could not be written there later.
 
-    A FIFO or a device without an ending gets the first of ``kinds``.
+    A FIFO or a device without a suffix gets the first of ``kinds``.
 
     Examples
     --------
@@ -46,8 +46,7 @@ def check_writable(path: str, kinds: Sequence[str] = _KINDS) -> None:
 
 
 def write_ranks(file: BinaryIO, name: str, vertices: Ids, ranks: Weights) -> None:
-    """Write all vertices and their ranks as .csv, .npy (a structured array) or .parquet, by the name's
-    end."""
+    """Write all vertices and their ranks as .csv, .npy (a structured array) or .parquet, by the suffix of ``name``."""
     kind = os.path.splitext(name)[1].lower()
     if kind == ".npy":
         both = np.empty(len(vertices), [("vertex", np.int64), ("rank", np.float64)])
@@ -70,7 +69,7 @@ def write_ranks(file: BinaryIO, name: str, vertices: Ids, ranks: Weights) -> Non
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Return rows of text as columns, all but the first set to the right.
+    """Return rows of text as columns; all but the first column are aligned to the right.
 
     Examples
     --------

@@ -15,8 +15,9 @@ import click
 
 from ..collectives.agreement import reduce_number, together
 from ..errors import BadInput, SkyphosError
-from ..launch import bootstrap
-from ..launch import local as launch
+from ..launch.bootstrap import discover
+from ..launch.local import cores
+from ..launch.subcommand import launcher_of_group, start_group
 from ..text.plain_text import encoded
 from . import shared_options
 
@@ -49,7 +50,7 @@ class Settings:
     checkpoint_every: int
 
     def arguments(self) -> list[str]:
-        """The same as arguments, for the processes of a group."""
+        """The settings as command-line arguments, for the ranks of a group."""
         given = ["--partition", self.partition, "--damping", repr(self.damping), "--tol", repr(self.tol)]
         given += [
             "--max-iterations",
@@ -68,7 +69,7 @@ class Settings:
         return [*given, "--", self.graph]
 
     def layers(self) -> list[int] | None:
-        """The degrees as numbers."""
+        """The degrees as numbers; None if they were not given."""
         if self.degrees is None:
             return None
         if not re.fullmatch(r"[1-9]\d*([x,][1-9]\d*)*", self.degrees):
@@ -76,7 +77,7 @@ class Settings:
         return [int(degree) for degree in re.split("[x,]", self.degrees)]
 
     def facts(self) -> list[tuple[str, str]]:
-        """The settings that a report names."""
+        """The settings that a report lists, as names and values."""
         return [
             ("partition", self.partition),
             ("damping", f"{self.damping:g}"),
@@ -92,7 +93,7 @@ class Settings:
     type=click.Choice(["random", "greedy", "row"]),
     default="random",
     show_default=True,
-    help="How edges are dealt out to ranks.",
+    help="How edges are distributed over ranks.",
 )
 @click.option(
     "--degrees",
@@ -105,9 +106,9 @@ class Settings:
     type=float,
     default=1e-8,
     show_default=True,
-    help="Stop when the change of all ranks together is below.",
+    help="Stop when the sum of the changes of all vertices is below this.",
 )
-@click.option("--max-iterations", type=int, default=100, show_default=True, help="Stop after so many in any case.")
+@click.option("--max-iterations", type=int, default=100, show_default=True, help="Stop after this many in any case.")
 @click.option("--top", type=click.IntRange(min=0), default=20, show_default=True, help="Vertices to show.")
 @click.option("--out", metavar="FILE", help="Write all vertices: .csv, .npy or .parquet.")
 @click.option("--report", metavar="FILE", help="Write a report: .html.")
@@ -118,16 +119,16 @@ class Settings:
 @click.option(
     "--columns",
     metavar="source=A,target=B,weight=C",
-    help="Which columns are what: names in the first line, or numbers from 1. Default: names that are known.",
+    help="Columns by role: names in the first line, or numbers from 1. Default: found by well-known names.",
 )
-@click.option("--seed", type=int, default=0, show_default=True, help="Of the random partition.")
-@click.option("--checkpoint", metavar="FOLDER", help="Save iterations there, and go on after the last one that is.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Seed of the random partition.")
+@click.option("--checkpoint", metavar="FOLDER", help="Save iterations there, and resume after the last one saved.")
 @click.option(
     "--checkpoint-every",
     type=click.IntRange(min=1),
     default=10,
     show_default=True,
-    help="Iterations from one to the next.",
+    help="Iterations between two checkpoints.",
 )
 def command(*, n: int | None, unweighted: bool, **options: object) -> None:
     """Rank the vertices of GRAPH with PageRank.
@@ -142,18 +143,15 @@ def command(*, n: int | None, unweighted: bool, **options: object) -> None:
     skyphos run --hostfile hosts skyphos pagerank graph.txt
     """
     settings = Settings(weights=not unweighted, **options)  # type: ignore[arg-type]
-    process = bootstrap.discover()
-    if process.launcher != "alone":
-        if n is not None and n != process.world_size:
-            raise BadInput(f"-n {n}, but {process.launcher} started a group of {process.world_size}: leave -n out")
+    if launcher_of_group(n) is not None:
         _run(settings)
         return
-    _check(settings, n or launch.cores())
-    if (n or launch.cores()) == 1:
+    n = n or cores()
+    _check(settings, n)
+    if n == 1:
         _run(settings)
         return
-    argv = [sys.executable, "-m", "skyphos.cli", "pagerank", *settings.arguments()]
-    sys.exit(launch.run_local(argv, n or launch.cores(), prefix=False, report="killed"))
+    sys.exit(start_group("pagerank", settings.arguments(), n))
 
 
 def _check(settings: Settings, n: int) -> None:
@@ -179,7 +177,7 @@ def _check(settings: Settings, n: int) -> None:
     if not is_stream(settings.graph):
         with open_binary(settings.graph, packed=True):
             pass
-    elif settings.graph == "-" and bootstrap.discover().rank == 0 and (sys.stdin is None or sys.stdin.isatty()):
+    elif settings.graph == "-" and discover().rank == 0 and (sys.stdin is None or sys.stdin.isatty()):
         raise BadInput("-: stdin is a terminal, or closed: send the graph there, as in `cat graph.txt | skyphos …`")
     if settings.out is not None:
         check_writable(settings.out)
@@ -189,7 +187,7 @@ def _check(settings: Settings, n: int) -> None:
 
 def _run(settings: Settings) -> None:
     """Run one rank."""
-    # Here, so that no part of the time split pays for reading SciPy from the disk.
+    # Imported here, so that no part of the time split includes loading SciPy.
     import scipy.sparse  # noqa: F401
 
     import skyphos
@@ -201,7 +199,7 @@ def _run(settings: Settings) -> None:
     try:
         comm = skyphos.init()
     except SkyphosError as error:
-        # No group yet, so nobody else can say it.
+        # There is no group yet, so each rank prints its own error.
         click.echo(f"skyphos: {' '.join(str(error).split())}", err=True)
         sys.exit(2 if isinstance(error, BadInput) else 1)
     with comm, Progress(settings.tol, shown=comm.rank == 0) as progress:
@@ -257,12 +255,12 @@ def _write(comm: Comm, settings: Settings, result: PageRank, summary: Summary, b
 
     out, report = settings.out, settings.report
     if out is not None:
-        # Rank 0 gets and writes all: one file under one name, and no file system that the hosts must share.
+        # Rank 0 gathers and writes all ranks: the result is one file, and hosts need not share a file system.
         vertices, ranks = to_rank_0(comm, result.vertices[result.owned], result.ranks[result.owned])
         order = vertices.argsort()
 
     def write() -> None:
-        # Both are whole before either takes its name.
+        # Both are written completely before either gets its name.
         with ExitStack() as files:
             if out is not None:
                 write_ranks(files.enter_context(replacing(out)), out, vertices[order] + base, ranks[order])

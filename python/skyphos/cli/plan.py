@@ -37,31 +37,31 @@ _HOSTS, _ONE_HOST = Profile.network(1e9), Profile.one_host(1)
     help="The first two of changing indices; reduce: of a plan that is configured once.",
 )
 @shared_options.density
-@click.option("--entries", type=Size(), default=None, help="Or how many it has.")
+@click.option("--entries", type=Size(), default=None, help="Instead: entries of a rank.")
 @shared_options.alpha
 @shared_options.row_bytes
 @click.option(
-    "--rate", type=RATE, default=None, help=f"What a host's link carries each way.  [default: {_DEFAULT_RATE}]"
+    "--rate", type=RATE, default=None, help=f"Rate of a host's link in each direction.  [default: {_DEFAULT_RATE}]"
 )
 @shared_options.seconds(
-    "--latency", "Of a small message.", f"{_HOSTS.latency_s:g}, with --one-host {_ONE_HOST.latency_s:g}"
+    "--latency", "Latency of a small message.", f"{_HOSTS.latency_s:g}, with --one-host {_ONE_HOST.latency_s:g}"
 )
-@shared_options.seconds("--message", "For which each message takes a link.", f"{_HOSTS.message_s:g}")
+@shared_options.seconds("--message", "Time for which each message occupies a link.", f"{_HOSTS.message_s:g}")
 @click.option("--one-host", is_flag=True, help="All ranks on this host, through loopback; instead of --rate.")
 @click.option(
     "--profile",
     "profile_path",
     type=click.Path(dir_okay=False),
-    help="What `skyphos probe` measured, instead of the four above. Only a file that is named here is looked at.",
+    help="Profile of `skyphos probe`, instead of the four options above. Only a file that is named here is read.",
 )
 @click.option(
     "--min-packet",
     type=VOLUME,
     default="2MB",
     show_default=True,
-    help="Least message worth sending, for the papers' rule.",
+    help="Minimum efficient packet, for the papers' rule.",
 )
-@click.option("--all", "everything", is_flag=True, help="Show all degrees that were looked at.")
+@click.option("--all", "everything", is_flag=True, help="Show all degrees that were considered.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @shared_options.chart
 def command(
@@ -86,8 +86,8 @@ def command(
     """Predict what an allreduce of sparse vectors costs by each algorithm, or a reduce-scatter or a plan by each choice
     of degrees.
 
-    Predictions are for defaults (hosts with links of 10Gbit each), for what options say of machines and network, or
-    for what `skyphos probe` wrote, if --profile names its file.
+    Predictions assume hosts with links of 10Gbit each, or the machines and network that options describe, or the
+    profile that `skyphos probe` wrote (--profile).
 
     \b
     skyphos plan --ranks 64 --size 60e6 --density 0.21 --alpha 1.1
@@ -154,7 +154,7 @@ def _named(option: str, make: Callable[[], Profile]) -> Profile:
 
 
 def _show(found: Forecast, everything: bool) -> None:
-    """All of it as text."""
+    """Print the whole forecast."""
     click.echo(
         f"{human_ranks(found.ranks)}, n = {found.n:,}, "
         f"{found.entries:,.0f} entries a rank ({found.entries / found.n:.3g}), "
@@ -186,7 +186,7 @@ def _show(found: Forecast, everything: bool) -> None:
 
 
 def _table(found: Forecast, everything: bool) -> None:
-    """A line for each prediction."""
+    """Print a line for each prediction."""
     shown = list(found.found) if everything else _short(found)
     click.echo(f"{'':2}{'algorithm':<28} {'time':>10} {'sent':>10} {'messages':>9} {'rounds':>7}")
     for p in shown:
@@ -201,14 +201,14 @@ def _table(found: Forecast, everything: bool) -> None:
 
 
 def _short(found: Forecast) -> list[Prediction]:
-    """The three best butterflies and all others; of plans, which are nothing else, the eight best."""
+    """The three best butterflies and all other algorithms; for a plan, which is always a butterfly, the eight best."""
     butterflies = [p for p in found.found if p.algorithm == "butterfly"]
     most = 3 if len(butterflies) < len(found.found) else 8
     return [p for p in found.found if p.algorithm != "butterfly" or p in butterflies[:most]]
 
 
 def _layers(best: Prediction) -> None:
-    """By layer, down and up."""
+    """Print the best prediction by layer, down and up."""
     click.echo(f"{best.name}, by layer:")
     click.echo(f"  {'':<16} {'time':>10} {'sent':>10} {'messages':>9} {'each':>10}")
     for direction, number, degree, stage in layers(best):

@@ -1,4 +1,4 @@
-"""``skyphos probe``: measure machines and network, and keep what the planner needs."""
+"""``skyphos probe``: measure machines and network, and write a profile for the planner."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import NoReturn
 import click
 
 from ..errors import BadInput, PeerLost, SkyphosError, Timeout
-from ..launch import bootstrap
-from ..launch import hosts as launch_hosts
-from ..launch import local as launch
+from ..launch.bootstrap import discover
+from ..launch.local import cores
+from ..launch.subcommand import launcher_of_group, start_group
 from ..planning.profile_choice import default_path
 from ..planning.profile_file import Measured
 from ..text.plain_text import one_line
@@ -50,8 +50,8 @@ def command(
 ) -> None:
     """Measure the network between ranks, and their machines.
 
-    Alone it starts its own ranks; under `skyphos run`, torchrun, srun or mpiexec it takes part as one. Rank 0
-    writes a profile, with which `skyphos.init` lets `auto` begin and `skyphos plan --profile` predicts.
+    Alone it starts its own ranks; under `skyphos run`, torchrun, srun or mpiexec it joins theirs. Rank 0 writes a
+    profile, from which `skyphos.init` makes the first choices of `auto`, and `skyphos plan --profile` its predictions.
 
     \b
     skyphos probe -n 4 --chart probe.html
@@ -60,30 +60,24 @@ def command(
     """
     path = output or default_path()
     _check(path, chart, make_folder=os.path.abspath(path) == default_path())
-    process = bootstrap.discover()
-    if process.launcher != "alone":
-        if n is not None and n != process.world_size:
-            raise BadInput(f"-n {n}, but {process.launcher} started a group of {process.world_size}: leave -n out")
+    launcher = launcher_of_group(n)
+    if launcher is not None:
         if hostfile is not None:
-            raise BadInput(f"--hostfile, but {process.launcher} started this group: leave it out")
+            raise BadInput(f"--hostfile, but {launcher} started this group: leave it out")
         _take_part(path, chart, seconds, as_json, timeout)
         return
-    options = ["--output", os.path.abspath(path), "--seconds", repr(seconds), "--timeout", repr(timeout)]
-    options += [] if chart is None else ["--chart", os.path.abspath(chart)]
-    options += ["--json"] if as_json else []
-    argv = [python or sys.executable, "-m", "skyphos.cli", "probe", *options]
-    if hostfile is None:
-        sys.exit(launch.run_local(argv, n or max(2, launch.cores()), prefix=False, report="killed"))
-    hosts = launch_hosts.parse_hostfile(hostfile)
-    command = ssh.split() if ssh else launch_hosts.SSH
-    sys.exit(launch_hosts.run_hosts(argv, hosts, n, ssh=command, python=python, prefix=False, report="killed"))
+    arguments = ["--output", os.path.abspath(path), "--seconds", repr(seconds), "--timeout", repr(timeout)]
+    arguments += [] if chart is None else ["--chart", os.path.abspath(chart)]
+    arguments += ["--json"] if as_json else []
+    ranks = n or max(2, cores()) if hostfile is None else n
+    sys.exit(start_group("probe", arguments, ranks, hostfile=hostfile, ssh=ssh, python=python))
 
 
 def _check(path: str, chart: str | None, *, make_folder: bool) -> None:
     """Refuse paths that cannot be written before anything is measured; only rank 0 writes."""
     from .output import PAGES, check_writable
 
-    if bootstrap.discover().rank != 0:
+    if discover().rank != 0:
         return
     if make_folder:
         try:
@@ -103,13 +97,13 @@ def _take_part(path: str, chart: str | None, seconds: float, as_json: bool, time
     from .progress import Progress
 
     try:
-        # What an earlier probe said has no part in this one.
+        # The profile of an earlier probe must not influence this one.
         os.environ["SKYPHOS_PROFILE"] = "none"
         comm = skyphos.init(timeout=timeout)
     except (PeerLost, Timeout) as error:
         _lost(error)
     except SkyphosError as error:
-        # No group yet, so nobody else can say it.
+        # There is no group yet, so each rank prints its own error.
         click.echo(f"skyphos: {one_line(error)}", err=True)
         sys.exit(2 if isinstance(error, BadInput) else 1)
     with comm, Progress(1.0, shown=comm.rank == 0) as progress:
@@ -130,7 +124,7 @@ def _lost(error: PeerLost | Timeout) -> NoReturn:
 
 
 def _write(found: Measured, path: str, chart: str | None) -> None:
-    """Write the files, each of which appears whole or not at all."""
+    """Write the files; each appears complete or not at all."""
     from ..files.whole_file import replacing
     from ..pages.probe import render
     from ..text.plain_text import encoded

@@ -49,31 +49,31 @@ class Progress:
         if self._bar is not None:
             self._bar.stop()
 
-    def say(self, words: str) -> None:
+    def say(self, step: str) -> None:
         """Show the name of the next step."""
         if self._bar is not None:
-            self._bar.update(self._task, description=words)
+            self._bar.update(self._task, description=step)
         elif self._shown:
-            click.echo(words, err=True)
+            click.echo(step, err=True)
 
-    def share(self, words: str, share: float) -> None:
+    def share(self, step: str, share: float) -> None:
         """Show the name of the next step, and the share that is done."""
         if self._bar is not None:
-            self._bar.update(self._task, description=words, completed=share, total=1.0)
+            self._bar.update(self._task, description=step, completed=share, total=1.0)
         elif self._shown:
-            click.echo(words, err=True)
+            click.echo(step, err=True)
 
     def residual(self, iteration: int, residual: float) -> None:
         """Show that an iteration is done."""
         if not self._shown:
             return
-        words = f"iteration {iteration}  residual {residual:.3e}"
+        step = f"iteration {iteration}  residual {residual:.3e}"
         if self._bar is None:
-            click.echo(words, err=True)
+            click.echo(step, err=True)
             return
         self._first = self._first or residual
         done, total = 0.0, 1.0
         if 0 < self._tol < self._first and residual > 0:
             total = math.log(self._first / self._tol)
             done = min(total, max(0.0, math.log(self._first / residual)))
-        self._bar.update(self._task, description=words, completed=done, total=total)
+        self._bar.update(self._task, description=step, completed=done, total=total)

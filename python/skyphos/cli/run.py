@@ -23,7 +23,7 @@ _SEPARATED = "skyphos.run.separated"
 
 
 class _Run(click.Command):
-    """Remembers whether ``--`` separates our options from the target."""
+    """Records whether ``--`` separates the options of ``skyphos run`` from the target."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         if not ctx.resilient_parsing:
@@ -36,10 +36,10 @@ class _Run(click.Command):
 
 @click.command("run", cls=_Run, context_settings={"allow_interspersed_args": False})
 @shared_options.processes("Processes. Default: cores, or the host file's slots.")
-@click.option(*_PER_NODE_NAMES, "per_node", type=click.IntRange(min=1), help="Or processes of each host.")
+@click.option(*_PER_NODE_NAMES, "per_node", type=click.IntRange(min=1), help="Instead: processes on each host.")
 @shared_options.hostfile
 @click.option("-m", "module", is_flag=True, help="TARGET is a Python module.")
-@click.option("--prefix/--no-prefix", default=True, help="Put '[rank] ' before each line of output. Default: do.")
+@click.option("--prefix/--no-prefix", default=True, help="Put '[rank] ' before each line of output. Default: on.")
 @click.option(
     "-x",
     "export",
@@ -81,13 +81,13 @@ def command(
     TARGET is a Python file (ends in .py), a module with -m, or a program. Its exit code is passed on; when
     one rank fails, the others are ended, and a line says which one it was.
 
-    Options of `skyphos run` stand before TARGET, those of TARGET behind it. One that both might have, such as -n, is
-    refused behind a Python file or module, unless -- stands before it: directly behind TARGET, or before TARGET.
+    Options of `skyphos run` go before TARGET, those of TARGET after it. An option of `skyphos run`, such as -n, is an
+    error after a Python file or module, unless -- comes directly after or before TARGET.
 
-    With --keep-going the others go on, as a group does that has replicas (init(replication=2)) or that shrinks
-    (comm.shrink()). A line tells of each that fails. The exit code is 0 if one process or more ended with 0 and all
-    others died: killed by a signal, or lost with their host. Else it is that of the first that ended by itself with
-    another code; 128 + signal of the first that died if nobody was left.
+    With --keep-going the other processes go on when one fails: use it for groups with replicas (init(replication=2))
+    or programs that call comm.shrink(). One line reports each failure. The exit code is 0 if at least one process ended
+    with 0 and all others died (killed by a signal, or lost with their host). Otherwise it is the code of the first
+    process that ended by itself with another code; if all died, 128 + signal of the first.
 
     \b
     skyphos run -n 4 train.py --epochs 3
@@ -139,7 +139,7 @@ def command(
 
 
 def _exported(given: Sequence[str]) -> dict[str, str]:
-    """Variables that ``-x`` names, with the value that it gives, or that they have here."""
+    """The variables of ``-x``, each with the value given there, else its value in this process."""
     found: dict[str, str] = {}
     for one in given:
         name, equals, value = one.partition("=")
@@ -152,10 +152,10 @@ def _exported(given: Sequence[str]) -> dict[str, str]:
 
 
 def _check_order(ctx: click.Context, target: str, arguments: Sequence[str], *, module: bool, counted: bool) -> None:
-    """Refuse an option of ours behind the target, which would not have it.
+    """Refuse an option of ``skyphos run`` after the target, to which it would be passed.
 
-    Programs have options of their own by the same names (``head -n``, ``python -m``): behind one, only a number of
-    processes is refused, and only where there is none before it.
+    Other programs have options of the same names (``head -n``, ``python -m``): after one of those, only a number of
+    processes is refused, and only if none precedes the target.
     """
     ours = {name: param for param in ctx.command.params for name in (*param.opts, *param.secondary_opts)}
     if not module and not target.endswith(".py"):
@@ -180,7 +180,7 @@ def _check_order(ctx: click.Context, target: str, arguments: Sequence[str], *, m
 
 
 def _given(ctx: click.Context, but: click.Option | None = None) -> list[str]:
-    """How many processes were asked for, and on which hosts, as arguments."""
+    """The given options for the number of processes and the hosts, as arguments; without option ``but``."""
     named = {"n": "-n", "per_node": "--nproc-per-node", "hostfile": "--hostfile"}
     return [
         word

@@ -36,23 +36,25 @@ hostfile: _Decorator = click.option(
 
 
 def processes(words: str, least: int = 1) -> _Decorator:
-    """How many processes to start."""
+    """An option for the number of processes; ``words`` is its help."""
     return click.option(
-        *PROCESSES_NAMES, "n", type=click.IntRange(min=least), multiple=True, callback=_said_once, help=words
+        *PROCESSES_NAMES, "n", type=click.IntRange(min=least), multiple=True, callback=_single_value, help=words
     )
 
 
-def _said_once(_: click.Context, param: click.Parameter, given: tuple[int, ...]) -> int | None:
-    """The value of an option with several names."""
+def _single_value(_: click.Context, param: click.Parameter, given: tuple[int, ...]) -> int | None:
+    """The value of an option that has several names, which must not be given different values."""
     if len(set(given)) > 1:
         raise click.BadParameter(f"{' and '.join(map(str, given))} were given: say one of them", param=param)
     return given[0] if given else None
 
 
-density: _Decorator = click.option("--density", type=float, default=None, help="Share of the indices that a rank has.")
+density: _Decorator = click.option(
+    "--density", type=float, default=None, help="Share of the indices for which a rank has values."
+)
 
 alpha: _Decorator = click.option(
-    "--alpha", type=float, default=None, help="Exponent of a power law. Without: indices drawn evenly."
+    "--alpha", type=float, default=None, help="Exponent of a power law. Default: indices drawn uniformly."
 )
 
 chart: _Decorator = click.option(

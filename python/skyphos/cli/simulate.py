@@ -35,18 +35,18 @@ _STRAGGLERS = 'write SHARE:DISTRIBUTION, such as "0.05:uniform(2, 4)"'
 
 @click.command("simulate")
 @click.option("--ranks", type=click.IntRange(1, 4096), default=None, help="Ranks in the group.")
-@click.option("--collective", default="allreduce", show_default=True, help="Which one; --list names them.")
-@click.option("--list", "listed", is_flag=True, help="Name the collectives.")
+@click.option("--collective", default="allreduce", show_default=True, help="The collective; --list lists them.")
+@click.option("--list", "listed", is_flag=True, help="List the collectives.")
 @click.option(
     "--size", "n", type=Size(), default=None, help="Size of the index space, or rows of a message; 60e6 is taken."
 )
-@click.option("--cols", type=Size(), default=None, help="Columns of outer_product_sum; without, as many as rows.")
+@click.option("--cols", type=Size(), default=None, help="Columns of outer_product_sum. Default: as many as rows.")
 @shared_options.density
 @click.option(
     "--entries",
     type=Size(),
     default=None,
-    help="Or how many it has; of topk_allreduce this is k, of shuffle rows, of outer_product_sum pairs.",
+    help="Instead: entries of a rank. For topk_allreduce k, for shuffle rows, for outer_product_sum pairs.",
 )
 @shared_options.alpha
 @shared_options.row_bytes
@@ -56,46 +56,52 @@ _STRAGGLERS = 'write SHARE:DISTRIBUTION, such as "0.05:uniform(2, 4)"'
     show_default=True,
     help="Of allreduce, allreduce_dense, broadcast or outer_product_sum.",
 )
-@click.option("--chunk-bytes", type=click.IntRange(min=1), default=None, help="Of a broadcast; without, chosen.")
+@click.option("--chunk-bytes", type=click.IntRange(min=1), default=None, help="Of a broadcast. Default: chosen.")
 @click.option(
     "--degrees",
     type=Degrees(),
     default=None,
-    help="Layers of a butterfly, as 8x4x2; without, chosen. An allreduce takes them with --algorithm butterfly.",
+    help="Layers of a butterfly, as 8x4x2. Default: chosen. For an allreduce only with --algorithm butterfly.",
 )
 @click.option(
     "--sized", is_flag=True, help="Lengths in place of data: configure, reduce, broadcast, shuffle, outer_product_sum."
 )
-@click.option("--repeats", type=click.IntRange(min=1), default=1, show_default=True, help="How often it runs.")
-@click.option("--network", "described", type=click.Path(dir_okay=False), help="A JSON file that describes it.")
+@click.option("--repeats", type=click.IntRange(min=1), default=1, show_default=True, help="Number of runs.")
+@click.option("--network", "described", type=click.Path(dir_okay=False), help="A JSON file that describes the network.")
 @click.option(
     "--profile",
     "profile_path",
     type=click.Path(dir_okay=False),
-    help="What a probe measured: its rate, latency, cost of a message, incast, and what work costs; not its share of a "
-    "core (--cores), nor what each call takes beside. Options count more.",
+    help="A probe's profile: rate, latency, cost of a message, incast, speed of the machine; not its share of a core "
+    "(--cores), nor the fixed time of a call. Options take precedence.",
 )
-@click.option("--rate", type=RATE, default=None, help="What a host's link carries each way.  [default: 10Gbit]")
-@shared_options.seconds("--latency", "Of a small message.", f"{Network.latency_s:g}")
-@shared_options.seconds("--message", "For which each message takes a link.", f"{Network.message_s:g}")
-@click.option("--mtu", type=click.IntRange(min=1), default=None, help="Bytes of a packet at most.  [default: 1500]")
-@click.option("--incast", type=float, default=None, help="Slower by so much for each further sender.")
-@click.option("--ranks-per-host", type=click.IntRange(min=1), default=None, help="They share its link.  [default: 1]")
-@click.option("--dealt", is_flag=True, default=None, help="Ranks are dealt out to hosts in turn.")
-@click.option("--scattered", is_flag=True, default=None, help="Ranks are put on hosts at random, by the seed.")
+@click.option("--rate", type=RATE, default=None, help="Rate of a host's link in each direction.  [default: 10Gbit]")
+@shared_options.seconds("--latency", "Latency of a small message.", f"{Network.latency_s:g}")
+@shared_options.seconds("--message", "Time for which each message occupies a link.", f"{Network.message_s:g}")
+@click.option("--mtu", type=click.IntRange(min=1), default=None, help="Most bytes of a packet.  [default: 1500]")
+@click.option("--incast", type=float, default=None, help="Slowdown for each further rank that sends to the same one.")
 @click.option(
-    "--topology-unknown", is_flag=True, default=None, help="Ranks do not know hosts and racks, and go by their numbers."
+    "--ranks-per-host", type=click.IntRange(min=1), default=None, help="Ranks that share a link.  [default: 1]"
 )
-@click.option("--cores", type=float, default=None, help="Of a host, shared by its ranks.  [default: 1]")
-@click.option("--hosts-per-rack", type=click.IntRange(min=1), default=None, help="Without: one rack.")
+@click.option("--dealt", is_flag=True, default=None, help="Place ranks on hosts round-robin.")
+@click.option("--scattered", is_flag=True, default=None, help="Place ranks on hosts at random, by the seed.")
 @click.option(
-    "--oversubscribed", type=float, default=None, metavar="TIMES", help="By what racks' uplinks are; takes racks."
+    "--topology-unknown", is_flag=True, default=None, help="Hide hosts and racks from the ranks: they go by numbers."
+)
+@click.option("--cores", type=float, default=None, help="Cores of a host, shared by its ranks.  [default: 1]")
+@click.option("--hosts-per-rack", type=click.IntRange(min=1), default=None, help="Hosts in a rack. Default: one rack.")
+@click.option(
+    "--oversubscribed",
+    type=float,
+    default=None,
+    metavar="TIMES",
+    help="Factor by which racks' uplinks are; takes racks.",
 )
 @click.option("--jitter", default=None, metavar="DISTRIBUTION", help='Lateness of messages: "exponential(1e-4)".')
 @click.option(
     "--stragglers", default=None, metavar="SHARE:DISTRIBUTION", help='Slow ranks: "0.05:uniform(2, 4)" times as slow.'
 )
-@click.option("--skew", default=None, metavar="DISTRIBUTION", help="By what ranks enter late, in seconds.")
+@click.option("--skew", default=None, metavar="DISTRIBUTION", help="Seconds by which ranks enter late.")
 @click.option("--seed", type=int, default=1, show_default=True)
 @shared_options.chart
 @click.option("--trace", type=click.Path(dir_okay=False), default=None, metavar="FILE.json", help="For Perfetto.")
@@ -184,7 +190,7 @@ def command(
 
 
 def _refuse_ignored(ctx: click.Context, collective: str, algorithm: str) -> None:
-    """Refuse options that the collective, or its algorithm, would not look at."""
+    """Refuse options that the collective or its algorithm does not use."""
     flags = {option.name: option.opts[0] for option in ctx.command.params}
     for name, taken_by in _USED_BY.items():
         if ctx.get_parameter_source(name) is not ParameterSource.COMMANDLINE:
@@ -200,7 +206,7 @@ def _refuse_ignored(ctx: click.Context, collective: str, algorithm: str) -> None
 
 
 def _network(described: str | None, ranks: int | None, options: dict[str, str | float | int | None]) -> Network:
-    """The network of a file, and of options, which count more."""
+    """The network from a file and from options, which take precedence."""
     given = {name: value for name, value in options.items() if value is not None}
     if described is not None:
         network = Network.load(described)

@@ -14,9 +14,9 @@ __all__ = ["command"]
 @click.argument("folder", type=click.Path(file_okay=False))
 @click.option("--partitions", "-p", type=click.IntRange(1), required=True, help="How many.")
 @click.option(
-    "--format", type=click.Choice(["text", "npy", "parquet", "hdf5", "netcdf"]), help="What DATA is, if its name lies."
+    "--format", type=click.Choice(["text", "npy", "parquet", "hdf5", "netcdf"]), help="Format, if not by DATA's suffix."
 )
-@click.option("--hosts", metavar="A,B,C", help="Hosts that partitions are to be on, if these share no file system.")
+@click.option("--hosts", metavar="A,B,C", help="Hosts on which to place partitions, if these share no file system.")
 @click.option("--replicas", type=click.IntRange(1), default=1, show_default=True, help="Hosts of each partition.")
 def command(
     *, data: tuple[str, ...], folder: str, partitions: int, format: str | None, hosts: str | None, replicas: int
@@ -24,7 +24,7 @@ def command(
     """Cut DATA into even partitions, and list them in FOLDER/partitions.json.
 
     DATA is text (cut at ends of lines; also .gz, .bz2, .xz or .zst, whose parts are plain), .npy, Parquet, HDF5 or
-    NetCDF (of the last two, FILE:NAME is a dataset of several; their parts are .npy). Several files are cut one by one,
+    NetCDF (for these two, FILE:NAME selects a dataset; parts are .npy). Several files are cut one by one,
     each into its share of the partitions. A map-reduce job reads FOLDER/partitions.json.
 
     \b

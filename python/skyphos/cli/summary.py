@@ -24,7 +24,7 @@ _PARTS = ("load", "configure", "compute", "wait for late peers", "transfer", "me
 
 @dataclass(frozen=True)
 class Summary:
-    """The result in small.
+    """Summary of a result.
 
     Attributes
     ----------
@@ -36,7 +36,7 @@ class Summary:
     layers : list of Layer
         Traffic of the whole group in one iteration.
     seconds : list of dict
-        One a rank.
+        One dict per rank.
     """
 
     facts: list[tuple[str, str]]
@@ -92,11 +92,11 @@ def summarise(
     load_s : float
         Seconds that loading took on this rank.
     top : int
-        How many vertices to show.
+        Number of vertices to show.
     base : int
-        What to add to an id to have it as the file writes it.
+        Smallest id in the file, which is added to ids.
     facts : sequence of (str, str)
-        Facts to put among those that are found here.
+        Further facts to list.
     """
     split = result.seconds
     mine = [load_s, split.configure, split.compute, split.wait, split.transfer, split.merge]
@@ -125,10 +125,10 @@ def to_rank_0(comm: Comm, vertices: Ids, ranks: Weights) -> tuple[Ids, Weights]:
 
 
 def _best(comm: Comm, result: PageRank, top: int, base: int) -> list[tuple[int, float]]:
-    """The best vertices: each rank's best of those that it owns, and the best of these."""
+    """The best vertices, on rank 0: the best of each rank's best owned vertices."""
     vertices, ranks = result.vertices[result.owned], result.ranks[result.owned]
     if len(ranks) > top:
-        # Keep all that tie with the last one, so that which of them is shown does not hang on the partition.
+        # Keep all that tie with the last one, so that the choice among them does not depend on the partition.
         least = np.partition(ranks, len(ranks) - top)[len(ranks) - top] if top else np.inf
         vertices, ranks = vertices[ranks >= least], ranks[ranks >= least]
     vertices, ranks = to_rank_0(comm, vertices, np.ascontiguousarray(ranks))

@@ -13,7 +13,7 @@ __all__ = ["RATE", "VOLUME", "Degrees", "Size", "entries_of", "parse_bytes", "pa
 
 
 class _Amount(click.ParamType[float]):
-    """A number that a function reads from text."""
+    """A number that a function parses from text."""
 
     def __init__(self, name: str, parse: Callable[[str], float]) -> None:
         self.name, self._parse = name, parse
@@ -30,14 +30,14 @@ RATE, VOLUME = _Amount("rate", parse_rate), _Amount("bytes", parse_bytes)
 
 
 class Size(click.ParamType[int]):
-    """A whole number, which may be written 60e6."""
+    """A whole number, also in the form 60e6."""
 
     name = "integer"
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:
         text = str(value)
         try:
-            whole = int(text)  # as a float the largest would be rounded
+            whole = int(text)  # a float would round the largest ones
         except ValueError:
             try:
                 number = float(text)

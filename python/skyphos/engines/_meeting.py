@@ -1,11 +1,11 @@
 """Groups of an engine's workers: rendezvous, running the function on each rank, and collecting the outcomes.
 
-1. The driver makes a random token (:func:`settings_of` checks the arguments beside it).
-2. Rank 0's worker takes a free port and holds it open (:func:`hold`); the engine brings its address to the others.
+1. The driver makes a random token (:func:`settings_of` checks the arguments).
+2. Rank 0's worker listens on a free port (:func:`hold`); the engine passes its address to the others.
 3. Each worker joins the group, runs the function and returns an :class:`Outcome` (:func:`take_part`). An error is an
-   outcome too: engines retry what raises, and a rank alone must not be run again.
-4. The driver waits until all have ended, or a moment after the first failure, and returns the results or raises the
-   error that began it all (:class:`Outcomes`).
+   outcome too: engines retry a function that raises, and a single rank must not be run again.
+4. The driver waits until all have ended, or a short time after the first failure, and returns the results or raises
+   the error that caused the others (:class:`Outcomes`).
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ __all__ = [
     "take_part",
 ]
 
-# What the engine says itself, and what makes no sense where its driver takes each lost worker for a failure.
+# Arguments of init that the engine sets, and replication, which is useless if any lost worker fails the run.
 _NOT_SETTINGS = ("rank", "world_size", "rendezvous", "token", "transport", "timeout", "replication", "share_hosts")
 
-#: Seconds that ranks have to end by themselves after one has failed: they notice in their next call.
+#: Seconds for ranks to end by themselves after one has failed: they notice it in their next call.
 GRACE_S = 5.0
 
 
@@ -50,7 +50,7 @@ class RankFailed(SkyphosError):
     Parameters
     ----------
     message : str
-        Which rank, on which host, and the traceback there.
+        The rank, its host, and the traceback.
     rank : int or None
         The rank.
 
@@ -89,7 +89,7 @@ class Member:
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a rank ended: what the function returned, or the exception and its traceback as text."""
+    """Outcome of a rank: the result of the function, or the exception and its traceback as text."""
 
     rank: int
     host: str
@@ -99,7 +99,7 @@ class Outcome:
 
 
 def package(name: str, extra: str) -> Any:
-    """Import an engine's package, or say how to get it.
+    """Import an engine's package; BadInput with the pip command if it is not installed.
 
     Examples
     --------
@@ -113,7 +113,7 @@ def package(name: str, extra: str) -> Any:
         return import_module(name)
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] != name.partition(".")[0]:
-            raise  # the engine is there, and something else is not
+            raise  # the engine is installed; another package is missing
         message = f"sky.{extra} needs the package {error.name}, which is not installed: pip install 'skyphos[{extra}]'"
         raise BadInput(message) from None
 
@@ -143,7 +143,8 @@ def _why_not(name: str) -> str:
 
 
 def hold(host: str) -> tuple[socket.socket, str]:
-    """A socket that listens on a free port, and ``host:port`` for the others; open, so that nobody takes the port.
+    """A socket that listens on a free port, and its ``host:port``; it stays open, so that no other program gets the
+    port.
 
     Examples
     --------
@@ -156,14 +157,14 @@ def hold(host: str) -> tuple[socket.socket, str]:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         listener = socket.create_server((host, 0), family=family, backlog=1024)
-    except OSError:  # an address that is translated on the way here, as of containers: none of this machine's own
+    except OSError:  # a translated address (NAT, containers), which no interface of this machine has
         listener = socket.create_server(("", 0), family=family, backlog=1024)
     port = listener.getsockname()[1]
     return listener, f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def address_toward(host: str) -> str:
-    """This machine's address on the way to a host: one that the host reaches. Nothing is sent."""
+    """This machine's address on the route to a host, by which the host reaches it. Nothing is sent."""
     family, kind, protocol, _, address = socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM)[0]
     with socket.socket(family, kind, protocol) as probe:
         probe.connect(address)
@@ -181,11 +182,11 @@ def take_part(
 ) -> Outcome:
     """Join the group, run ``fn(comm, *args)`` and leave the group, so that the other ranks notice an early end.
 
-    ``cpus`` are those that the engine gave this worker, ``dumps`` its way to pickle.
+    ``cpus`` is the number that the engine gave this worker, ``dumps`` the engine's pickling function.
     """
     settings = dict(member.settings)
     if variables.text("SKYPHOS_THREADS") is None:
-        # Else a rank would take the whole host for its own.
+        # By default a rank would use all cores of the host.
         settings.setdefault("threads", max(1, int(cpus)))
     try:
         with init(
@@ -203,7 +204,7 @@ def take_part(
 
 
 def failed(rank: int, error: BaseException, dumps: Any) -> Outcome:
-    """The outcome of a rank that raised; an exception that cannot travel is replaced by its text."""
+    """The outcome of a rank that raised; an exception that cannot be pickled is replaced by its text."""
     trace = "".join(traceback.format_exception(type(error), error, error.__traceback__))
     try:
         pickle.loads(dumps(error))
@@ -235,7 +236,7 @@ class Outcomes:
             self._begin_grace()
 
     def lose(self, rank: int, why: str) -> None:
-        """The rank's process ended without an outcome."""
+        """Record that a rank's process ended without an outcome."""
         self._lost[rank] = why
         self._begin_grace()
 
@@ -244,15 +245,15 @@ class Outcomes:
 
     @property
     def awaited(self) -> list[int]:
-        """Ranks to wait for still; none when a failure's grace is over."""
+        """Ranks to wait for; empty when the grace after a failure is over."""
         if self._until is not None and time.monotonic() > self._until:
             return []
         return [rank for rank in range(self._size) if rank not in self._outcomes and rank not in self._lost]
 
     def results(self) -> list[Any]:
-        """What the function returned, by rank; or raises the error that caused the others."""
+        """The results of the function by rank; raises the error that caused the others."""
         raised = [one for one in self._outcomes.values() if one.error is not None]
-        # PeerLost on one rank follows from the end of another, whose own error says more.
+        # PeerLost on one rank follows from the end of another, whose own error is the cause.
         first = next((one for one in raised if not isinstance(one.error, PeerLost)), None)
         if first is not None:
             raise RankFailed(self._description(first), rank=first.rank) from first.error

@@ -1,7 +1,7 @@
 """A group of Dask workers: ``sky.dask.run(client, fn)``.
 
-One task a worker, bound to it. Rank 0's worker first holds a port, the driver hands its address to the others. A task
-whose worker dies waits for ever, so the driver asks the scheduler who is left.
+One task per worker, bound to it. Rank 0's worker first opens a port, and the driver passes its address to the others.
+A task whose worker dies never completes, so the driver asks the scheduler for the remaining workers.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ._meeting import Member, Outcome, Outcomes, failed, hold, package, settings
 
 __all__ = ["run"]
 
-# By worker, for those may share a process: the port that it holds for a group to come, and the group's token.
+# The listening socket for a future group and the group's token, by worker, because workers may share a process.
 _listeners: dict[str, tuple[socket.socket, str]] = {}
 
 
@@ -32,22 +32,23 @@ def run(
     timeout: float = 300.0,
     init_options: Mapping[str, Any] | None = None,
 ) -> list[Any]:
-    """Run ``fn(comm, *args)`` on Dask workers, which are a group, and return what it returned, by rank.
+    """Run ``fn(comm, *args)`` on Dask workers that form a group, and return the results by rank.
 
     Parameters
     ----------
     client : distributed.Client
-    fn, *args : callable and what it gets
-        Called on each rank with its :class:`skyphos.Comm` and ``args``; a ``Future`` as its value.
+    fn, *args : callable, objects
+        Called on each rank with its :class:`skyphos.Comm` and ``args``; a ``Future`` is replaced by its value.
     num_workers : int, optional
-        How many workers, each of which is one rank; default all, in the order of their addresses.
+        Number of workers, each of which is one rank; default all, in the order of their addresses.
     timeout, init_options : float and mapping, optional
         Seconds for workers to be free, and without progress in a call; further arguments of :func:`skyphos.init`.
 
     Raises
     ------
     BadInput, Timeout, RankFailed, PeerLost
-        Too few workers, or none free within ``timeout``; ``fn`` raised (the exception is the cause); a worker ended.
+        If there are too few workers, none is free within ``timeout``, ``fn`` raised (the exception is the cause), or a
+        worker ended.
 
     Examples
     --------
@@ -68,7 +69,7 @@ def run(
         )
 
     def submit(rank: int, body: Callable[..., Outcome], *given: Any) -> Any:
-        # Not pure: the same call is another run.
+        # Not pure: Dask must not reuse the result of an equal call.
         futures.append(client.submit(body, *given, workers=[workers[rank]], pure=False, retries=0))
         return futures[-1]
 
@@ -90,7 +91,7 @@ def _follow(client: Any, futures: list[Any], workers: list[str], within_s: float
         there = client.nthreads()
         for rank in awaited:
             if (future := futures[rank]).status == "finished":
-                with suppress(distributed.TimeoutError):  # its worker may be lost just now
+                with suppress(distributed.TimeoutError):  # its worker may have just been lost
                     outcomes.add(future.result(timeout=10))
             elif future.status == "pending" and workers[rank] in there:
                 pass
@@ -105,7 +106,7 @@ def _follow(client: Any, futures: list[Any], workers: list[str], within_s: float
 
 def _hold(token: str) -> Outcome:
     worker = package("distributed", "dask").get_worker()
-    own = urlsplit(worker.address)  # what others know it by; none in a cluster inside one process
+    own = urlsplit(worker.address)  # the address that others use; without a host name in a cluster inside one process
     listener, address = hold("127.0.0.1" if own.scheme == "inproc" else str(own.hostname))
     _listeners[worker.address] = listener, token
     return Outcome(0, socket.gethostname(), address)

@@ -1,7 +1,7 @@
 """A group of Ray actors: ``sky.ray.run(fn, num_workers=4)``.
 
-Actors are placed together (a placement group: all or none, so that two runs cannot wait for each other's half). Rank
-0's actor holds a port, the driver hands its address to the others. An actor that dies is not started again.
+Actors are placed together (a placement group: all or none, so that two runs cannot block each other). Rank 0's actor
+opens a port, and the driver passes its address to the others. An actor that dies is not restarted.
 """
 
 from __future__ import annotations
@@ -29,24 +29,24 @@ def run(
     timeout: float = 300.0,
     init_options: Mapping[str, Any] | None = None,
 ) -> list[Any]:
-    """Run ``fn(comm, *args)`` on Ray actors, which are a group, and return what it returned, by rank.
+    """Run ``fn(comm, *args)`` on Ray actors that form a group, and return the results by rank.
 
     Parameters
     ----------
-    fn, *args : callable and what it gets
-        Called on each rank with its :class:`skyphos.Comm` and ``args``; an ``ObjectRef`` as its value.
+    fn, *args : callable, objects
+        Called on each rank with its :class:`skyphos.Comm` and ``args``; an ``ObjectRef`` is replaced by its value.
     num_workers, num_cpus, resources : int, float and mapping
-        How many ranks, and what each needs: CPUs, and others such as ``{"GPU": 1}``.
+        Number of ranks, and the resources of each: CPUs, and others such as ``{"GPU": 1}``.
     strategy : {"PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD"}
-        How Ray lays actors over nodes.
+        Placement of actors on nodes by Ray.
     timeout, init_options : float and mapping, optional
-        Seconds to wait for a place, and without progress in a call; further arguments of :func:`skyphos.init`.
+        Seconds to wait for resources, and without progress in a call; further arguments of :func:`skyphos.init`.
 
     Raises
     ------
     BadInput, Timeout, RankFailed, PeerLost
-        No Ray, or too few nodes even if nothing else ran there. Others leave no room within ``timeout``.
-        ``fn`` raised on a rank (the exception is the cause). An actor's process ended.
+        If Ray is not installed or its nodes have too few resources even when idle; if resources are in use for longer
+        than ``timeout``; if ``fn`` raised on a rank (the exception is the cause); if an actor's process ended.
 
     Examples
     --------
@@ -72,7 +72,7 @@ def run(
         for index in range(num_workers):
             where = util.scheduling_strategies.PlacementGroupSchedulingStrategy(group, index)
             actors.append(ray.remote(_Worker).options(scheduling_strategy=where, **needs).remote())
-        # Large arguments are stored once, not once for each actor.
+        # Large arguments are stored once, instead of once per actor.
         given = [one if isinstance(one, ray.ObjectRef) else ray.put(one) for one in (fn, *args)]
         rendezvous, token = None, secrets.token_hex(16)
         if num_workers > 1:
@@ -105,7 +105,7 @@ def _follow(ray: Any, tasks: list[Any]) -> Outcomes:
                 outcomes.add(ray.get(task))
             except ray.exceptions.RayActorError as error:
                 outcomes.lose(awaited[task], one_line(error))
-            except Exception as error:  # what could not be brought there or back
+            except Exception as error:  # an argument or result that could not be transferred
                 outcomes.add(failed(awaited[task], error, ray.cloudpickle.dumps))
     return outcomes
 

@@ -1,7 +1,7 @@
 """A group in a barrier stage of Spark: ``sky.spark.run(spark, fn, data, num_workers=4)``.
 
-Each task is a rank. Rank 0 holds a port, and the stage's allGather brings its address to the others. Rows come in and
-outcomes go out as Arrow batches (``mapInArrow``). Spark does not run such a stage again when a task is lost.
+Each task is a rank. Rank 0 opens a port, and the stage's allGather passes its address to the others. Rows come in and
+outcomes go out as Arrow batches (``mapInArrow``). Spark does not rerun such a stage when a task is lost.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from ._meeting import Member, Outcomes, address_toward, hold, pack, package, set
 
 __all__ = ["run"]
 
-# Executors of a session that has just begun may still be on their way.
+# Seconds to wait for executors: those of a new session may still be starting.
 _EXECUTORS_COME_S = 10.0
 
-# What Spark says when a task's process or its executor is gone, and which task that was.
+# Spark's messages about a lost process of a task or a lost executor, and about the task's number.
 _LOST = re.compile(r"exited unexpectedly|ExecutorLostFailure|executor \S+ exited|Remote RPC client disassociated")
 _TASK = re.compile(r"barrier task \w+\(\d+, (\d+)\)")
 
@@ -36,28 +36,28 @@ def run(
     timeout: float = 300.0,
     init_options: Mapping[str, Any] | None = None,
 ) -> list[Any]:
-    """Run ``fn(comm, arrays)`` in a barrier stage, whose tasks are a group, and return what it returned, by rank.
+    """Run ``fn(comm, arrays)`` in a barrier stage whose tasks form a group, and return the results by rank.
 
     Parameters
     ----------
     spark : pyspark.sql.SparkSession
     fn : callable
-        Called on each rank with its :class:`skyphos.Comm`; and, if there are data, with this rank's rows as a dict from
-        column to NumPy array (integers with nulls: floats with NaN; strings, lists: objects). Returns what pickles.
+        Called on each rank with its :class:`skyphos.Comm` and, with ``data``, this rank's rows as a dict from column to
+        NumPy array (integers with nulls: floats with NaN; strings, lists: objects). The result is pickled.
     data : pyspark.sql.DataFrame, optional
-        Rows to share out over the ranks.
+        Rows to distribute over the ranks.
     num_workers : int
-        How many ranks, each of which needs a free slot (``spark.task.cpus`` cores) at the same time.
+        Number of ranks, each of which needs a free slot (``spark.task.cpus`` cores) at the same time.
     partition_by : sequence of str, optional
-        Columns: rows that are alike in them go to the same rank. Default: rows go round by turns.
+        Columns: rows with equal values in them go to the same rank. Default: rows are distributed round-robin.
     timeout, init_options : float and mapping, optional
         Seconds without progress in making the group or in a call; further arguments of :func:`skyphos.init`.
 
     Raises
     ------
     BadInput, RankFailed, PeerLost
-        No ``pyspark``, or fewer slots than workers.
-        ``fn`` raised on a rank (the exception is the cause). A task's process or its executor ended.
+        If ``pyspark`` is not installed or there are fewer slots than workers; if ``fn`` raised on a rank (the exception
+        is the cause); if a task's process or its executor ended.
 
     Examples
     --------
@@ -73,7 +73,7 @@ def run(
     types, pickler = package("pyspark.sql.pandas.types", "spark"), package("pyspark.cloudpickle", "spark")
     _check_slots(spark.sparkContext, num_workers)
     rows, schema = spark.range(num_workers, numPartitions=num_workers), None
-    if data is not None:  # a shuffle: as many tasks as ranks after it, and Spark may repeat what is before it
+    if data is not None:  # a shuffle: one task per rank after it; Spark may still retry the stages before it
         rows, schema = data.repartition(num_workers, *partition_by), types.to_arrow_schema(data.schema)
     member = Member(0, num_workers, None, secrets.token_hex(16), settings)
     try:
@@ -92,7 +92,7 @@ def run(
 
 
 def _check_slots(context: Any, num_workers: int) -> None:
-    """Spark itself tries ten minutes long whether there are enough."""
+    """Raise BadInput if there are too few slots; Spark itself would wait for ten minutes."""
     java = context._jsc.sc()
     until = time.monotonic() + (0 if java.isLocal() else _EXECUTORS_COME_S)
     while (slots := java.maxNumConcurrentTasks(java.resourceProfileManager().defaultResourceProfile())) < num_workers:
@@ -105,7 +105,7 @@ def _check_slots(context: Any, num_workers: int) -> None:
 def _part(batches: Iterator[Any], member: Member, fn: Callable[..., Any], schema: Any) -> Iterator[Any]:
     arrow, pickler = package("pyarrow", "spark"), package("pyspark.cloudpickle", "spark")
     context = package("pyspark", "spark").BarrierTaskContext.get()
-    # All rows are here before ranks meet, so that none waits for another's shuffle in a call.
+    # Read all rows before the rendezvous, so that no rank waits in a call for another's Spark shuffle.
     table = arrow.Table.from_batches(given) if (given := list(batches)) else schema and schema.empty_table()
     args = () if schema is None else ({name: table[name].to_numpy() for name in table.column_names},)
     rank, listener, address = context.partitionId(), None, ""

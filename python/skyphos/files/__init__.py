@@ -1,1 +1,1 @@
-"""Files: compressed input, and output that is written whole or not at all."""
+"""Files: compressed input, and output files that appear complete or not at all."""

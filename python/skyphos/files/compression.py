@@ -41,7 +41,7 @@ _MAGIC = {
     b"\x28\xb5\x2f\xfd": "Zstandard",
 }
 _UTF_16 = "text in UTF-16"
-# What is known by its first bytes and is no text, or no text in UTF-8.
+# Binary formats by their first bytes; and text in UTF-16.
 _BINARY = {
     b"PK\x03\x04": "a zip archive",
     b"PK\x05\x06": "an empty zip archive",
@@ -70,12 +70,12 @@ _BINARY = {
     b"SQLite format 3\0": "an SQLite database",
     b"Obj\x01": "an Avro file",
 }
-# Control characters that no text has; tabs, ends of lines and of pages, and escapes may be there.
+# Control characters that text does not have; tabs, line ends, form feeds and escapes are allowed.
 _NO_TEXT = bytes(set(range(32)) - {7, 8, 9, 10, 11, 12, 13, 27})
 
 
 def compression_of(path: str, head: bytes = b"") -> str | None:
-    """Compression of a file, by its name or else its first bytes; None: none.
+    """Compression of a file, by its name or else its first bytes; None without one.
 
     Examples
     --------
@@ -90,7 +90,7 @@ def compression_of(path: str, head: bytes = b"") -> str | None:
 
 
 def bare_name(path: str) -> str:
-    """A file's name without the ending of its compression.
+    """A file's name without the suffix of its compression.
 
     Examples
     --------
@@ -117,7 +117,8 @@ def binary_kind(head: bytes) -> str | None:
 
 
 def in_place_of_binary(kind: str, instead: str) -> str:
-    """What a file is that is no text (:func:`binary_kind`), and what to do: of text in another encoding, save it anew.
+    """Error text for a binary file (:func:`binary_kind`): its kind, and ``instead`` or, for UTF-16, to save it as
+    UTF-8.
 
     Examples
     --------
@@ -129,7 +130,7 @@ def in_place_of_binary(kind: str, instead: str) -> str:
 
 
 def looks_binary(head: bytes) -> bool:
-    """Whether bytes have control characters that no text has.
+    """True if bytes have control characters that text does not have.
 
     Examples
     --------
@@ -141,12 +142,12 @@ def looks_binary(head: bytes) -> bool:
 
 
 def decompressed(stored: BinaryIO, kind: str, path: str) -> BinaryIO:
-    """The text in a compressed file, read from the beginning; one cannot go back in it.
+    """The content of a compressed file as a stream without seek.
 
     Raises
     ------
     BadInput
-        A package that decompresses it is not installed.
+        If the package that decompresses it is not installed.
     """
     if kind == "gzip":
         return cast(BinaryIO, gzip.open(stored, "rb"))
@@ -166,7 +167,7 @@ def decompressed(stored: BinaryIO, kind: str, path: str) -> BinaryIO:
     if _has("pyarrow"):
         import pyarrow as pa  # type: ignore[import-untyped, unused-ignore]
 
-        # It has no lines of its own.
+        # pyarrow's stream has no readline of its own.
         return cast(
             BinaryIO, io.BufferedReader(cast(Any, pa.CompressedInputStream(pa.PythonFile(stored, "r"), "zstd")))
         )

@@ -1,9 +1,9 @@
-"""Output files that appear whole or not at all.
+"""Output files that appear complete or not at all.
 
-A regular file is written under another name beside it and renamed, with the mode and, where the system lets it, the
-owner of the file that it replaces. A link is followed: what it points to is replaced, the link stays. What cannot be
-renamed to, a FIFO, a device, an open descriptor (``/dev/stdout``) or a file whose folder takes no new names, is written
-in place, once all is there.
+A regular file is written under a temporary name in the same folder and renamed, with the mode and, if the system allows
+it, the owner of the file that it replaces. A link is followed: its target is replaced, and the link stays. FIFOs,
+devices, open descriptors (``/dev/stdout``) and files in folders that take no new names cannot be replaced by renaming;
+they are written in place, when the content is complete.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ __all__ = ["is_special", "replacing"]
 
 _DESCRIPTOR = re.compile(r"/dev/fd/(\d+)|/proc/self/fd/(\d+)|/dev/std(?:in|out|err)")
 _MOST_LINKS = 40
-# What making or renaming the temporary file may say where the file itself can be written.
+# Errors of making or renaming the temporary file after which the file itself may still be writable.
 _IN_PLACE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EBUSY)
 
 
 @contextmanager
 def replacing(path: str) -> Iterator[BinaryIO]:
-    """Open a file that takes its name only when it is complete; after an error nothing is left of it.
+    """Open a file that gets its name only when it is complete; after an error nothing is left of it.
 
     Raises
     ------
     BadInput
-        It cannot be written; names the file.
+        If it cannot be written; names the file.
 
     Examples
     --------
@@ -69,7 +69,7 @@ def replacing(path: str) -> Iterator[BinaryIO]:
             yield file
             file.flush()
             if before is not None:
-                _make_alike(file.fileno(), before)
+                _copy_owner_and_mode(file.fileno(), before)
             os.fsync(file.fileno())
         assert temporary is not None
         try:
@@ -87,7 +87,7 @@ def replacing(path: str) -> Iterator[BinaryIO]:
 
 
 def is_special(path: str) -> bool:
-    """Whether a name is of an existing special file: a FIFO, a device, an open descriptor.
+    """True if a name is that of an existing special file: a FIFO, a device, an open descriptor.
 
     Examples
     --------
@@ -104,7 +104,7 @@ def is_special(path: str) -> bool:
 
 
 def _end_of_links(path: str) -> tuple[str, int | None]:
-    """Target of a name after all links; the number, if that is an open descriptor of this process."""
+    """The target of a name after all links, and its number if it is an open descriptor of this process."""
     for _ in range(_MOST_LINKS):
         found = _DESCRIPTOR.fullmatch(os.path.abspath(path))
         if found is not None:
@@ -133,7 +133,7 @@ def _create(path: str, *, may_fail: bool) -> BinaryIO | None:
         raise
 
 
-def _make_alike(file: int, before: os.stat_result) -> None:
+def _copy_owner_and_mode(file: int, before: os.stat_result) -> None:
     """Give a file the owner and mode of the one that it replaces."""
     for owner in ((before.st_uid, before.st_gid), (-1, before.st_gid)):
         with suppress(OSError):
@@ -151,7 +151,7 @@ def _copy(whole: BinaryIO, path: str, number: int | None) -> None:
         with open(path, "wb") as file:
             shutil.copyfileobj(whole, file)
         return
-    for stream in (sys.stdout, sys.stderr):  # in the order in which things were said
+    for stream in (sys.stdout, sys.stderr):  # what was printed before comes first
         if stream is not None:
             stream.flush()
     with os.fdopen(os.dup(number), "wb") as file:

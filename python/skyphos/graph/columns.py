@@ -3,7 +3,7 @@
 Names are compared without case, blanks and punctuation, so ``Source ID``, ``source_id`` and ``sourceId`` are one. Known
 are those of NetworkX and Gephi (Source, Target, Weight), igraph (from, to), Spark's GraphFrames and cuGraph (src, dst),
 Neo4j's exports (:START_ID, :END_ID; _start, _end), SNAP (FromNodeId, node_1, id_1) and matrices (row, col, value).
-Columns that cannot be told are never guessed: the error lists what was found and the setting that names them.
+Columns without a known name are never guessed: the error lists their names and the setting that assigns roles.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _WEIGHT_NAMES = frozenset(
         "count",
     )
 )
-# Columns that are there and are no weights: numbers of edges, labels, times.
+# Names of columns that are never weights: numbers of edges, labels, times.
 _OTHERS = frozenset(
     ("", "id", "edgeid", "index", "unnamed", "key", "label", "type", "relation", "relationship", "reltype", "edgetype")
 ) | frozenset(("timeset", "time", "timestamp", "date", "datetime", "year", "name", "color", "colour", "directed"))
@@ -56,7 +56,7 @@ class Roles:
 
 @dataclass(frozen=True)
 class Columns:
-    """Columns as the caller names them: by a name in the first line, or by a number from 1, as ``cut -f`` counts."""
+    """Columns as the caller gives them: by a name in the first line, or by a number from 1, as ``cut -f`` counts."""
 
     source: str
     target: str
@@ -94,7 +94,7 @@ class Columns:
         return cls(**named)
 
     def find(self, names: Sequence[str] | None, count: int, where: str) -> Roles:
-        """The numbers of the columns in a file of ``count`` with these names, if its first line names them."""
+        """The column numbers in a file with ``count`` columns; ``names`` are those in its first line, if it has any."""
         found = [None if name is None else _number(name, names, count, where) for name in self._all()]
         used = [number for number in found if number is not None]
         if len(set(used)) != len(used):
@@ -104,7 +104,7 @@ class Columns:
         return Roles(source, target, weight)
 
     def are_numbers(self) -> bool:
-        """Whether all may be numbers of columns."""
+        """True if all columns may be given by number."""
         return all(name is None or (name.isascii() and name.isdigit()) for name in self._all())
 
     def _all(self) -> tuple[str, str, str | None]:
@@ -141,7 +141,7 @@ def roles_by_name(names: Sequence[str], where: str, *, weights: bool) -> Roles:
     Raises
     ------
     BadInput
-        Names that do not tell which column is what, or a further one that may be a weight.
+        If the names do not determine source and target, or if another column may be a weight.
 
     Examples
     --------
@@ -170,7 +170,7 @@ def roles_by_name(names: Sequence[str], where: str, *, weights: bool) -> Roles:
 
 
 def _numbered_pair(plain: Sequence[str]) -> tuple[int, int] | tuple[None, None]:
-    """The only two columns whose names differ in a last 1 and 2; if there are but two, in a last letter: ``a,b``."""
+    """The only two columns whose names differ in a final 1 and 2; in a file of two columns also in a final letter."""
     ends = (("1", "2"), *((("a", "b"), ("x", "y"), ("i", "j")) if len(plain) == 2 else ()))
     pairs = [
         (column, plain.index(name[:-1] + after))
@@ -190,7 +190,7 @@ def _plain(name: str) -> str:
 
 
 def _only(plain: Sequence[str], known: frozenset[str]) -> int | None:
-    """The one column of a known name; None if there is none, or several."""
+    """The only column with a known name; None if there is none, or several."""
     found = [column for column, name in enumerate(plain) if name in known]
     return found[0] if len(found) == 1 else None
 

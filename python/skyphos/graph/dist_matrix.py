@@ -1,9 +1,9 @@
 """DistMatrix: the distributed sparse matrix, and its product with a vector.
 
-Each rank holds any share of the entries. To multiply, it needs x at the columns of its share (Kylix's *in* set) and has
-part of y at the rows of its share (the *out* set). One configured reduce a product adds the parts and returns to each
-rank the entries that it needs (*Sparse Allreduce*, section III; Kylix, section I.A.2). For a square matrix the result
-is aligned like the input, so it can be multiplied again.
+Each rank holds an arbitrary share of the entries. To multiply, it needs x at the columns of its share (Kylix's *in*
+set) and contributes to y at the rows of its share (the *out* set). One configured reduce per product adds the
+contributions and returns to each rank the entries that it needs (*Sparse Allreduce*, section III; Kylix, section
+I.A.2). For a square matrix the result is aligned like the input, so it can be multiplied again.
 
 Cost of a product on one rank: 2 nnz/P operations, and one reduce of |rows| values in and |index| values out. Cost of
 construction: two passes of counting sort over the share, one configure with a reduce for the ownership, one configure.
@@ -39,31 +39,32 @@ class DistMatrix:
     Parameters
     ----------
     comm : Comm
-        The group. Making the matrix and multiplying it are collective: all ranks must come.
+        The group. The constructor and the products are collective: all ranks must call them.
     rows, columns : array_like of int, shape (m,)
-        Places of this rank's entries. Any rank may hold any entry. Entries at the same place are combined
+        Positions of this rank's entries. Any rank may hold any entry. Entries at the same position are combined
         by the addition of the product (for plus-times: they add up, as in SciPy).
     values : array_like, shape (m,), optional
         Their values; without it every entry is one.
     shape : (int, int), optional
         Default: square, large enough for every entry of every rank.
     every_vertex : bool
-        Of a square matrix: whether rows and columns without any entry are part of the vectors too. Then
-        they take memory; ranges of them are dealt out evenly.
+        For a square matrix: whether vectors also have elements for rows and columns without entries. These take
+        memory; ranges of them are distributed evenly over ranks.
     slots : int
-        How many numbers may ride along with each product, see :meth:`matvec_with`.
+        Number of scalars that are summed along with each product, see :meth:`matvec_with`.
     degrees : sequence of int, optional
         Layers of the butterfly, see ``Comm.configure``.
 
     Attributes
     ----------
     shape : (int, int)
-        Of the whole matrix.
+        Shape of the whole matrix.
     index : ndarray of int64
-        The sorted global columns at which this rank has x: those of its entries, and (square matrix) those
-        it owns.
+        The sorted global columns at which this rank holds x: those of its entries, and for a square matrix also
+        those that it owns.
     row_index : ndarray of int64
-        Where it has the result: ``index`` if the matrix is square, else the rows that it owns.
+        The global rows at which this rank holds the result: ``index`` if the matrix is square, else the rows that it
+        owns.
     owned : ndarray of bool, aligned with ``row_index``
         Each row is owned by exactly one rank, so a sum over all vertices counts owned entries only. The
         owner is a rank that has the vertex as a column, if any has.
@@ -73,7 +74,7 @@ class DistMatrix:
     Raises
     ------
     BadInput
-        On all ranks, if the arrays of one do not fit each other or the shape.
+        On all ranks, if one rank's arrays do not fit each other or the shape.
 
     Examples
     --------
@@ -118,7 +119,7 @@ class DistMatrix:
         self.owned: npt.NDArray[np.bool_] = _is_in(self.row_index, mine)
         at = np.searchsorted(self.index, my_columns).astype(np.int32)
         self._local = _by_rows(local_row, at[local_column], value, len(my_rows), len(self.index))
-        # The numbers that ride along take the places behind the last row.
+        # The scalars of matvec_with are reduced as additional rows after the last one.
         extra = np.array([shape[0] + slot for slot in range(slots)], np.int64)
         self.plan: Plan = comm.configure(
             np.concatenate([my_rows, extra]),
@@ -131,17 +132,17 @@ class DistMatrix:
 
     def full(self, fill: Any, dtype: npt.DTypeLike = np.float64) -> Array:
         """Return a vector aligned with ``index``, filled with one value."""
-        x = self._room(len(self.index), dtype)
+        x = self._result_buffer(len(self.index), dtype)
         x.fill(fill)
         return x
 
     def empty(self, dtype: npt.DTypeLike = np.float64) -> Array:
         """Return an uninitialised vector aligned with ``row_index``, for ``out=``.
 
-        A vector from here has room behind it for the numbers that ride along, so a product is received
-        right into it; any other one costs a copy.
+        The memory of this vector extends over the scalars of :meth:`matvec_with`, so a product is received directly
+        into it; another vector costs a copy.
         """
-        return self._room(len(self.row_index), dtype)
+        return self._result_buffer(len(self.row_index), dtype)
 
     def matvec(self, x: Array, *, add: str = "plus", multiply: str = "times", out: Array | None = None) -> Array:
         """Multiply: y_i = ADD over j of MULTIPLY(A_ij, x_j).
@@ -151,11 +152,12 @@ class DistMatrix:
         x : ndarray, aligned with ``index``
             The vector.
         add : {"plus", "times", "min", "max", "or", "and"}
-            How terms of a row are combined.
+            Operation that combines the terms of a row.
         multiply : {"times", "plus", "min", "max", "or", "and", "first", "second"}
-            How an entry and a number of x make a term; ``first`` is the entry alone, ``second`` the number.
+            Operation that makes a term from an entry and an element of x; ``first`` is the entry, ``second`` the
+            element.
         out : ndarray, aligned with ``row_index``, optional
-            Where the result goes, best one from :meth:`empty`. Must not be ``x``.
+            Receives the result; a vector from :meth:`empty` avoids a copy. Must not be ``x``.
 
         Returns
         -------
@@ -179,20 +181,20 @@ class DistMatrix:
         multiply: str = "times",
         out: Array | None = None,
     ) -> tuple[Array, list[Any]]:
-        """Multiply, and combine a few numbers across the ranks in the same messages.
+        """Multiply, and reduce a few scalars over the ranks in the same messages.
 
         Parameters
         ----------
         x, add, multiply, out
             As in :meth:`matvec`.
         numbers : sequence of float
-            This rank's part of each, ``slots`` of them; combined by the same addition as the rows.
+            This rank's ``slots`` scalars; reduced by the same addition as the rows.
 
         Returns
         -------
         y : ndarray, aligned with ``row_index``
         totals : list
-            The combined numbers, the same on every rank.
+            The reduced scalars, the same on every rank.
         """
         dtype = self._check_product(x, numbers, add, multiply, out)
         send = self._buffers.get(dtype)
@@ -244,7 +246,7 @@ class DistMatrix:
         return divided
 
     def first_entry(self, which: Callable[[Array], Array]) -> tuple[int, int, Any] | None:
-        """Return row, column and value of this rank's first entry that ``which`` picks out of their values."""
+        """Return row, column and value of this rank's first entry for whose value ``which`` is true."""
         local = self._local
         if local.values is None:
             return None
@@ -262,9 +264,8 @@ class DistMatrix:
     def _owned_rows(self, my_rows: Ids, my_columns: Ids | None, every_vertex: bool) -> Ids:
         """Agree on one owner for each row, and return this rank's.
 
-        Every rank that touches a row bids for it; the lowest bid wins. Ranks that have it as a column bid
-        lower than those that do not, and the order of the ranks turns with the row, so that none owns more
-        than its share.
+        Every rank with an entry in a row bids for it; the lowest bid wins. Ranks that have the row also as a column
+        bid lower, and the order of the ranks rotates with the row, so that ownership is balanced.
         """
         rank, size = self.comm.rank, self.comm.size
         touched = my_rows if my_columns is None else _union(my_rows, my_columns)
@@ -276,8 +277,7 @@ class DistMatrix:
         want = np.concatenate([touched, mine_if_free])
         best = self.comm.configure_reduce(touched, want, bid, n=max(1, n), op="min", missing="identity")
         won = touched[best[: len(touched)] == bid]
-        # Nobody bids for a row without entries: it comes back as the identity, and goes to whose range it
-        # is in.
+        # A row without entries has no bids: the reduce returns the identity, and the rank whose range it is in gets it.
         free = mine_if_free[best[len(touched) :] == np.iinfo(np.int32).max]
         return _union(won, free)
 
@@ -285,7 +285,7 @@ class DistMatrix:
         if send.dtype != np.bool_:
             self.plan.reduce(send, op=ADD[add][1], out=whole)
             return
-        # Truth values travel as bytes. The bytes' identity of "and" is 255, which is no truth value.
+        # Truth values are sent as bytes. The identity of "and" for bytes is 255, which is not a truth value.
         letters = whole.view(np.uint8)
         self.plan.reduce(send.view(np.uint8), op="or" if add in ("plus", "max", "or") else "and", out=letters)
         np.minimum(letters, 1, out=letters)
@@ -311,11 +311,11 @@ class DistMatrix:
             raise BadInput(f"out must have shape {self.row_index.shape} and dtype {dtype}")
         return dtype
 
-    def _room(self, length: int, dtype: npt.DTypeLike) -> Array:
+    def _result_buffer(self, length: int, dtype: npt.DTypeLike) -> Array:
         return np.empty(length + self.slots, dtype)[:length]
 
     def _whole(self, out: Array | None, dtype: np.dtype[Any]) -> Array:
-        """The vector that a reduce fills: ``out`` with the room behind it if it has that, else a new one."""
+        """The vector that a reduce fills: ``out`` with its extra memory if it is from :meth:`empty`, else a new one."""
         length = len(self.row_index) + self.slots
         if out is not None and self.slots == 0 and out.flags.c_contiguous:
             return out
@@ -358,9 +358,9 @@ def _check(
 
 
 def _compact(ids: Ids, n: int) -> tuple[Ids, npt.NDArray[np.int32]]:
-    """The sorted distinct ids, and for each id its number among them."""
+    """The sorted distinct ids, and for each id its position among them."""
     if n <= 8 * len(ids) + 65_536:
-        # A table over all ids takes less time than a sort unless nearly all of it is gaps.
+        # A table over all ids is faster than a sort, unless the ids are very sparse.
         seen = np.zeros(n, np.bool_)
         seen[ids] = True
         number = np.cumsum(seen, dtype=np.int32)
@@ -392,7 +392,7 @@ def _union(a: Ids, b: Ids) -> Ids:
 
 
 def _is_in(sorted_ids: Ids, subset: Ids) -> npt.NDArray[np.bool_]:
-    """Which of some sorted distinct ids are in a sorted subset of them."""
+    """Mask of the sorted distinct ids that are in a sorted subset of them."""
     mask = np.zeros(len(sorted_ids), np.bool_)
     mask[np.searchsorted(sorted_ids, subset)] = True
     return mask

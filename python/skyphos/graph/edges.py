@@ -30,17 +30,16 @@ class Edges:
     weight : ndarray of float64, shape (m,), or None
         One weight an edge; None where the file has none (each edge counts 1).
     shape : (int, int) or None
-        Rows and columns, for formats that state them: then every id below is a vertex. None where a vertex
-        exists because an edge names it.
+        Rows and columns, for formats that state them: then every smaller id is a vertex. None if the vertices are
+        those that edges name.
     base : int
-        What to add to an id to have it as the file writes it (1 for MatrixMarket, else 0).
+        The smallest id in the file, which is added to ids for output (1 for MatrixMarket, else 0).
     combine : {"last", "sum"}
-        What an edge that is written twice means: its last weight, as in ``networkx.DiGraph``, or the sum of
-        its weights, as in SciPy's matrices. Without weights it is one edge either way in the first case,
-        and counts as often as it is written in the second.
+        Meaning of a repeated edge: its last weight, as in ``networkx.DiGraph``, or the sum of its weights, as in
+        SciPy's matrices. Without weights, ``"last"`` makes it one edge, and ``"sum"`` counts the repetitions.
     stored, stated : int or None
-        From a reader: entries read, before a symmetric matrix was completed, and how many the whole file
-        claims to hold (None where it claims nothing).
+        From a reader: entries read, before a symmetric matrix was completed, and the number that the file states
+        for the whole of it (None if it states none).
 
     Examples
     --------
@@ -90,7 +89,7 @@ class Edges:
         return replace(self, source=self.source[which], target=self.target[which], weight=weight)
 
     def mirrored(self) -> Edges:
-        """Return these edges and the same ones backwards; a self loop stays one edge.
+        """Return these edges and their reverses; a self loop stays one edge.
 
         Examples
         --------
@@ -109,14 +108,14 @@ class Edges:
         )
 
     def merged(self) -> Edges:
-        """Return each edge once, with the weight that ``combine`` says.
+        """Return each edge once, with its repetitions combined as ``combine`` says.
 
-        Costs a sort of m integers. Where no edge is written twice the same object comes back, else edges in
-        the order of their ids.
+        Costs a sort of m integers. Without repeated edges it returns this object, else edges in the order of their
+        ids.
 
         Notes
         -----
-        An unweighted edge of a ``combine="sum"`` format that is written k times gets weight k.
+        An unweighted edge of a ``combine="sum"`` format that is repeated k times gets weight k.
 
         Examples
         --------
@@ -128,7 +127,7 @@ class Edges:
         """
         width = int(self.target.max(initial=0)) + 1
         if (int(self.source.max(initial=0)) + 1) * width > _MOST:
-            # Pairs with larger ids have no number of their own in 64 bits: name the ids by their order first.
+            # A pair of larger ids does not fit in one 64-bit key: replace the ids by their positions first.
             sources, source = np.unique(self.source, return_inverse=True)
             targets, target = np.unique(self.target, return_inverse=True)
             merged = replace(self, source=source.astype(np.int64), target=target.astype(np.int64)).merged()
@@ -142,12 +141,14 @@ class Edges:
         return replace(self, source=source, target=target, weight=self._merged_weights(key, first))
 
     def _merged_weights(self, key: Ids, first: npt.NDArray[np.bool_]) -> Weights | None:
-        """The weights of merged edges, given where each edge's first copy is in the order of the keys."""
+        """The weights of merged edges; ``first`` marks each edge's first copy in the order of the keys."""
         starts = np.flatnonzero(first)
         if self.weight is None:
             ends = np.append(starts[1:], len(key))
             return (ends - starts).astype(np.float64) if self.combine == "sum" else None
-        in_order: Weights = self.weight[np.argsort(key, kind="stable")]  # copies of an edge as they were written
+        in_order: Weights = self.weight[
+            np.argsort(key, kind="stable")
+        ]  # copies of an edge stay in the order of the file
         if self.combine == "sum":
             summed: Weights = np.add.reduceat(in_order, starts)
             return summed

@@ -1,7 +1,7 @@
-"""Small collectives for loading a graph, made of configured reductions.
+"""Small collectives for loading a graph, built on configured reductions.
 
-A reduce in which each index has exactly one contributor moves data: its "sum" is that rank's value. So rows
-travel to the rank that asks for them, and numbers are gathered.
+A reduce in which each index has exactly one contributor moves data: the "sum" is that rank's value. So rows are sent
+to the ranks that ask for them, and tables are gathered.
 
 Cost: :func:`move` sends each row down to a rank that a hash picks and up to its new owner, about twice the
 bytes of a direct exchange, with two rounds for the counts before. It runs once a graph, not once an
@@ -24,13 +24,12 @@ __all__ = ["gather_table", "move"]
 
 T = TypeVar("T")
 
-# Numbers that travel under one index when rows are moved: 8 KB, far above what an index costs on the wire.
-_CRATE = 1024
+# Numbers of one batch of rows, which is sent under one index: 8 KB, far more than the index itself takes.
+_BATCH = 1024
 
 
 def gather_table(comm: Comm, row: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Give every rank the rows of all: shape (k,) here, (size, k) back; k and the dtype are the same
-    everywhere.
+    """Gather one row per rank on every rank: from shape (k,) to (size, k); k and the dtype are the same everywhere.
 
     Examples
     --------
@@ -53,16 +52,16 @@ def move(comm: Comm, rows: Ids, owners: npt.NDArray[Any]) -> Ids:
     Parameters
     ----------
     comm : Comm
-        All its ranks must come.
+        All its ranks must make the call.
     rows : ndarray of int64, shape (m, width)
-        This rank's rows. Other 8-byte types travel as a view.
+        This rank's rows. Pass other 8-byte types as a view.
     owners : ndarray of int, shape (m,)
         The rank that each row goes to.
 
     Returns
     -------
     ndarray of int64, shape (k, width)
-        The rows that came here: by sending rank, and in the order in which that rank held them.
+        The rows for this rank, ordered by sending rank, and in the order in which that rank passed them.
 
     Examples
     --------
@@ -82,13 +81,13 @@ def move(comm: Comm, rows: Ids, owners: npt.NDArray[Any]) -> Ids:
     table = gather_table(comm, counts.astype(np.int64)).T  # rows: owners, columns: senders
     if not table.any():
         return rows
-    # A crate holds many rows under one index, so the indices cost next to nothing. Crates are numbered by
-    # owner, then sender: what a rank wants is then one unbroken range.
+    # A batch holds many rows under one index, so the cost of indices is negligible. Batches are numbered by owner, then
+    # sender: those that a rank receives are then one contiguous range.
     width = rows.shape[1]
-    capacity = int(np.clip(table.mean(), 1, _CRATE // width))
-    crates = -(-table // capacity)
-    ends = np.cumsum(crates).reshape(crates.shape)
-    starts = ends - crates
+    capacity = int(np.clip(table.mean(), 1, _BATCH // width))
+    batches = -(-table // capacity)
+    ends = np.cumsum(batches).reshape(batches.shape)
+    starts = ends - batches
     mine = [np.arange(starts[owner, comm.rank], ends[owner, comm.rank]) for owner in range(comm.size)]
     want = np.arange(starts[comm.rank, 0], ends[comm.rank, -1])
     plan = comm.configure(np.concatenate(mine), want, n=int(ends[-1, -1]), width=capacity * width)
@@ -103,13 +102,13 @@ def move(comm: Comm, rows: Ids, owners: npt.NDArray[Any]) -> Ids:
 
 
 def _pack(rows: Ids, order: npt.NDArray[Any], counts: npt.NDArray[Any], capacity: int) -> Ids:
-    """Put rows into crates by owner; the last crate of each owner may be filled up with zeros."""
+    """Put rows into batches by owner; the last batch of each owner is padded with zeros."""
     width = rows.shape[1]
-    crates = -(-counts // capacity)
-    packed = np.zeros((int(crates.sum()), capacity * width), np.int64)
+    batches = -(-counts // capacity)
+    packed = np.zeros((int(batches.sum()), capacity * width), np.int64)
     packed_rows = packed.reshape(-1, width)
     done = first = 0
-    for count, taken in zip(counts.tolist(), crates.tolist(), strict=True):
+    for count, taken in zip(counts.tolist(), batches.tolist(), strict=True):
         np.take(rows, order[done : done + count], axis=0, out=packed_rows[first : first + count], mode="clip")
         done, first = done + count, first + taken * capacity
     return packed

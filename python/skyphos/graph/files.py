@@ -1,9 +1,9 @@
 """Input files, on local disk or elsewhere: S3, HDFS, HTTP and whatever else fsspec or pyarrow can read.
 
 A name with a scheme (``s3://bucket/graph.txt.gz``, ``hdfs://host/graph.mtx``) is opened by fsspec where that is
-installed, which finds the package for the scheme (s3fs, gcsfs, …), else by pyarrow, which brings S3, GCS and HDFS
-itself. Each rank reads its own share, as of a local file; credentials are those that these packages find. What is
-compressed is decompressed on the way (:mod:`skyphos.files.compression`).
+installed, which finds the package for the scheme (s3fs, gcsfs, …), else by pyarrow, which supports S3, GCS and HDFS
+itself. Each rank reads its own share, as of a local file; credentials are those that these packages find. Compressed
+files are decompressed while they are read (:mod:`skyphos.files.compression`).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _SCHEME = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]+://")
 
 @contextmanager
 def open_binary(path: str, *, packed: bool = False) -> Iterator[BinaryIO]:
-    """Open a file, decompressed where it is compressed (unless ``packed``); problems become :class:`BadInput`.
+    """Open a file, decompressing it unless ``packed``; errors become :class:`BadInput`.
 
     Examples
     --------
@@ -50,7 +50,7 @@ def open_binary(path: str, *, packed: bool = False) -> Iterator[BinaryIO]:
 
 
 def compressed(path: str) -> str | None:
-    """How a file is compressed, by its name or first bytes; None: it is not."""
+    """The compression of a file, by its name or first bytes; None if it is not compressed."""
     with open_binary(path, packed=True) as stored:
         return _compression(path, stored)
 
@@ -73,7 +73,7 @@ def size_of(path: str) -> int:
 
 
 def _open(path: str) -> BinaryIO:
-    """A file as it is stored, in which one can seek."""
+    """A file as it is stored, seekable."""
     if not _SCHEME.match(path):
         return open(path, "rb")
     if importlib.util.find_spec("fsspec") is not None:
@@ -85,7 +85,7 @@ def _open(path: str) -> BinaryIO:
         import pyarrow.fs  # type: ignore[import-untyped, unused-ignore]
 
         arrow_system, inner_path = pyarrow.fs.FileSystem.from_uri(path)
-        # It has no lines of its own.
+        # pyarrow's stream has no readline of its own.
         return cast(BinaryIO, io.BufferedReader(cast(Any, arrow_system.open_input_file(inner_path))))
     raise BadInput(
         f"{path}: reading from there needs fsspec or pyarrow: pip install fsspec, and the package that it names"
@@ -99,7 +99,7 @@ def _named(path: str) -> Iterator[None]:
     except BadInput:
         raise
     except (OSError, ImportError, ValueError) as error:
-        # What the file holds is the reader's to judge; an address may be of a kind that nobody knows.
+        # A ValueError about the content is the reader's own; about an address it means an unknown scheme.
         if isinstance(error, ValueError) and not _SCHEME.match(path):
             raise
         said = getattr(error, "strerror", None) or str(error) or type(error).__name__

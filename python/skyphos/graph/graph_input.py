@@ -16,19 +16,19 @@ __all__ = ["as_graph"]
 
 
 def as_graph(graph: Any) -> Edges | DistMatrix:
-    """The edges of a graph that this rank has; an :class:`Edges` or :class:`DistMatrix` as it is.
+    """Convert a graph to this rank's edges; an :class:`Edges` or :class:`DistMatrix` is returned as it is.
 
     Parameters
     ----------
     graph : array of shape (n, n), SciPy sparse matrix or networkx.Graph
-        ``graph[i, j]`` is the weight of the edge from i to j, as NetworkX and ``scipy.sparse.csgraph`` have it. All
-        ranks pass the same one, or each a share of the edges: weights of an edge are added, which scales all of them
-        alike where all ranks have all. Vertices of a ``networkx.Graph`` are integers.
+        ``graph[i, j]`` is the weight of the edge from i to j, as in NetworkX and ``scipy.sparse.csgraph``. All
+        ranks pass the same graph, or each a share of the edges: weights of an edge are added over ranks, which scales
+        all weights by the same factor if all ranks have all edges. Vertices of a ``networkx.Graph`` are integers.
 
     Raises
     ------
     BadInput
-        What is no graph; a matrix that is not square; vertices that are no integers.
+        If ``graph`` is not a graph, its matrix is not square, or its vertices are not integers.
 
     Examples
     --------
@@ -75,7 +75,7 @@ def as_graph(graph: Any) -> Edges | DistMatrix:
 
 
 def _of_networkx(graph: Any) -> Edges:
-    """Both directions of an edge without one; a vertex without edges has a loop of no weight."""
+    """Edges of a networkx graph: undirected ones in both directions; a vertex without edges as a loop of weight 0."""
     wrong = next((node for node in graph if isinstance(node, bool) or not hasattr(node, "__index__")), None)
     if wrong is not None or any(node < 0 for node in graph):
         name = "a negative integer" if wrong is None else repr(wrong)

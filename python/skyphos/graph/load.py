@@ -38,19 +38,19 @@ def load(
     Parameters
     ----------
     comm : Comm
-        The group. Each rank reads the file itself, so it must be there on every host.
+        The group. Each rank reads the file itself, so every host must have it.
     path : path
-        See :func:`~skyphos.graph.read_edges` for the formats. Of ``-`` (stdin) and pipes rank 0 alone reads all, for
-        the ranks of its host.
+        See :func:`~skyphos.graph.read_edges` for the formats. ``-`` (stdin) and pipes are read by rank 0
+        alone, for the ranks of its host.
     partition_by : {"random", "greedy", "row"}
         See :func:`~skyphos.graph.partition`.
     weights : bool
         Whether a third column, or a matrix's values, are weights.
     columns : str or mapping, optional
-        Which columns are what, as for :func:`~skyphos.graph.read_edges`.
+        Columns by role, as for :func:`~skyphos.graph.read_edges`.
     undirected : bool
-        Whether an edge is one for both directions. The file may have it once or both ways, as a symmetric matrix has:
-        the last weight counts (:mod:`skyphos.graph.undirected`), as in a ``networkx.Graph``.
+        Whether an edge is one for both directions. The file may list it once or, as a symmetric matrix does, in both
+        directions: the last weight counts (:mod:`skyphos.graph.undirected`), as in a ``networkx.Graph``.
     seed : int
         For the hashes of the partition.
 

@@ -1,7 +1,7 @@
 """The head of a MatrixMarket file (NIST, https://math.nist.gov/MatrixMarket/formats.html).
 
-Only the head is read here: what follows it are lines of ``row column value``, which :mod:`.text` reads like
-any other list of edges, each rank its share.
+Only the head is read here: the lines of ``row column value`` after it are read by :mod:`.text` like any other list of
+edges, each rank its share.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ _SYMMETRIES = ("general", "symmetric", "skew-symmetric")
 
 @dataclass(frozen=True)
 class MatrixHead:
-    """What the head says: the layout of the lines, whether values are whole, the symmetry, and how many entries are
-    stored."""
+    """Contents of the head: the layout of the lines, whether values are integers, the symmetry, and the number of
+    stored entries."""
 
     layout: Layout
     is_whole: bool
@@ -46,7 +46,7 @@ def read_head(path: str, weights: bool) -> MatrixHead:
     Raises
     ------
     BadInput
-        If it is another kind of MatrixMarket file, or none; names the line.
+        If it is another kind of MatrixMarket file, or no such file; names the line.
     """
     field = symmetry = ""
     with open_text(path) as stream:
@@ -73,7 +73,7 @@ def read_head(path: str, weights: bool) -> MatrixHead:
 
 
 def expand(edges: Edges, symmetry: str) -> Edges:
-    """Add the entries that a symmetric file leaves out: those on the other side of the diagonal.
+    """Add the entries that a symmetric file omits: those on the other side of the diagonal.
 
     Examples
     --------

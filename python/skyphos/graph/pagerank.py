@@ -6,10 +6,10 @@ with A the adjacency matrix whose columns are scaled to sum 1, d the damping, p 
 without one), and the dangling mass the sum of x over vertices without out-edges. The same fixed point as
 ``networkx.pagerank`` with its default ``dangling=None``.
 
-One reduce an iteration: the rows of A x and two numbers that ride along, the dangling mass and the change
-of the iteration before. So whether iteration k was the last is known when k + 1 has been multiplied; x of
-iteration k is returned and that product is dropped. A separate reduce for the change would save it and cost
-every iteration a round trip more.
+One reduce an iteration, for the rows of A x and two scalars: the dangling mass and the change of the previous
+iteration. So the convergence of iteration k is known only after the product of iteration k + 1; x of iteration k is
+returned and that product is dropped. A separate reduce for the change would avoid the extra product, but cost every
+iteration another round trip.
 
 Cost of an iteration: the product (see :mod:`.dist_matrix`) and five passes over the local vector.
 """
@@ -49,7 +49,7 @@ _SMALLEST, _LARGEST = 1e-280, 1e300
 
 @dataclass
 class TimeSplit:
-    """Where the seconds of one rank went.
+    """Time of one rank by activity, in seconds.
 
     Attributes
     ----------
@@ -58,7 +58,7 @@ class TimeSplit:
     wait : float
         Waiting for late peers.
     transfer, merge : float
-        Waiting for data on its way; gathering and adding it.
+        Waiting for data in transfer; gathering and adding it.
     iterations : float
         The whole loop: compute, wait, transfer and merge.
     """
@@ -75,7 +75,7 @@ class TimeSplit:
         return self.iterations - self.wait - self.transfer - self.merge
 
     def add(self, reduce: Stats) -> None:
-        """Count one reduce."""
+        """Add the times of one reduce."""
         self.wait += reduce.wait
         self.transfer += reduce.transfer
         self.merge += reduce.merge
@@ -98,7 +98,7 @@ class PageRank:
     residuals : list of float
         Sum over all vertices of the change in each iteration.
     converged : bool
-        False if ``max_iterations`` came first.
+        False if ``max_iterations`` were reached first.
     seconds : TimeSplit
         On this rank.
     matrix : DistMatrix
@@ -116,7 +116,7 @@ class PageRank:
 
     @property
     def iterations(self) -> int:
-        """Iterations that made ``ranks``."""
+        """Number of iterations that led to ``ranks``."""
         return len(self.residuals)
 
 
@@ -143,7 +143,7 @@ def pagerank(
     graph : Edges, DistMatrix, array of shape (n, n), SciPy sparse matrix or networkx.Graph
         This rank's share of the edges, from :func:`~skyphos.graph.load` or
         :func:`~skyphos.graph.partition`: then an edge written twice has been merged, as in a
-        ``networkx.DiGraph``. Or a graph as NumPy, SciPy or NetworkX have it, the same on all ranks or a share of its
+        ``networkx.DiGraph``. Or a graph of NumPy, SciPy or NetworkX, the same on all ranks or a share of its
         edges (:func:`~skyphos.graph.graph_input.as_graph`). Or an adjacency matrix with A_ij the weight of the edge
         from j to i, made with ``slots=2``.
     damping : float
@@ -151,10 +151,10 @@ def pagerank(
     tol : float
         Stop when the change summed over all vertices falls below it (see ``stop``).
     max_iterations : int
-        Stop after so many iterations in any case.
+        Stop after this many iterations in any case.
     personalization : mapping of int to float, optional
-        Weight of vertices at which a walk starts anew; others have 0. The same on all ranks. Vertices that
-        the graph does not have are ignored. Ids may be given in text (``"1"``), as JSON has them. Default: all alike.
+        Weights with which a random walk restarts at vertices; others have 0. The same on all ranks. Vertices that
+        the graph does not have are ignored. Ids may be text (``"1"``), as in JSON. Default: all weights equal.
     stop : {"total", "per_vertex"}
         ``"per_vertex"`` multiplies ``tol`` by the number of vertices: the rule of networkx, which is looser.
     callback : callable, optional
@@ -162,7 +162,8 @@ def pagerank(
     degrees : sequence of int, optional
         Layers of the butterfly; default chosen by ``Comm.configure``.
     checkpoint : Checkpoint or path, optional
-        Where iterations are saved; one of the same graph and settings that is there goes on, to the same bits.
+        Where iterations are saved. If it has one of the same graph and settings, the iteration resumes from it, with
+        bitwise the same result.
 
     Returns
     -------
@@ -210,7 +211,8 @@ def pagerank(
         raise BadInput("the graph has no vertex")
     sums = adjacency.column_sums()
     if _are_extreme(adjacency, sums):
-        # Sums overflow, or are so small that a quotient would be rounded: scale each column by its largest weight.
+        # Column sums overflow, or are so small that quotients would lose digits: scale each column by its largest
+        # weight.
         adjacency = adjacency.divide_columns(adjacency.column_maxima())
         sums = adjacency.column_sums()
     dangling = np.flatnonzero((sums == 0.0) & adjacency.owned)
@@ -238,7 +240,7 @@ def pagerank(
         # x' = d (A x + (dangling mass) p) + (1 - d) p
         dAx, (mass, residual) = dA.matvec_with(x, (x.take(dangling).sum(), moved), out=other)
         seconds.add(dA.plan.stats)
-        if iteration:  # the change that came along is that of the iteration that made x
+        if iteration:  # the residual is that of the previous iteration, which computed x
             residuals.append(residual)
             if callback is not None:
                 callback(iteration, residual)
@@ -266,7 +268,7 @@ def pagerank(
 def _as_checkpoint(
     checkpoint: Checkpoint | str | os.PathLike[str] | None, callback: Callable[[int, float], None] | None
 ) -> Checkpoint | None:
-    """A checkpoint that may be given as its folder; the callback is a function."""
+    """Convert a folder to a checkpoint; check that the callback is callable."""
     if callback is not None and not callable(callback):
         raise BadInput(f"callback must be a function of (iteration, residual), not {callback!r}")
     return checkpoint if checkpoint is None or isinstance(checkpoint, Checkpoint) else Checkpoint(checkpoint)
@@ -332,7 +334,7 @@ class _Personalization:
         here = at < len(p)
         here[here] = matrix.index[at[here]] == ids[here]
         p[at[here]] = given[here]
-        # By the largest first: a sum of huge ones would be infinite.
+        # Divide by the largest weight first, so that the sum cannot overflow.
         largest = reduce_number(matrix.comm, float(p.max(initial=0.0)), "max", np.float64)
         p /= largest or 1.0
         total = matrix.total(p)
@@ -364,7 +366,7 @@ def check_settings(damping: float, tol: float, max_iterations: int, stop: str = 
 
 
 def _vertices(personalization: Mapping[Any, Any] | None) -> dict[int, float] | None:
-    """The personalisation by vertices' numbers, which may have been given in text."""
+    """The personalisation with integer vertices, which may be given as text."""
     if personalization is None:
         return None
     if not hasattr(personalization, "items"):
@@ -406,13 +408,13 @@ def _check_weights(graph: Edges | DistMatrix) -> None:
 
 
 def _are_extreme(matrix: DistMatrix, sums: Weights) -> bool:
-    """Whether the sum of a column, on any rank, is infinite or loses digits."""
+    """True if on any rank the sum of a column is infinite or loses digits."""
     extreme = bool(((sums > _LARGEST) | ((sums != 0.0) & (sums < _SMALLEST))).any())
     return bool(reduce_number(matrix.comm, int(extreme), "max"))
 
 
 class _Saved:
-    """An iteration's vector and what goes with it, in a checkpoint that knows which graph and settings it is of."""
+    """State of an iteration in a checkpoint, with a checksum of the graph and the settings."""
 
     def __init__(self, comm: Comm, checkpoint: Checkpoint, graph: tuple[npt.NDArray[Any], ...], settings: str) -> None:
         self._comm, self._checkpoint = comm, checkpoint

@@ -1,16 +1,15 @@
 """Partitions of edges: which rank gets which edge.
 
 An edge partition cuts vertices: each edge lives on one rank, a vertex on every rank that has an edge of it.
-For graphs with hubs that is the better cut (PowerGraph; Kylix II.B). Three ways:
+For graphs with hubs that is the better cut (PowerGraph; Kylix II.B). Three methods:
 
-- ``random``: by a seeded hash of the edge. Balanced, no state, and the same whatever order the file is read
-  in.
+- ``random``: by a seeded hash of the edge. Balanced, without state, and independent of the order of the file.
 - ``greedy``: PowerGraph's greedy vertex-cut in its *oblivious* variant (Gonzalez et al., OSDI 2012, section
   5.2): each rank places its own share one edge after the other, knowing only its own placements.
 - ``row``: all edges *into* a vertex on one rank, which is a cut of the matrix by rows: ranges of vertex ids
   with about as many edges each. Best where neighbouring ids belong together; a hub's edges cannot be split.
 
-Every way puts all copies of an edge on one rank, so that duplicates can be merged there. Edges travel through
+Each method puts all copies of an edge on one rank, so that duplicates can be merged there. Edges are sent by
 :func:`~skyphos.graph.exchange.move`, once for ``random`` and ``row`` and twice for ``greedy``.
 """
 
@@ -35,34 +34,34 @@ __all__ = ["PARTITIONS", "partition", "random_owners", "send", "weighted_alike"]
 
 PARTITIONS = ("random", "greedy", "row")
 
-# Points of each rank's share from which the cuts into ranges are read off.
+# Samples of each rank's share from which the boundaries of ranges are computed.
 _SAMPLES = 1024
 
-# How far above the average a part may grow. Without a limit the rule piles a well-connected graph on one
-# part: on citations in file order, 16 parts, the largest had 7.7 times the average. At 1.02 vertices live
-# on fewer parts (3.8 on average) than with edges in random order, which balances too (4.2).
+# Largest size of a part over the average. Without a limit the rule puts most of a well-connected graph on one part: on
+# citations in file order, 16 parts, the largest had 7.7 times the average. With 1.02, a vertex is on fewer parts (3.8
+# on average) than with edges in random order, which also balances the parts (4.2).
 _SLACK = 1.02
 
 
 @collective()
 def partition(comm: Comm, edges: Edges, method: str = "random", *, seed: int = 0) -> Edges:
-    """Move edges to the ranks that are to hold them, and merge duplicates there.
+    """Move edges to the ranks of their parts, and merge duplicates there.
 
     Parameters
     ----------
     comm : Comm
-        All its ranks must come.
+        All its ranks must make the call.
     edges : Edges
-        This rank's share, any share: together the ranks hold each edge as often as the file does.
+        This rank's share. Any division is allowed; together the ranks hold each edge as often as the file lists it.
     method : {"random", "greedy", "row"}
-        See the head of this module.
+        See the start of this module.
     seed : int
-        For the hashes.
+        Seed of the hashes.
 
     Returns
     -------
     Edges
-        What this rank holds from now on, each edge once in the whole group.
+        This rank's share of the partition; each edge once in the whole group.
 
     Raises
     ------
@@ -91,14 +90,14 @@ def partition(comm: Comm, edges: Edges, method: str = "random", *, seed: int = 0
         return send(comm, edges, random_owners(edges, comm.size, seed)).merged()
     if method == "row":
         return send(comm, edges, _range_owners(comm, edges.target)).merged()
-    # All edges out of a vertex to one rank first, neighbouring ids together: what greedy then knows of a
-    # vertex is most of what there is to know.
+    # First bring all edges out of a vertex to one rank, neighbouring ids together, because the greedy rule on a rank
+    # sees only the edges there.
     edges = weighted_alike(comm, send(comm, edges, _range_owners(comm, edges.source)).merged())
     return send(comm, edges, greedy_owners(edges, comm.size))
 
 
 def weighted_alike(comm: Comm, edges: Edges) -> Edges:
-    """The same edges, with weights of one where other ranks' have weights: of counted duplicates. Collective."""
+    """The same edges, with weights of 1 if another rank's edges have weights after merging duplicates. Collective."""
     if not reduce_number(comm, int(edges.weight is not None), "max") or edges.weight is not None:
         return edges
     return replace(edges, weight=np.ones(len(edges)))
@@ -124,31 +123,32 @@ def random_owners(edges: Edges, parts: int, seed: int = 0) -> Ids:
 def greedy_owners(edges: Edges, parts: int) -> Ids:
     """Return the part of each edge by PowerGraph's greedy rule, one edge after the other.
 
-    For an edge (u, v) with A(u), A(v) the parts that already hold an edge of u, of v (section 5.2, cases 1
-    to 4):
+    A(v) are the parts that already hold an edge of vertex v. The rule for an edge (u, v) is (section 5.2, cases 1 to
+    4):
 
-    1. A(u) and A(v) meet: a part in both;
-    2. both are non-empty but do not meet: a part of the vertex that has more edges still to place;
+    1. A(u) and A(v) intersect: a part in both;
+    2. both are non-empty and disjoint: a part of the vertex that has more edges still to place;
     3. one of them is non-empty: a part of that one;
     4. neither: any part;
 
-    and among the parts that the rule allows, the one with the fewest edges so far. A part that holds 2 %
-    more than its even share is full and no longer taken, which the paper leaves to the order of the edges.
+    and among the parts that the rule allows, the one with the fewest edges so far. A part that holds 2 % more than the
+    average is full; the paper has no such limit.
 
     Parameters
     ----------
     edges : Edges
         In the order in which they are placed.
     parts : int
-        How many parts there are.
+        Number of parts.
 
     Returns
     -------
     ndarray of int64, shape (m,)
 
     Notes
-    ----- The rule is sequential, so this is a Python loop: about a microsecond an edge and part. Like the
-    paper's, it costs far more than a random cut and pays off over many iterations.
+    -----
+    The rule is sequential, so this is a Python loop: about a microsecond per edge and part. As in the paper, it costs
+    far more than a random cut and pays off over many iterations.
 
     Examples
     --------
@@ -190,9 +190,8 @@ def greedy_owners(edges: Edges, parts: int) -> Ids:
 
 
 def _range_owners(comm: Comm, ids: Ids) -> Ids:
-    """Cut ids into ranges that hold about as many edges each, from evenly spaced points of each rank's
-    share."""
-    row = np.zeros(2 * _SAMPLES, np.int64)  # points, and how many edges each stands for
+    """The range of each id, such that ranges have about equal numbers of edges; from samples of each rank's share."""
+    row = np.zeros(2 * _SAMPLES, np.int64)  # samples, and the number of edges that each represents
     if len(ids):
         in_order = np.sort(ids)
         row[:_SAMPLES] = in_order[(np.arange(_SAMPLES) * len(in_order)) // _SAMPLES]
@@ -207,7 +206,7 @@ def _range_owners(comm: Comm, ids: Ids) -> Ids:
 
 
 def send(comm: Comm, edges: Edges, owners: Ids) -> Edges:
-    """Move edges to their owners; each rank has them in the order of ranks, and of each rank's share. Collective."""
+    """Move edges to their owners, where they are ordered by sending rank, then as in its share. Collective."""
     columns = [edges.source, edges.target]
     if edges.weight is not None:
         columns.append(edges.weight.view(np.int64))
@@ -218,8 +217,8 @@ def send(comm: Comm, edges: Edges, owners: Ids) -> Edges:
 
 
 def _mix(keys: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
-    """The finaliser of SplitMix64 (Steele et al. 2014), in place: every bit of the key moves every bit
-    out."""
+    """The finaliser of SplitMix64 (Steele et al. 2014), in place: every bit of the key affects every bit of
+    the result."""
     for shift, factor in ((30, 0xBF58_476D_1CE4_E5B9), (27, 0x94D0_49BB_1331_11EB)):
         keys ^= keys >> np.uint64(shift)
         keys *= np.uint64(factor)
@@ -228,5 +227,5 @@ def _mix(keys: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
 
 
 def _to_range(mixed: npt.NDArray[np.uint64], parts: int) -> npt.NDArray[Any]:
-    """Map 64 random bits to 0 .. parts - 1 without the cost of a division."""
+    """Map 64 random bits to 0 .. parts - 1 without a division."""
     return ((mixed >> np.uint64(32)) * np.uint64(parts) >> np.uint64(32)).astype(np.int64)

@@ -1,12 +1,13 @@
 """Read graphs: SNAP edge lists, CSV with a header, MatrixMarket and SciPy ``.npz``, each also compressed.
 
-:func:`read_edges` reads a whole file, or one of several shares of it that make up the whole. What kind a
-file is follows from its name: ``.mtx`` is MatrixMarket, ``.npz`` SciPy, everything else text with an edge a
-line (``.csv`` and ``.tsv`` may begin with a line of names: :mod:`.columns`). A file that begins as MatrixMarket does is
-read as such, whatever its name. Text compressed by gzip, bzip2, xz or Zstandard is decompressed on the way.
+:func:`read_edges` reads a whole file, or one of several shares of it that make up the whole. The format
+follows from the name: ``.mtx`` is MatrixMarket, ``.npz`` SciPy, everything else text with an edge a
+line (``.csv`` and ``.tsv`` may begin with a line of names: :mod:`.columns`). A file that begins like
+MatrixMarket is read as such, whatever its name. Text compressed by gzip, bzip2, xz or Zstandard is decompressed while
+it is read.
 
-Cost of a share: a plain text file, its bytes and one line; compressed, decompressing all bytes up to its end;
-``.npz``, loading the whole matrix, for SciPy's format cannot be cut.
+Cost of a share: of plain text, reading its bytes; of compressed text, decompressing all bytes up to its end; of
+``.npz``, loading the whole matrix, because SciPy's format cannot be read in parts.
 """
 
 from __future__ import annotations
@@ -53,25 +54,25 @@ def read_edges(
         comments (``#`` or ``%``), blank lines, any kind of line end, gaps in the ids, and tabs, blanks, commas,
         semicolons or bars between the columns. ``-`` is stdin; it, FIFOs and other pipes are read once, as a whole.
     part, parts : int
-        Read share ``part`` of ``parts``. The shares in order are the file in order, each line in one of them.
+        Read share ``part`` of ``parts``. The shares in order make up the file; each line is in one of them.
     weights : bool
         Whether to read a third column (or the values of a matrix) as weights.
     columns : str or mapping, optional
-        Which columns are what, ``"source=a,target=b,weight=c"`` or a mapping of the same: names in the first line, or
-        numbers from 1 as ``cut -f`` counts. Without ``weight`` there are none. Default: by names that are known, of
-        lines without names the first two and, if there are three, the third.
+        Columns by role, ``"source=a,target=b,weight=c"`` or a mapping of the same: names in the first line, or numbers
+        from 1 as ``cut -f`` counts. Without ``weight`` edges have no weights. Default: by well-known names; in a file
+        without names the first two columns and, if there are three, the third as weight.
 
     Returns
     -------
     Edges
-        Of this share; ids counted from 0. Duplicates are as in the file: see :meth:`Edges.merged`.
+        The edges of this share; ids from 0. Duplicates are as in the file: see :meth:`Edges.merged`.
 
     Raises
     ------
     BadInput
         If the file is missing or holds no edge, or a line is not an edge (names file and line number), or
-        an id is negative or above 2^63 - 1; if names do not tell which columns are source, target and weight (lists
-        them); if the file is of another kind (names it).
+        an id is negative or above 2^63 - 1; if names do not determine source, target and weight (lists them);
+        if the file has another format (names it).
 
     Examples
     --------
@@ -107,7 +108,7 @@ def read_file(
     shown: str | None = None,
     of_stream: bool = False,
 ) -> Edges:
-    """As :func:`read_edges`, of a file. ``of_stream``: a copy of a stream, whose format is found by content."""
+    """Like :func:`read_edges`, of a file. ``of_stream``: a copy of a stream, whose format follows from its content."""
     try:
         with open_binary(path) as stream:
             head = stream.read(HEAD_BYTES)
@@ -133,7 +134,7 @@ def read_file(
 
 
 def _kind(path: str, head: bytes, *, of_stream: bool) -> str:
-    """How a file is read: the ending of its name, but what it holds goes before."""
+    """The suffix of the format in which to read a file: by its content, else by its name."""
     kind = os.path.splitext(bare_name(path))[1].lower()
     if head.removeprefix(BOM)[: len(_BANNER)].lower() == _BANNER:
         return ".mtx"
@@ -147,7 +148,7 @@ def _kind(path: str, head: bytes, *, of_stream: bool) -> str:
 
 
 def check_stored(path: str | os.PathLike[str], stored: int, stated: int | None) -> None:
-    """Raise BadInput if a file holds another number of entries than its head states.
+    """Raise BadInput if a file does not have the number of entries that its head states.
 
     Examples
     --------
@@ -168,7 +169,7 @@ def _read_mtx(path: str, part: int, parts: int, weights: bool) -> Edges:
 
 
 def _sniff(path: str, weights: bool, columns: Columns | None, *, may_have_names: bool) -> Layout:
-    """Learn the layout of an edge list from its first line that is no comment."""
+    """The layout of an edge list, from its first line that is not a comment."""
     names_at = ""
     with open_text(path) as stream:
         layout: Layout | None = None
@@ -203,7 +204,7 @@ def _sniff(path: str, weights: bool, columns: Columns | None, *, may_have_names:
                     raise BadInput(f"{where}: holds no names of columns, so columns must be numbers from 1")
                 roles = columns.find(None, len(fields), where)
                 return _layout(start, separator, len(fields), roles, weights=weights, quoted=quoted)
-            # A line with another number of columns will be named by the parser, line number and all.
+            # The parser reports a line with another number of columns, with its line number.
             roles = Roles(0, 1, 2 if len(fields) == 3 else None)
             return _layout(start, separator, 3 if len(fields) == 3 else 2, roles, weights=weights, quoted=quoted)
     raise BadInput(f"{path}{names_at or ':'} holds no edge")
@@ -215,7 +216,7 @@ def _layout(body: int, separator: bytes, count: int, roles: Roles, *, weights: b
 
 
 def _are_names(fields: Sequence[bytes], columns: Columns | None) -> bool:
-    """Whether a first line names columns: it holds no number, or all names that were asked for."""
+    """True if a first line names columns: it has no number, or has all names that the caller gave."""
     if not any(_NUMBER.fullmatch(field) for field in fields):
         return True
     if columns is None or columns.are_numbers():

@@ -1,9 +1,9 @@
-"""R-MAT: random graphs with the degrees of real ones (Chakrabarti, Zhan, Faloutsos 2004), as Graph500 sets
-them.
+"""R-MAT: random graphs with the degrees of real ones (Chakrabarti, Zhan, Faloutsos 2004), with
+the parameters of Graph500.
 
-An edge is placed by choosing one quarter of the adjacency matrix ``scale`` times over, with chances a, b, c
-and d = 1 - a - b - c for upper left, upper right, lower left and lower right. Edges come in blocks, each
-with a random stream of its own, so a graph depends on the seed alone and not on how many ranks made it.
+An edge is placed by choosing one quarter of the adjacency matrix ``scale`` times over, with probabilities a,
+b, c and d = 1 - a - b - c for upper left, upper right, lower left and lower right. Edges come in blocks, each
+with a random stream of its own, so a graph depends on the seed alone and not on the number of ranks.
 """
 
 from __future__ import annotations
@@ -40,20 +40,20 @@ def rmat(
     scale : int
         The graph has ids from 0 to 2^scale - 1, not all of them used.
     edge_factor : int
-        Edges an id: ``edge_factor * 2**scale`` in all, duplicates and self loops among them.
+        Edges per id: ``edge_factor * 2**scale`` in all, duplicates and self loops among them.
     seed : int
-        Same seed, same graph.
+        Seed of the graph.
     a, b, c : float
-        Chances of three of the four quarters.
+        Probabilities of three of the four quarters.
     scramble : bool
         Whether to permute the ids, as Graph500 does; without it hubs have the smallest ids.
     part, parts : int
-        Make only share ``part`` of ``parts``; in order they are the whole graph.
+        Make only share ``part`` of ``parts``; the shares in order make up the whole graph.
 
     Returns
     -------
     Edges
-        Duplicates not merged.
+        The edges, duplicates not merged.
 
     Raises
     ------
@@ -81,7 +81,7 @@ def rmat(
     source, target = np.empty(last - first, np.int64), np.empty(last - first, np.int64)
     for block in range(first // _BLOCK, -(-last // _BLOCK)):
         rows, columns = _block(np.random.default_rng([seed, block]), scale, a, b, c)
-        # The part of the block that lies in the share.
+        # The range of the block that is in this share.
         low, high = max(first, block * _BLOCK), min(last, (block + 1) * _BLOCK)
         inside, here = slice(low - block * _BLOCK, high - block * _BLOCK), slice(low - first, high - first)
         source[here], target[here] = rows[inside], columns[inside]

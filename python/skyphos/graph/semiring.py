@@ -1,8 +1,8 @@
 """The local part of a distributed product: y_i = ADD over j of MULTIPLY(A_ij, x_j), for named pairs of
 operations.
 
-Plus-times runs SciPy's CSR kernel. Every other pair runs the same three NumPy passes over one block of rows
-at a time, small enough that the values in between stay in the cache.
+Plus-times runs SciPy's CSR kernel. Every other pair runs the same three NumPy passes over one block of rows at a time,
+small enough that intermediate values stay in the cache.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["ADD", "MULTIPLY", "CompactRows", "count_sort"]
 
 Array = npt.NDArray[Any]
 
-# Name of an addition: NumPy's function for one rank's share, and the name of the same operation across ranks.
+# Additions by name: NumPy's function for one rank's share, and the reduction over ranks.
 ADD: dict[str, tuple[np.ufunc, str]] = {
     "plus": (np.add, "sum"),
     "times": (np.multiply, "prod"),
@@ -31,8 +31,7 @@ ADD: dict[str, tuple[np.ufunc, str]] = {
     "and": (np.bitwise_and, "and"),
 }
 
-# Name of a multiplication of a matrix entry by a vector entry; "first" is the matrix entry, "second" the
-# vector's.
+# Multiplications of a matrix entry and a vector element by name; "first" is the entry, "second" the element.
 MULTIPLY: dict[str, np.ufunc | None] = {
     "times": np.multiply,
     "plus": np.add,
@@ -44,11 +43,10 @@ MULTIPLY: dict[str, np.ufunc | None] = {
     "second": None,
 }
 
-# What goes over the wire as it is; a truth value goes as a byte.
+# Types that are sent as they are; a truth value is sent as a byte.
 _DTYPES = tuple(np.dtype(name) for name in ("f4", "f8", "i4", "i8", "u1", "u4", "u8"))
 
-# Entries of a block of rows in the general product: 8-byte values in between take 256 KB, half a usual L2
-# cache.
+# Entries of a block of rows in the general product: 8-byte intermediate values take 256 KB, half a usual L2 cache.
 _BLOCK = 1 << 15
 
 
@@ -60,7 +58,7 @@ def count_sort(keys: npt.NDArray[np.int32], count: int) -> tuple[npt.NDArray[Any
     keys : ndarray of int32, shape (m,)
         From 0 to ``count - 1``.
     count : int
-        How many different keys there may be.
+        Number of possible keys.
 
     Returns
     -------
@@ -79,7 +77,7 @@ def count_sort(keys: npt.NDArray[np.int32], count: int) -> tuple[npt.NDArray[Any
     """
     import scipy.sparse
 
-    # A matrix with one entry a column, turned from columns to rows: SciPy does that by counting.
+    # Convert a matrix with one entry per column from columns to rows: SciPy does that by counting sort.
     m = len(keys)
     one_each = scipy.sparse.csc_array((np.empty(m, np.int8), keys, np.arange(m + 1)), shape=(count, m))
     rows = one_each.tocsr()
@@ -114,12 +112,12 @@ class CompactRows:
         return len(self.starts) - 1
 
     def result_dtype(self, x: Array, multiply: str) -> np.dtype[Any]:
-        """The dtype of a product with x: NumPy's rule, then the next one that can go over the wire.
+        """The dtype of a product with x: by NumPy's rule, then the next larger one that can be sent.
 
         Raises
         ------
         BadInput
-            If there is none (complex numbers, objects).
+            If there is no such dtype (complex numbers, objects).
         """
         if multiply == "second" or self.values is None:
             dtype = x.dtype
@@ -138,7 +136,7 @@ class CompactRows:
         raise BadInput(f"no product of {dtype} numbers: use float32/64, int32/64, uint8/32/64 or bool")
 
     def product(self, x: Array, add: str, multiply: str, out: Array) -> None:
-        """Write the product with x to ``out``, shape (rows,), of the dtype that :meth:`result_dtype` says."""
+        """Write the product with x to ``out``, shape (rows,), of the dtype from :meth:`result_dtype`."""
         if add == "plus" and multiply == "times" and out.dtype != np.bool_:
             self._plus_times(x.astype(out.dtype, copy=False), out)
         else:
@@ -152,7 +150,7 @@ class CompactRows:
 
             out[...] = scipy.sparse.csr_array((values, self.columns, self.starts), (self.rows, self.width)) @ x
             return
-        # SciPy's own product makes a new vector each time; its kernel adds to one whose pages are there.
+        # SciPy's own product allocates a vector each time; its kernel adds to an existing one, without page faults.
         out.fill(0)
         kernel(self.rows, self.width, self.starts, self.columns, values, x, out)
 
@@ -182,7 +180,7 @@ class CompactRows:
 
     @cached_property
     def _blocks(self) -> list[tuple[int, int]]:
-        """Ranges of rows of at most _BLOCK entries each, or of one row that has more."""
+        """Ranges of rows with at most _BLOCK entries each; a row with more is a range of its own."""
         blocks, low = [], 0
         while low < self.rows:
             end = int(np.searchsorted(self.starts, self.starts[low] + _BLOCK, side="right")) - 1
@@ -194,7 +192,7 @@ class CompactRows:
 
 @cache
 def _csr_matvec() -> Callable[..., None] | None:
-    """SciPy's kernel y += A x; None should a later SciPy keep it elsewhere."""
+    """SciPy's kernel y += A x; None if a later SciPy does not have it."""
     try:
         from scipy.sparse._sparsetools import csr_matvec
     except ImportError:

@@ -1,8 +1,8 @@
 """Spool of graphs from stdin and pipes: read once, to a temporary file that all ranks of the host read.
 
-``-`` is stdin; ``/dev/stdin``, ``/dev/fd/63`` (a shell's ``<(zcat g.gz)``), FIFOs and sockets are pipes. The bytes of
-a pipe are there once and cannot be sought in, while a reader looks at a file's beginning first and each rank reads a
-share of its own. So rank 0 alone reads the pipe.
+``-`` is stdin; ``/dev/stdin``, ``/dev/fd/63`` (a shell's ``<(zcat g.gz)``), FIFOs and sockets are pipes. A pipe can be
+read only once and has no seek, but a reader inspects the beginning of a file first, and each rank reads its own share.
+So rank 0 alone reads the pipe.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _DESCRIPTOR = re.compile(r"/dev/stdin|/dev/fd/\d+|/proc/(?:self|\d+)/fd/\d+")
 
 
 def is_stream(path: str) -> bool:
-    """Whether a name is of a source that can be read only once, by one process.
+    """True if a name is that of a source that can be read only once, by one process.
 
     Examples
     --------
@@ -50,12 +50,12 @@ def is_stream(path: str) -> bool:
 
 @contextmanager
 def spooled(path: str) -> Iterator[str]:
-    """The name of a file that holds all of a stream, until the end of the block.
+    """The name of a temporary file with the content of a stream, until the end of the block.
 
     Raises
     ------
     BadInput
-        It cannot be read; stdin is a terminal, or closed.
+        If the stream cannot be read, or stdin is a terminal or closed.
     """
     with tempfile.TemporaryDirectory(prefix="skyphos-") as folder:
         name = os.path.join(folder, "stream")
@@ -69,14 +69,15 @@ def spooled(path: str) -> Iterator[str]:
 
 @contextmanager
 def shared(comm: Comm, path: str) -> Iterator[str]:
-    """The name, on all ranks, of a file that holds all of a stream of rank 0's, until the end of the block. Collective.
+    """On all ranks, the name of a temporary file with the content of rank 0's stream, until the end of the block.
+    Collective.
 
-    All ranks must be done with the file when rank 0 leaves the block.
+    All ranks must have read the file when rank 0 leaves the block.
 
     Raises
     ------
     BadInput
-        On all ranks: it cannot be read; ranks are on other hosts, where the file is not.
+        On all ranks, if the stream cannot be read, or a rank is on another host, where the file does not exist.
     """
     with ExitStack() as stack:
         mine = together(comm, lambda: stack.enter_context(spooled(path)) if comm.rank == 0 else "")

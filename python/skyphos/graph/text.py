@@ -4,10 +4,10 @@ A line belongs to the share in which its first byte lies, so shares that meet at
 once. A plain file is read from the share's first byte on. A compressed one has to be decompressed up to
 the share's end, but only the share is kept and parsed. Lines end in LF, CR LF or, throughout the file, CR alone.
 
-Three ways to parse, each tried when the one before gives up: pyarrow's CSV reader on the bytes as they are;
-the same after runs of blanks, comments inside the file and mixed separators are made regular; and line by
-line in Python, slow, which either parses what pyarrow would not or names the line that is not an edge. The
-last one alone defines what an edge is; the others may only be faster.
+Three parsers, each tried when the one before refuses the text: pyarrow's CSV reader on the bytes as they are; the same
+after runs of blanks, comments inside the file and mixed separators have been normalised; and a slow one in Python, line
+by line, which parses the text or reports the line that is not an edge. The last one defines what an edge is; the others
+are only faster.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ __all__ = ["BOM", "SEPARATORS", "Layout", "fields_of", "numbered_lines", "open_t
 
 _CHUNK = 1 << 20
 _MAX_ID = 2**63 - 1
-# The longest line of which we ask whether it is an edge: a file without line ends is no edge list.
+# The longest line that may be an edge, in bytes: a file without line ends is not an edge list.
 _LONGEST_LINE = 1 << 16
 _INTEGER = re.compile(rb"[+-]?[0-9]+")
-# As pyarrow reads numbers: no 1_000, no 0x1F, no digits but ASCII's.
+# Numbers as pyarrow reads them: no 1_000, no 0x1F, only ASCII digits.
 _REAL = re.compile(rb"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
-# Bytes of a file's beginning by which it is told how its lines end.
+# Bytes at the beginning of a file from which its line ends are determined.
 _HEAD = 1 << 16
 
 #: A byte order mark, as Windows writes it before text in UTF-8.
 BOM = b"\xef\xbb\xbf"
-#: Separators of columns: the first of these that a line holds counts. Blanks next to it are ignored.
+#: Separators of columns: the first of these that a line contains counts. Blanks next to it are ignored.
 SEPARATORS = (b";", b"|", b",", b"\t", b" ")
-# Those beside which no other separates: a comma is then part of a field.
+# If a line contains one of these, no other character separates its columns: a comma is then part of a field.
 _STRONG = (b";", b"|")
 
 
@@ -59,9 +59,9 @@ class Layout:
     columns : int
         Columns in each line.
     source, target : int
-        Their columns.
+        Columns of source and target.
     weight : int or None
-        Its column, if it is to be read.
+        Column of the weight, if it is to be read.
     quoted : bool
         Whether fields may stand in double quotes (CSV with a header).
     base : int
@@ -89,14 +89,14 @@ def read_share(path: str, layout: Layout, part: int, parts: int) -> Edges:
     path : str
         The file; decompressed on the fly.
     layout : Layout
-        What its lines hold.
+        Its columns, and where its lines begin.
     part, parts : int
-        This share's number and how many there are. Shares in the order of their numbers make up the file.
+        This share's number, and the number of shares. The shares in order make up the file.
 
     Returns
     -------
     Edges
-        Ids counted from 0.
+        The edges of the share; ids from 0.
 
     Raises
     ------
@@ -126,7 +126,7 @@ def read_share(path: str, layout: Layout, part: int, parts: int) -> Edges:
 
 
 class _CarriageReturns(io.RawIOBase):
-    """A stream of text whose lines end in CR, with LF in their place; bytes stay where they are."""
+    """A stream of text with each CR replaced by LF; positions of bytes do not change."""
 
     def __init__(self, text: BinaryIO) -> None:
         self._text = text
@@ -161,7 +161,7 @@ def open_text(path: str) -> Iterator[BinaryIO]:
 def numbered_lines(stream: BinaryIO) -> Iterator[tuple[int, int, int, bytes]]:
     """Yield (line number from 1, bytes at which it begins and at which the next does, line without its end).
 
-    A byte order mark is no part of the first line.
+    A byte order mark is not part of the first line.
 
     Examples
     --------
@@ -178,20 +178,19 @@ def numbered_lines(stream: BinaryIO) -> Iterator[tuple[int, int, int, bytes]]:
 
 
 def _text_size(path: str, packed: str | None) -> int:
-    """Bytes of text in a file; of a compressed file an estimate that all ranks share."""
+    """Bytes of text in a file; of a compressed file an estimate, the same on all ranks."""
     size = size_of(path)
     if packed != "gzip":
         return size if packed is None else 4 * size
     with open_binary(path, packed=True) as stream:
         stream.seek(max(0, size - 4))
         last = int.from_bytes(stream.read(4), "little")
-    # gzip ends with the size of its text modulo 2^32 (of its last member). Where that cannot be true, guess.
+    # gzip ends with the size of its text modulo 2^32 (of its last member). If that is too small, assume a factor of 4.
     return last if last > size else 4 * size
 
 
 def _cut(stream: BinaryIO, low: int, high: int | None, body: int, *, sought: bool) -> tuple[bytes, int | None]:
-    """The lines whose first byte lies in [low, high), and the number of lines before them where it is
-    free."""
+    """The lines whose first byte is in [low, high), and the number of lines before them if that costs nothing."""
     # Step to the byte before the share, then over the rest of the line that it is in.
     skip = low - 1 if low > body else low
     position, lines = 0, 0

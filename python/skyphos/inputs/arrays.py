@@ -22,7 +22,7 @@ Array = npt.NDArray[Any]
 #: bfloat16 is a type of the package ml_dtypes, which is installed where there are such arrays.
 _VALUE_TYPES = frozenset(["bfloat16", "float16", "float32", "float64", "int32", "int64", "uint8", "uint32", "uint64"])
 
-#: Types that replace types that cannot be reduced, without changing values.
+#: For types that cannot be reduced: a type that holds the same values.
 _INSTEAD = {
     "int8": "int32",
     "int16": "int32",
@@ -36,14 +36,14 @@ _INSTEAD = {
 
 
 def is_masked(x: Any) -> bool:
-    """Whether it is a masked array, or ``numpy.ma.masked``."""
-    # Whoever made one has imported the module. Another thread may just be doing so.
+    """True for a masked array, and for ``numpy.ma.masked``."""
+    # Masked arrays exist only if the module has been imported; another thread may be importing it now.
     kind = getattr(sys.modules.get("numpy.ma"), "MaskedArray", None)
     return kind is not None and isinstance(x, kind)
 
 
 def refuse_masked(x: Any, what: str) -> None:
-    """Raise BadInput for a masked array, and for a list that holds one."""
+    """Raise BadInput for a masked array, and for a list that contains one."""
     if type(x) in (list, tuple) and sys.modules.get("numpy.ma") is not None:
         kinds = set(map(type, x))
         if kinds & {list, tuple} or any(issubclass(kind, np.ndarray) for kind in kinds):
@@ -57,7 +57,7 @@ def refuse_masked(x: Any, what: str) -> None:
 
 
 def plain_array(array: Array, what: str) -> Array:
-    """An array of NumPy's own class with the same memory. Classes that give arithmetic another meaning are refused."""
+    """An array of NumPy's own class with the same memory. Classes with other arithmetic are refused."""
     if type(array) is np.ndarray:
         return array
     refuse_masked(array, what)
@@ -68,12 +68,12 @@ def plain_array(array: Array, what: str) -> Array:
 
 
 def as_numpy(x: Any, what: str) -> Array:
-    """The array of an array, a list, or anything that becomes one by ``__array__``; its memory, where it has one.
+    """Convert an array, a list, or an object with ``__array__`` to an array, without a copy if possible.
 
     Raises
     ------
     BadInput
-        Masked arrays, nulls, ragged lists, and what is no array: says what to pass instead.
+        For masked arrays, nulls, ragged lists, and objects that are no arrays; the text says what to pass instead.
 
     Examples
     --------
@@ -91,14 +91,14 @@ def as_numpy(x: Any, what: str) -> Array:
         _refuse_others(x, what)
     refuse_masked(x, what)
     try:
-        return plain_array(np.asanyarray(x), what)  # whatever __array__ gives: a masked array keeps its mask
+        return plain_array(np.asanyarray(x), what)  # a masked array from __array__ keeps its mask
     except BadInput:
         raise
     except ValueError as error:
         if "inhomogeneous" not in str(error):
             raise BadInput(f"{what} cannot become an array: {error}") from None
         raise BadInput(f"{what} must have rows of one length, not ragged ones: {error}") from None
-    except Exception as error:  # whatever an __array__ raises
+    except Exception as error:  # any error of an __array__
         raise BadInput(f"{what} of {type(x).__name__} cannot become an array: {error}") from None
 
 
@@ -130,12 +130,12 @@ def _shows_array(x: Any) -> bool:
 
 @lru_cache(maxsize=64)  # NumPy takes longer to make a type's name than a small collective takes
 def supported(dtype: np.dtype[Any]) -> bool:
-    """Whether the native library has values of a type, or of its twin in the other byte order; truth values too."""
+    """True if the native library has values of a type, in either byte order; also for bool."""
     return dtype.name in _VALUE_TYPES or dtype.kind == "b"
 
 
 def require_floats(dtype: np.dtype[Any], function: str) -> None:
-    """Refuse values that are no floating-point numbers of a type that the native library has.
+    """Refuse types other than the floating-point types of the native library.
 
     Examples
     --------
@@ -151,7 +151,7 @@ def require_floats(dtype: np.dtype[Any], function: str) -> None:
 
 
 def unsupported(array: Array, what: str, kind: str = "array") -> BadInput:
-    """The error for values of a type that cannot be reduced: which there are, and how to come to one of them.
+    """The error for values of a type that cannot be reduced, with the types that can, and a conversion.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Numeric settings: accepted where their value is unambiguous, else refused by name.
+"""Numeric settings: accepted if their value is unambiguous, else refused by name.
 
 ``10.0`` and ``np.int64(10)`` are ten. ``2.5`` is not a count, ``True`` is not a number. Text is read as a number in
 files and on the command line, but refused as an argument.
@@ -21,7 +21,7 @@ __all__ = ["as_path", "real", "truth", "whole"]
 
 
 def whole(value: Any, what: str, least: int, most: int) -> int:
-    """A whole number within bounds; floats that are whole are taken.
+    """A whole number within bounds; also a float without a fraction.
 
     Examples
     --------
@@ -51,7 +51,7 @@ def whole(value: Any, what: str, least: int, most: int) -> int:
 
 
 def _power(number: int) -> str:
-    """A bound as people write it."""
+    """A bound as text, such as ``2^63 - 1``."""
     for most in (63, 64):
         if number == 2**most:
             return f"2^{most}"
@@ -61,7 +61,7 @@ def _power(number: int) -> str:
 
 
 def real(value: Any, what: str, least: float = -math.inf, most: float = math.inf) -> float:
-    """A real number within bounds. NaN is none; infinity is one where the bounds let it.
+    """A real number within bounds. NaN is refused; infinity is accepted if the bounds allow it.
 
     Examples
     --------
@@ -85,7 +85,7 @@ def real(value: Any, what: str, least: float = -math.inf, most: float = math.inf
 
 
 def truth(value: Any, what: str) -> bool:
-    """True or False; 0 and 1 are taken, everything else is refused: ``bool("off")`` would be True.
+    """True or False, also as 1 or 0. Everything else is refused, because ``bool("off")`` would be True.
 
     Examples
     --------
@@ -104,7 +104,7 @@ def truth(value: Any, what: str) -> bool:
 
 
 def as_path(value: Any, what: str) -> str:
-    """The name of a file or folder, as text. ``what``: what it must be, in words.
+    """The name of a file or folder, as text. ``what`` begins the text of the error.
 
     Examples
     --------

@@ -11,7 +11,7 @@ from .settings import whole
 
 __all__ = ["as_bytes", "parse_bytes", "parse_rate"]
 
-#: Most bytes, or bytes a second, that anything here is of.
+#: Largest size in bytes, and largest rate in bytes a second.
 _MOST = 1e15
 
 _UNITS = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12}
@@ -19,7 +19,7 @@ _UNITS |= {f"{unit}i": 1024.0**power for power, unit in enumerate("kmgt", 1)}
 
 
 def parse_rate(text: str) -> float:
-    """Bytes a second of a rate such as 10Gbit or 1.2GB. Raises BadInput if it is none.
+    """Bytes a second of a rate such as 10Gbit or 1.2GB. Raises BadInput for other text.
 
     Examples
     --------
@@ -32,7 +32,7 @@ def parse_rate(text: str) -> float:
 
 
 def parse_bytes(text: str) -> float:
-    """Bytes of a size such as 2MB or 16KB. Raises BadInput if it is none.
+    """Bytes of a size such as 2MB or 16KB. Raises BadInput for other text.
 
     Examples
     --------
@@ -58,7 +58,7 @@ def _parse(text: str, units: str, what: str, how: str) -> tuple[float, str]:
 
 
 def as_bytes(value: Any, what: str, least: int = 1) -> int:
-    """A number of bytes, which may be written ``1GB``; an error names the setting.
+    """A number of bytes, also as text such as ``1GB``; an error names the setting.
 
     Examples
     --------

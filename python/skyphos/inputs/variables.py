@@ -1,6 +1,6 @@
 """Environment variables of Skyphos: one parser for all, and an error that names the variable and its value.
 
-A variable that is set to nothing, or to blanks, counts as not set.
+An empty or blank variable counts as not set.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ KNOWN = (
     "SKYPHOS_WORLD_SIZE",
 )
 
-# How alike a name must be to one of ours to be taken for a typing error. Programs may have variables of their own.
-_ALIKE = 0.88
+# Similarity (difflib) to a known name from which a name is taken for a typing error. Programs may have other variables.
+_SIMILAR = 0.88
 
 
 def text(name: str, environ: Mapping[str, str] | None = None) -> str | None:
-    """The value of a variable without blanks around it; None if there is none.
+    """The value of a variable without surrounding blanks; None if it is not set.
 
     Examples
     --------
@@ -62,7 +62,7 @@ def flag(name: str, environ: Mapping[str, str] | None = None) -> bool | None:
     Raises
     ------
     BadInput
-        It says something else.
+        If it has another value.
 
     Examples
     --------
@@ -84,7 +84,7 @@ def whole_number(name: str, environ: Mapping[str, str] | None = None) -> int | N
     Raises
     ------
     BadInput
-        It says something else. ``1_0``, which Python takes for ten, is something else.
+        If it has another value; also for ``1_0``, which Python would parse as ten.
 
     Examples
     --------
@@ -104,7 +104,7 @@ def parse_whole(value: str, name: str) -> int:
 
 
 def warn_of_typing_errors(environ: Mapping[str, str] | None = None) -> None:
-    """Warn of variables whose names are almost, but not quite, one of ours: they have no effect.
+    """Warn of variables whose names are similar to a known one: they have no effect.
 
     Examples
     --------
@@ -118,6 +118,6 @@ def warn_of_typing_errors(environ: Mapping[str, str] | None = None) -> None:
     """
     for name in sorted(os.environ if environ is None else environ):
         if name.startswith("SKYPHOS_") and name not in KNOWN:
-            meant = difflib.get_close_matches(name, KNOWN, 1, _ALIKE)
+            meant = difflib.get_close_matches(name, KNOWN, 1, _SIMILAR)
             if meant:
                 warnings.warn(f"{name} has no effect: is {meant[0]} meant?", stacklevel=3)

@@ -10,7 +10,7 @@ not wait. The first of these that is set counts:
 5. ``PMI_RANK``, ``PMI_SIZE`` or ``OMPI_COMM_WORLD_RANK``, ``OMPI_COMM_WORLD_SIZE``: ``mpiexec``;
 6. none: a group of one.
 
-A variable that is set to nothing counts as not set. Settings that are partial or contradict each other raise
+An empty variable counts as not set. Settings that are partial or contradict each other raise
 :class:`~skyphos.errors.BadInput` with the name of the variable, because a process that guesses would wait for
 ranks that do not exist.
 """
@@ -42,16 +42,16 @@ class Bootstrap:
     Attributes
     ----------
     rank, world_size : int
-        This process's number, and how many there are: ``0 <= rank < world_size``.
+        This process's rank and the group's size: ``0 <= rank < world_size``.
     rendezvous : str or None
-        ``host:port`` at which rank 0 listens; None only in a group of one, and under ``mpiexec``, which says none.
+        ``host:port`` at which rank 0 listens; None only in a group of one, and under ``mpiexec``, which sets none.
     token : str or None
         Shared secret that all ranks must show; not part of ``repr``.
     local_rank, local_size : int
-        The same among the ranks of this host. Where the launcher does not say: all ranks if the rendezvous
-        is on the loopback, else one of one.
+        The same among the ranks of this host. If the launcher does not set them: all ranks of the group if the
+        rendezvous is on the loopback, else 0 and 1.
     launcher : str
-        Who said so: ``explicit``, ``skyphos``, ``torchrun``, ``environment``, ``slurm``, ``mpi`` or
+        Source of the settings: ``explicit``, ``skyphos``, ``torchrun``, ``environment``, ``slurm``, ``mpi`` or
         ``alone``.
     listen_fd : int or None
         On rank 0 of a ``skyphos run`` group: a socket that already listens at the rendezvous.
@@ -80,9 +80,9 @@ def discover(
     Parameters
     ----------
     rank, world_size : int, optional
-        Given together or not at all; they go before everything in the environment.
+        Given together or not at all; they take precedence over the environment.
     rendezvous : str, optional
-        ``host:port`` (``[address]:port`` for IPv6) at which rank 0 listens; goes before the environment's.
+        ``host:port`` (``[address]:port`` for IPv6) at which rank 0 listens; takes precedence over the environment.
     token : str, optional
         Shared secret; default ``SKYPHOS_TOKEN``.
     environ : mapping of str to str, optional
@@ -122,10 +122,10 @@ def discover(
         raise BadInput(f"{given}= is given but {absent}= is not: give both or neither")
     if rank is not None and world_size is not None:
         return _explicit(env, rank, world_size, rendezvous, token)
-    for found in (_from_skyphos, _from_torch, _from_slurm, _from_mpi):
-        place = found(env, rendezvous, token)
-        if place is not None:
-            return place
+    for read in (_from_skyphos, _from_torch, _from_slurm, _from_mpi):
+        process = read(env, rendezvous, token)
+        if process is not None:
+            return process
     for name, value in (("rendezvous=", rendezvous), ("SKYPHOS_RENDEZVOUS", env.text("SKYPHOS_RENDEZVOUS"))):
         if value:
             raise BadInput(f"{name} is given but no rank: set SKYPHOS_RANK and SKYPHOS_WORLD_SIZE too")
@@ -140,7 +140,7 @@ def split_address(address: str, name: str = "rendezvous") -> tuple[str, int]:
     address : str
         The address.
     name : str
-        What to call it in an error.
+        Name of the address in error messages.
 
     Returns
     -------
@@ -176,7 +176,7 @@ _PARTIAL = ("SKYPHOS_RENDEZVOUS", "MASTER_ADDR", "LOCAL_RANK", "LOCAL_WORLD_SIZE
 
 
 def sign_of_job(environ: Mapping[str, str] | None = None) -> str | None:
-    """A sign that a process is one of several, though :func:`discover` finds it alone; None: there is none.
+    """Evidence that a launcher started several ranks, although :func:`discover` finds a group of one; None without any.
 
     Examples
     --------
@@ -275,7 +275,7 @@ def _from_slurm(env: _Environment, rendezvous: str | None, token: str | None) ->
     if size is None:
         raise BadInput("SLURM_PROCID is set but SLURM_NTASKS is not: set both or neither")
     if _mpi_pair(env) not in (None, (rank, size)):
-        # An mpiexec inside a Slurm job: what it says is nearer to this process than what it inherited.
+        # An mpiexec inside a Slurm job: its variables are more specific than the inherited ones of Slurm.
         return None
     _check_pair(rank, size, "SLURM_PROCID", size_name)
     if rendezvous or env.text("SKYPHOS_RENDEZVOUS") or size == 1:
@@ -296,7 +296,7 @@ def _slurm_address(env: _Environment, step: str) -> str:
     nodes = env.first("SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST")
     if nodes is None:
         raise BadInput("SLURM_PROCID is set but neither SLURM_STEP_NODELIST nor SLURM_JOB_NODELIST says where")
-    # Every rank works out the same port; other jobs and steps on the host most likely get another.
+    # Every rank computes the same port; other jobs and steps on the host most likely get another one.
     job = f"{env.first('SLURM_JOB_ID', 'SLURM_JOBID') or 0}.{step}"
     return f"{first_host(nodes)}:{_SLURM_FIRST_PORT + zlib.crc32(job.encode()) % _SLURM_PORTS}"
 
@@ -305,7 +305,7 @@ def _from_mpi(env: _Environment, rendezvous: str | None, token: str | None) -> B
     pair = _mpi_pair(env)
     if pair is None:
         return None
-    # mpiexec says no address: MPI needs none.
+    # mpiexec sets no address: MPI needs none.
     named = any(map(env.text, ("SKYPHOS_RENDEZVOUS", "MASTER_ADDR", "MASTER_PORT"))) or rendezvous is not None
     address = _address(env, rendezvous, pair[1], "") if named else None
     local = env.pair("OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE")
@@ -329,7 +329,7 @@ def _address(env: _Environment, rendezvous: str | None, world_size: int, how: st
     if host is not None and host.startswith("[") and host.endswith("]"):
         host = host[1:-1]
     if world_size == 1 and (host is None or port is None):
-        return None  # it meets nobody
+        return None  # there is no other rank to meet
     if host is None and port is None:
         raise BadInput(f"{world_size} ranks but no rendezvous: {how}")
     if host is None or port is None:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["close_failed", "close_later"]
 
-# Seconds that calls which nobody has waited for get at the end of a program, as other ranks wait for them.
+# Seconds that unfinished non-blocking calls get at the end of a program: other ranks may wait for them.
 _FINISH_S = 0.5
 
 _open: weakref.WeakSet[Comm] = weakref.WeakSet()
@@ -36,10 +36,10 @@ def close_later(comm: Comm) -> None:
         before = sys.excepthook
 
         def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-            # First, so that peers hear of it before they miss this rank.
+            # First, so that peers receive the reason before they notice the closed connections.
             for one in list(_open):
                 close_failed(one, error)
-            # The launcher prints what Python would; a hook of the program's own goes on to do what it does.
+            # The launcher prints the traceback as Python would. A hook that the program has set is called in any case.
             if before is not sys.__excepthook__ or not tell_launcher(error):
                 before(kind, error, trace)
 
@@ -53,7 +53,7 @@ def close_failed(comm: Comm, error: BaseException) -> None:
 
 
 def _reason(error: BaseException) -> str | None:
-    """The first cause, where an error comes of another rank's; None of ``sys.exit(0)``, which is no failure."""
+    """The error as text, traced back to the rank that failed first; None for ``sys.exit(0)``, which is no failure."""
     text = text_of(error)
     if isinstance(error, SystemExit) and not error.code:
         return None

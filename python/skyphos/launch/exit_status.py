@@ -15,16 +15,16 @@ __all__ = ["Exit", "group_status"]
 
 @dataclass(frozen=True)
 class Exit:
-    """The end of one process, or of all that were on a host which was lost.
+    """Exit of one process, or of all processes of a lost host.
 
     Attributes
     ----------
     who : str
-        Which rank, on which host.
+        Rank and host, as text.
     code : int
         As :attr:`subprocess.Popen.returncode`: the status, or minus the signal.
     lost : bool
-        It is the launcher's connection to ``who`` that ended so; their own status will never be known.
+        ``code`` is that of the launcher's connection to the host; the status of the processes is unknown.
 
     Examples
     --------
@@ -45,17 +45,17 @@ class Exit:
 
     @property
     def status(self) -> int:
-        """As a shell gives it: 128 + signal if killed by one."""
+        """The status as a shell reports it: 128 + signal if a signal killed the process."""
         return self.code if self.code >= 0 else 128 - self.code
 
     @property
     def died(self) -> bool:
-        """Whether it was killed or lost, and did not end by itself."""
+        """True if a signal killed the process, or its host was lost."""
         return self.lost or 128 < self.status < 128 + signal.NSIG
 
 
 def group_status(exits: Sequence[Exit]) -> int:
-    """The status of a group that goes on without processes that die, from how they ended, in order.
+    """The status of a group that goes on when processes die, from the exits in order.
 
     0 if one or more ended with 0 and all others died. If processes failed by themselves, the status of the first of
     them, even where others ended with 0. If all died, the status of the first.

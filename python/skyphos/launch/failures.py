@@ -17,12 +17,12 @@ from ..text.plain_text import encoded
 
 __all__ = ["VARIABLE", "Failure", "tell_launcher"]
 
-#: The environment variable with the word that such a line begins with. Only a launcher that reads stderr sets it.
+#: Variable that holds the marker at the start of such a line. Only a launcher that reads stderr sets it.
 VARIABLE = "SKYPHOS_FAILURE_WORD"
 
-# Characters of an error in a line that is not the last.
+# Most characters of an error in a line that is not the last.
 _SHORT = 300
-# Characters of a traceback: the end of it.
+# Most characters of a traceback; longer ones lose their beginning.
 _LONG = 16_000
 
 
@@ -39,7 +39,7 @@ class Failure:
     whole : str
         The traceback, as Python prints it.
     follows : bool
-        The rank was told of it by another one, or missed another one.
+        The error is a consequence of another rank's: that rank reported it, or was lost.
     """
 
     kind: str
@@ -50,7 +50,7 @@ class Failure:
 
     @classmethod
     def of(cls, error: BaseException) -> Failure:
-        """From an exception with its traceback."""
+        """The failure of a program that ended with this exception."""
         frames = traceback.extract_tb(error.__traceback__)
         where = f"{frames[0].filename}, line {frames[0].lineno}" if frames else ""
         follows = isinstance(error, SkyphosError) and error._wire is not None
@@ -68,19 +68,19 @@ class Failure:
         return f"{self.kind}: {text}" if text else self.kind
 
     def to_line(self, word: str) -> bytes:
-        """For the launcher."""
+        """The line for the launcher."""
         return f"{word} {json.dumps(asdict(self))}\n".encode()
 
     @classmethod
     def of_json(cls, text: str | bytes) -> Failure:
-        """Decode the part of a line after the word."""
+        """Decode the part of a line after the marker."""
         return cls(**json.loads(text))
 
 
 def tell_launcher(error: BaseException) -> bool:
-    """Tell the launcher of an error, if it listens; whether it does, and prints the traceback.
+    """Report an error to the launcher; return True if a launcher listens, which then prints the traceback.
 
-    Ctrl-C, which all ranks have, is told to nobody: where this one was is a line on stderr.
+    Ctrl-C reaches all ranks and is not reported: each rank prints one line with the place where it was interrupted.
     """
     word = os.environ.get(VARIABLE)
     if not word or sys.stderr is None:

@@ -3,7 +3,7 @@
 A line is one host in any of these forms; ``#`` begins a comment:
 
 - ``node1`` (one rank), ``node1:4`` (MPICH, Hydra), ``[2001:db8::7]:4``;
-- ``node1 slots=4 max_slots=8`` (Open MPI; ``max_slots`` is of no effect, as slots are not exceeded here);
+- ``node1 slots=4 max_slots=8`` (Open MPI; ``max_slots`` has no effect, because slots are never exceeded);
 - ``user@node1``, as ssh takes it.
 
 Everything else is refused with its line, so that an unknown setting does not become the name of a host.
@@ -32,12 +32,12 @@ def parse_hostfile(path: str) -> list[tuple[str, int]]:
     Returns
     -------
     list of (str, int)
-        Hosts in order and how many ranks each takes (1 unless it says); a host that is named twice adds up.
+        Hosts in order, each with its number of ranks (default 1); the numbers of a repeated host are added.
 
     Raises
     ------
     BadInput
-        If the file cannot be read or a line is none of those above; names the line.
+        If the file cannot be read, or a line has none of the forms above; names the line.
 
     Examples
     --------
@@ -85,7 +85,7 @@ def _line(words: list[str], where: str) -> tuple[str, int]:
 
 
 def _host(word: str, where: str) -> tuple[str, int | None]:
-    """A host as ssh takes it, and its number of ranks if a colon and a number follow."""
+    """A host as ssh takes it, and its number of ranks if it ends in a colon and a number."""
     if word.count(":") > 1 and "[" not in word:
         try:
             ipaddress.IPv6Address(word.rpartition("@")[2].partition("%")[0])

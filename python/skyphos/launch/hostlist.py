@@ -1,6 +1,6 @@
 """Slurm's host lists: ``node[03-07,9],login1``.
 
-Only what a process needs to find its group: the hosts one by one, in the order in which Slurm numbers them.
+Hosts are listed in the order in which Slurm numbers them.
 """
 
 from __future__ import annotations

@@ -40,16 +40,16 @@ from .supervise import Child, Report, Supervisor
 
 __all__ = ["SSH", "parse_hostfile", "place_ranks", "run_hosts"]
 
-# What of the launcher's environment goes to other hosts; more by name with ``-x``.
+# Variables of the launcher that are sent to the hosts; ``-x`` adds others.
 _FORWARDED = re.compile(
     r"SKYPHOS_(DEBUG|PROFILE|ADAPT|TOPOLOGY|THREADS|SHARED_MEMORY|LIBMPI|TLS_\w+)"
     r"|PYTHONPATH|OMP_\w+|MKL_\w+|OPENBLAS_\w+"
 )
 _LISTENS = b"skyphos-listens "
-# Before what an agent tells in its ranks' output; then a job's own word, so that no rank says it by chance.
+# Begins an agent's report in its ranks' output. A random word of the job follows, so that no rank prints it by chance.
 _REPORT_PREFIX = b"skyphos-tells-"
 _LOCAL = ("localhost", "127.0.0.1", "::1")
-# The usual command; BatchMode: a question would wait for an answer on the line to the agent.
+# Default ssh command. BatchMode: ssh's questions would be asked on the stdin that carries messages to the agent.
 SSH = ("ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=20")
 
 
@@ -113,14 +113,14 @@ def run_hosts(
     command : sequence of str
         Program and arguments, the same on every host; runs in the launcher's working directory.
     hosts : sequence of (str, int)
-        From :func:`parse_hostfile`. The first host's name must be one by which the others reach it.
+        From :func:`parse_hostfile`. The other hosts must reach the first one by the name given here.
     n : int, optional
         Ranks in all; default one for each slot.
     env : mapping, optional
         The launcher's environment; default ``os.environ``.
     export : mapping, optional
-        Variables that are set on the hosts, besides those of ``env`` that go there: ``SKYPHOS_*`` (but for a rank's
-        own), ``PYTHONPATH``, ``OMP_*``, ``MKL_*`` and ``OPENBLAS_*``.
+        Variables to set on the hosts, in addition to those that are copied from ``env``: ``SKYPHOS_*`` (except those
+        of a single rank), ``PYTHONPATH``, ``OMP_*``, ``MKL_*`` and ``OPENBLAS_*``.
     prefix : bool
         Whether to put ``[rank]`` before each line of output.
     ssh : sequence of str
@@ -131,8 +131,8 @@ def run_hosts(
         Seconds from SIGTERM to SIGKILL.
     keep_going : bool
     report : {"", "killed", "failed"}
-        As in :func:`~skyphos.launch.run_local`; a host that is out of reach counts as killed, but one on which no rank
-        began ends the group.
+        As in :func:`~skyphos.launch.run_local`. The ranks of an unreachable host count as killed; if no rank had
+        started there, the group ends even with ``keep_going``.
 
     Returns
     -------
@@ -162,7 +162,7 @@ def run_hosts(
 
 
 class _Agents(Supervisor):
-    """The launcher's end: one child for each host, which is an ssh or a local agent."""
+    """The launcher's end: one child per host, which is ssh or, on this host, the agent itself."""
 
     def __init__(
         self,
@@ -175,11 +175,11 @@ class _Agents(Supervisor):
         keep_going: bool,
         report: Report,
     ) -> None:
-        # The agents keep the grace; what they have not ended twice that long is out of reach.
+        # Agents kill their ranks after the grace. An agent that has not ended after twice the grace is unreachable.
         super().__init__(2 * job["grace_s"] + 1, keep_going=keep_going, report=report)
         self._word = _REPORT_PREFIX + job["word"].encode() + b" "
         self._began: set[str] = set()
-        # Ranks of each host that was started of whose end nothing is known.
+        # Per host with an agent: its ranks whose exit has not been reported.
         self._running: dict[str, set[int]] = {}
         self._job, self._env = job, env
         self._waiting = list(placed)
@@ -196,13 +196,13 @@ class _Agents(Supervisor):
         self._running[host] = set(range(first, first + count))
         part = {"first_rank": first, "count": count, "rendezvous": self._rendezvous}
         if self._rendezvous is None:
-            # Local ranks can use the loopback only if nobody comes from outside.
+            # Local ranks can use the loopback only if no rank is on another host.
             alone = local and all(other in _LOCAL for other, _, _ in self._waiting)
             part["host"] = "127.0.0.1" if alone else socket.gethostname() if local else host.rpartition("@")[2]
         self._send(child, self._job | part)
 
     def deliver(self, child: Child, to: int, lines: bytes) -> None:
-        """Take the first agent's answer out of its output; then start the others."""
+        """Pass on output without the agents' reports. The first agent's address starts the other agents."""
         if self._rendezvous is None and _LISTENS in lines:
             before, _, rest = lines.partition(_LISTENS)
             answer, _, after = rest.partition(b"\n")
@@ -239,7 +239,7 @@ class _Agents(Supervisor):
 
     def signal_child(self, child: Child, number: int) -> None:
         if number == signal.SIGKILL:
-            super().signal_child(child, number)  # ends ssh; the agent sees its line end and kills its ranks
+            super().signal_child(child, number)  # ends ssh; the agent sees end of file on stdin and kills its ranks
         else:
             self._send(child, {"signal": int(number)})
 
@@ -253,7 +253,7 @@ class _Agents(Supervisor):
 
 
 class _Host(Supervisor):
-    """The agent's end: this host's ranks, and the line to the launcher."""
+    """The agent's end: this host's ranks, and messages from and to the launcher."""
 
     def __init__(self, job: dict[str, Any]) -> None:
         super().__init__(job["grace_s"], keep_going=True)  # until the launcher says otherwise

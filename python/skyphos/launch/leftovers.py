@@ -22,14 +22,14 @@ _PR_SET_CHILD_SUBREAPER, _PR_GET_CHILD_SUBREAPER = 36, 37
 
 @dataclass(frozen=True)
 class Origin:
-    """How processes that one child started are known.
+    """Marks by which the processes that a child started are found.
 
     Attributes
     ----------
     group : int
         Their process group.
     variables : tuple of bytes
-        ``NAME=value`` that all stand in their environment; none: the group alone tells.
+        ``NAME=value`` that are all in their environment. Empty: processes are found by their group alone.
     """
 
     group: int
@@ -37,7 +37,7 @@ class Origin:
 
 
 def find(origins: Sequence[Origin]) -> dict[Origin, list[int]]:
-    """The processes of each origin that are there and no zombies.
+    """The running processes of each origin, without zombies.
 
     Examples
     --------
@@ -56,7 +56,7 @@ def find(origins: Sequence[Origin]) -> dict[Origin, list[int]]:
             state, parent, group = Path("/proc", entry, "stat").read_bytes().rpartition(b")")[2].split()[:3]
             if state in (b"Z", b"X"):
                 if int(parent) == os.getpid() and int(group) in by_group and entry != group.decode():
-                    os.waitpid(int(entry), os.WNOHANG)  # one that was adopted
+                    os.waitpid(int(entry), os.WNOHANG)  # a process that this one adopted
                 continue
             origin = by_group.get(int(group)) or (_marked(entry, marked) if marked else None)
             if origin is not None:
@@ -67,7 +67,7 @@ def find(origins: Sequence[Origin]) -> dict[Origin, list[int]]:
 def adopt(wanted: bool) -> bool:
     """Set whether orphaned descendants become children of this process; return the setting before.
 
-    Their ends can then be waited for, which not every first process of a container does.
+    This process can then wait for them; the first process of a container may not.
     """
     if not sys.platform.startswith("linux"):
         return False
@@ -80,13 +80,13 @@ def adopt(wanted: bool) -> bool:
 def _marked(entry: str, origins: Sequence[Origin]) -> Origin | None:
     try:
         environment = frozenset(Path("/proc", entry, "environ").read_bytes().split(b"\0"))
-    except OSError:  # another user's
+    except OSError:  # the process of another user
         return None
     return next((origin for origin in origins if environment.issuperset(origin.variables)), None)
 
 
 def send(number: int, origins: Collection[Origin], processes: dict[Origin, list[int]]) -> None:
-    """Send a signal to the groups of some origins, and to processes of theirs that have left the group."""
+    """Send a signal to the process groups of origins, and to those of their processes that have left the group."""
     for origin in origins:
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(origin.group, number)

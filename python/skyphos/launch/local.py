@@ -28,7 +28,7 @@ from .supervise import Report, Supervisor
 
 __all__ = ["HostRanks", "command_line", "cores", "rank_environment", "run_local", "start_ranks"]
 
-# What a group in which the launcher itself may be must not leak into the new one.
+# Variables of a rank. The launcher may be a rank of a group itself, and must not pass its own on to the new group.
 _OURS = (
     "SKYPHOS_RANK",
     "SKYPHOS_WORLD_SIZE",
@@ -75,14 +75,14 @@ def run_local(
     keep_going: bool = False,
     report: Report = "",
 ) -> int:
-    """Run a command as a group of local processes, and stay until it ends.
+    """Run a command as a group of local processes, and return when all have ended.
 
     Parameters
     ----------
     command : sequence of str
         Program and arguments, as from :func:`command_line`.
     n : int
-        How many ranks.
+        Number of ranks.
     prefix : bool
         Whether to put ``[rank]`` before each line of output. Without it the processes write to the
         launcher's own stdout and stderr, and can see whether those are a terminal.
@@ -94,14 +94,14 @@ def run_local(
     keep_going : bool
         Whether the others go on when a process fails: for groups with replicas, and programs that shrink theirs.
     report : {"", "killed", "failed"}
-        Of which ranks to say on stderr how they ended, and what becomes of the others: as :class:`.Supervisor` has it.
+        Ranks whose exit is reported on stderr, as in :class:`.Supervisor`.
 
     Returns
     -------
     int
         0 if every rank returned 0; else the code of the first rank that failed, 128 + signal if a signal
-        ended it or the launcher. When one rank fails the others are ended. With ``keep_going`` as
-        :func:`.group_status` says: 0 if some returned 0 and all others were killed.
+        ended it or the launcher. When one rank fails the others are ended. With ``keep_going`` it is the
+        :func:`.group_status`: 0 if some returned 0 and all others were killed.
 
     Raises
     ------
@@ -109,9 +109,9 @@ def run_local(
         If ``n`` is not positive or the command cannot be run.
 
     Notes
-    ----- Call it from the main thread: it handles signals until it returns. SIGINT, SIGTERM, SIGHUP,
-    SIGQUIT, SIGUSR1 and SIGUSR2 are passed on to every rank. Rank 0 reads the launcher's stdin, unless that
-    is a terminal.
+    -----
+    Call it from the main thread: it handles signals until it returns. SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1 and
+    SIGUSR2 are passed on to every rank. Rank 0 reads the launcher's stdin, unless that is a terminal.
 
     Examples
     --------
@@ -150,16 +150,15 @@ def start_ranks(
         rank = share.first_rank + local_rank
         variables = rank_environment(share, local_rank, env)
         if prefix:
-            # Lines shall come when they are printed, not when 8 KB of them are there.
+            # Python buffers 8 KB when stdout is a pipe; lines should appear when they are printed.
             variables.setdefault("PYTHONUNBUFFERED", "1")
             variables[failures.VARIABLE] = group.failure_word
-        # Rank 0 reads what a shell gave as <(command).
+        # Rank 0 may read the files that a shell opened for <(command).
         pass_fds = _open_descriptors(command) if rank == 0 else ()
         if rank == 0 and listener is not None and share.world_size > 1:
             variables["SKYPHOS_LISTEN_FD"] = str(listener.fileno())
             pass_fds = (*pass_fds, listener.fileno())
-        # A background process group that reads a terminal is stopped by the kernel, so a terminal is not
-        # passed.
+        # The kernel stops a background process group that reads a terminal, so a terminal is not passed.
         reads = rank == 0 and listener is not None and _has_input()
         group.start(
             command,
@@ -233,7 +232,7 @@ def command_line(
         if not os.path.isfile(target):
             raise BadInput(f"{target}: no such file")
         return [python, target, *arguments]
-    # Programs of this Python's environment are found though its folder may not be on PATH.
+    # Also find programs of this Python's environment, whose folder may not be on PATH.
     folders = [os.environ.get("PATH", os.defpath), os.path.dirname(sys.executable)]
     program = shutil.which(target, path=os.pathsep.join(folders))
     if program is None:

@@ -15,7 +15,7 @@ __all__ = ["LocalGroup"]
 
 T = TypeVar("T")
 
-#: Seconds in which the other ranks should hear of an error of a collective, which all of them raise.
+#: Seconds to wait for the other ranks after one raised an error that a collective may have raised on all of them.
 _AGREED_S = 1.0
 
 
@@ -33,13 +33,13 @@ class LocalGroup(list["Comm"]):
         Returns
         -------
         list
-            What it returned, by rank.
+            Results of the function, by rank.
 
         Raises
         ------
         Exception
-            What the function raised first, on whichever rank. The group is then closed, so that no other rank waits for
-            that one; but where all ranks have raised (:class:`BadInput` of a collective) it can go on.
+            The first exception that the function raised on any rank. The group is then closed, so that no other rank
+            waits for that one. It stays open if all ranks raised (:class:`BadInput` of a collective).
 
         Examples
         --------

@@ -35,7 +35,7 @@ def fill_gaps() -> None:
 
 
 def prepare() -> None:
-    """Fill the gaps, and make ``sys.stdout`` and ``sys.stderr`` streams that take any text, for a command's process."""
+    """At the start of a command: open closed streams, and let ``sys.stdout`` and ``sys.stderr`` take any text."""
     fill_gaps()
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:

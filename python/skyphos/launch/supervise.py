@@ -1,9 +1,8 @@
 """Supervisor of child processes: starts them, passes on output and signals, and ends all when one fails.
 
 A :class:`Supervisor` starts children, passes their output on line by line under a label, forwards signals, and when
-one child fails ends the others, unless they are to go on: after a moment for their last words SIGTERM, and after a
-grace SIGKILL. It is one loop over file descriptors in one thread, woken by pipes and by signals, with nothing to poll
-and nothing to wait for in vain.
+one child fails ends the others, unless they are to go on: SIGTERM after a short time for their own error messages, and
+SIGKILL after a grace. It is one loop over file descriptors in one thread, which pipes and signals wake.
 
 Children are process groups of their own, so that Ctrl-C at a terminal reaches them once, through the launcher, and
 so that a child can be ended together with what it started (:mod:`.leftovers`). On Linux the kernel kills a child
@@ -44,16 +43,16 @@ if TYPE_CHECKING:
 
 __all__ = ["Child", "Report", "Supervisor"]
 
-#: Children whose end is reported: none, those that were killed, all that failed.
+#: Children whose exit is reported: none, those that were killed, all that failed.
 Report = Literal["", "killed", "failed"]
 
 _PR_SET_PDEATHSIG = 1
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 _FORWARDED = (*_ENDING, signal.SIGUSR1, signal.SIGUSR2)
-# A line without end is passed on in pieces of this size, so that no child can fill the launcher's memory.
+# Bytes of a line that are passed on at once; a longer line is cut, so that no child can fill the launcher's memory.
 _LONGEST_LINE = 1 << 16
 _DRAIN_S = 1.0
-#: Seconds between looks at the processes that ended children left behind.
+#: Seconds between two checks of the processes that ended children left behind.
 _LOOK_S = 0.02
 
 #: Seconds that children have to end by themselves after one has failed, before they are sent SIGTERM.
@@ -62,7 +61,7 @@ _LAST_WORDS_S = 1.0
 
 @dataclass(eq=False)
 class Child:
-    """One child process, which it is in messages to people, and the lines that it has begun."""
+    """One child process, its name in messages, and the incomplete last lines of its output."""
 
     label: str
     who: str
@@ -87,8 +86,8 @@ class Supervisor:
     keep_going : bool
         Whether the others go on when a child fails.
     report : {"", "killed", "failed"}
-        Children whose end is reported on stderr, with what becomes of the others: none, those that were killed, or all
-        that failed. One line for the first of them; with ``keep_going`` one for each.
+        Children whose exit is reported on stderr: none, those that were killed, or all that failed. One line for the
+        first of them, which also says what happens to the others; with ``keep_going`` one line for each.
 
     Notes
     -----
@@ -112,11 +111,11 @@ class Supervisor:
         self.failure_word = f"\x1e{secrets.token_hex(8)}"
         # Reported failures: the child, the line before each line of its trace, and the failure.
         self._failures: list[tuple[str, str, Failure]] = []
-        # The first that ended the group, and whether others were left then.
+        # The exit that ended the group, and whether other children were running then.
         self._first_end: tuple[Exit, bool] | None = None
-        # Those that ended with an error before the launcher ended any.
+        # Children that ended with an error before the launcher ended any.
         self._by_themselves: list[Exit] = []
-        # Children that have ended, whose own children are to end too, and when these are killed.
+        # Ended children whose own children must end too, with the time at which those are killed.
         self._rest: dict[Child, float] = {}
         self._give_up_at: float | None = None
 
@@ -219,16 +218,16 @@ class Supervisor:
         return child
 
     def watch(self, fd: int, ready: Callable[[int], bool]) -> None:
-        """Call ``ready(fd)`` whenever there is something to read; it says whether it passed on any output."""
+        """Call ``ready(fd)`` whenever there is something to read; it returns True if it passed on output."""
         os.set_blocking(fd, False)
         self._selector.register(fd, selectors.EVENT_READ, ready)
 
     def unwatch(self, fd: int) -> None:
-        """Watch a descriptor no longer."""
+        """Stop watching a descriptor."""
         self._selector.unregister(fd)
 
     def run(self) -> int:
-        """Stay until every child has ended; return the exit code of the group.
+        """Wait until every child has ended; return the exit code of the group.
 
         Returns
         -------
@@ -238,7 +237,7 @@ class Supervisor:
         """
         while self._unnoted() or self._rest:
             due = [at for at in (self._term_at, self._kill_at) if at is not None]
-            # No signal reports the end of processes that are not our own children, so they are polled.
+            # The end of a process that is not our child raises no signal, so those are polled.
             due += [time.monotonic() + _LOOK_S] if self._rest else []
             timeout = max(0.0, min(due) - time.monotonic()) if due else None
             for key, _ in self._selector.select(timeout):
@@ -276,18 +275,18 @@ class Supervisor:
         return [child for child in self.children if child.process.poll() is None]
 
     def left(self) -> bool:
-        """Whether there are children whose end has not been noted."""
+        """Whether the exit of any child has not been recorded."""
         return self._unnoted()
 
     def _unnoted(self) -> bool:
         return any(not child.has_ended for child in self.children)
 
     def _note_ended(self) -> None:
-        # First those that were killed: others that ended in the same moment ended because of them.
+        # Killed children first: others that ended at the same time probably ended because of them.
         ended = [child for child in self.children if not child.has_ended and child.process.poll() is not None]
         for child in sorted(ended, key=lambda child: child.process.returncode >= 0):
             child.has_ended = True
-            self._drain_one(child)  # its last words come first
+            self._drain_one(child)  # its remaining output comes before the report of its exit
             if child.process.returncode or self._ends_all:
                 # Processes that it started may still run.
                 self._end_rest([child], signal.SIGTERM)
@@ -317,7 +316,7 @@ class Supervisor:
             self._give_up_at = None
 
     def child_ended(self, child: Child) -> None:
-        """Take in the end of a child, once, when all that it wrote has been passed on."""
+        """Record the exit of a child; called once, after all of its output has been passed on."""
         self.note(Exit(child.who, child.process.returncode))
 
     def note(self, exited: Exit, *, ends_all: bool = False) -> None:
@@ -333,11 +332,11 @@ class Supervisor:
             if goes_on:
                 self._say(f"skyphos: {exited}; the others go on" if self.left() else f"skyphos: {exited}")
             else:
-                # Which one is to blame is known when all have ended.
+                # The cause is known only when all have ended.
                 self._first_end = exited, self.left()
         if not goes_on:
             self._failed = self._failed or exited.status
-            # The others learn it from their peers, and get a moment to say what they were doing.
+            # The other ranks receive the error from their peers, and get a short time to report their own.
             self._term_at = time.monotonic() + _LAST_WORDS_S
 
     def failure_told(self, child: Child, failure: Failure) -> None:
@@ -345,7 +344,7 @@ class Supervisor:
         self.note_failure(child.who, child.label, failure)
 
     def note_failure(self, who: str, label: str, failure: Failure) -> None:
-        """Print an error: whole if the others go on, else one line, because the cause is printed last."""
+        """Print an error: with its traceback if the others go on; else one line, because the cause is printed last."""
         if self._keep_going:
             self._say_whole(label, failure)
             return
@@ -357,7 +356,7 @@ class Supervisor:
             self._say(f"{label}{failure.summary}")
 
     def _cause(self) -> tuple[str, str, Failure]:
-        """The first failure that follows no other one; else the first."""
+        """The first failure that is not a consequence of another one; else the first."""
         return next((one for one in self._failures if not one[2].follows), self._failures[0])
 
     def _tell_cause(self) -> None:

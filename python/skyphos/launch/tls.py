@@ -1,6 +1,6 @@
 """TLS settings: the files that a rank needs, from arguments or variables.
 
-What they protect, and what not: ``docs/threat-model.md``. ``skyphos certificates`` makes them.
+``docs/threat-model.md`` says what they protect, and what not. ``skyphos certificates`` makes them.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ class TLS:
     authority : path
         Certificates of the authorities that have signed those of all ranks.
     certificate : path
-        This rank's certificate, for the name ``skyphos``, and those between it and the authority if there are any.
+        This rank's certificate, for the name ``skyphos``, followed by intermediate certificates if there are any.
     key : path
-        Its private key, not encrypted. Keep it to the user that the ranks run as.
+        Its private key, not encrypted. Only the user that runs the ranks should be able to read it.
 
     Examples
     --------
@@ -58,7 +58,7 @@ class TLS:
 
 
 def files(tls: TLS | None, environ: Mapping[str, str] | None = None) -> tuple[str, str, str] | None:
-    """Paths of authority, certificate and key: the argument's, or the environment's; None without encryption.
+    """Paths of authority, certificate and key: from the argument, else from the environment; None without encryption.
 
     Examples
     --------

@@ -35,7 +35,7 @@ def listen(master: str, port: int, *, one_host: bool) -> tuple[socket.socket, st
                 probe.bind((there[0], 0))
                 host = master  # this host, which the others know by that name
             except OSError:
-                probe.connect(there)  # sends nothing, but says from which address it would
+                probe.connect(there)  # sends nothing, but finds this host's address on the route to there
                 host = probe.getsockname()[0]
     listener = socket.create_server((interface, 0), family=family, backlog=1024)
     return listener, f"{f'[{host}]' if ':' in host else host}:{listener.getsockname()[1]}"
@@ -44,9 +44,10 @@ def listen(master: str, port: int, *, one_host: bool) -> tuple[socket.socket, st
 def meet(
     store: Any, key: str, rank: int, master: tuple[str, int, bool], seconds: float, *, token: str | None = None
 ) -> tuple[str, str, int | None]:
-    """Rank 0's address, the group's token (random unless there is one), and on rank 0 the socket that listens.
+    """Return rank 0's address, the group's token (random unless one is given), and on rank 0 the listening socket.
 
-    ``master`` is a host and port that all reach, and whether all are on one host; all ranks pass the same ``key``.
+    ``master`` is a host and port that all ranks reach, and whether all are on one host; all ranks pass the same
+    ``key``.
     """
     if rank != 0:
         address, random = _find(store, key, seconds)
@@ -59,7 +60,7 @@ def meet(
 
 
 def _find(store: Any, key: str, seconds: float) -> tuple[str, str]:
-    """Rank 0's address and token, once it listens. Short looks, between which Ctrl-C gets through."""
+    """Rank 0's address and token, once it listens. Waits for short times, between which Ctrl-C is handled."""
     deadline = time.monotonic() + seconds
     pause, said = 0.01, "it has not said where it is"
     while time.monotonic() < deadline:

@@ -3,12 +3,12 @@
 Rank 0 listens on a port that its kernel picks, and writes ``host:port token`` under a key; the others read it. The key
 is ``skyphos/TORCHELASTIC_RUN_ID/k`` for a process's k-th group.
 
-The store outlives restarts, so what a rank 0 wrote that has died is still there when everyone comes again.
-TORCHELASTIC_RESTART_COUNT does not tell attempts apart: each node counts its own failures, so that ranks of one attempt
-see different counts. But torchrun ends all processes before it starts the first one anew, and with rank 0 its
-socket closed. So a reader takes an address only where somebody listens, and else looks again.
+The store outlives restarts, so after a restart it still holds the address of the previous rank 0.
+TORCHELASTIC_RESTART_COUNT cannot distinguish attempts: each node counts its own failures, so ranks of one attempt
+see different counts. But torchrun ends all processes before it restarts any, which closes the socket of the previous
+rank 0. So a reader takes an address only if a process listens there, and else reads the store again.
 
-Cost: one value in the store a group, read once a rank; the import of torch.
+Cost: one value in the store per group, read once per rank; the import of torch.
 """
 
 from __future__ import annotations
@@ -36,16 +36,17 @@ def meet(process: Bootstrap, timeout: float) -> Bootstrap:
 
     Parameters
     ----------
-    place : Bootstrap
-        What :func:`skyphos.launch.bootstrap.discover` found.
+    process : Bootstrap
+        From :func:`skyphos.launch.bootstrap.discover`.
     timeout : float
         Seconds to wait for the store, and for rank 0.
 
     Returns
     -------
     Bootstrap
-        With rank 0's address, its listening socket on rank 0, and a random token unless ``place`` has one. ``place``
-        itself where torchrun's store does not hold MASTER_PORT, another rendezvous is named, or there is no torch.
+        With rank 0's address, its listening socket on rank 0, and a random token unless ``process`` has one.
+        ``process`` itself if torchrun's store does not hold MASTER_PORT, another rendezvous is named, or torch is not
+        installed.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Iterative map-reduce: partitions of data, and what is done with them (*Twister*, section 3)."""
+"""Iterative map-reduce over partitions of data (*Twister*, section 3)."""
 
 from __future__ import annotations
 

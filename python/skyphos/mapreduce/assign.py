@@ -10,22 +10,22 @@ __all__ = ["assign"]
 
 
 def assign(parts: Sequence[Collection[str]], workers: Sequence[str]) -> list[int]:
-    """A worker for each partition.
+    """Assign a worker to each partition.
 
-    No worker gets two more than another; under that, as many partitions as can be go to a worker whose host has them: a
-    maximal flow from partitions over such workers.
+    The numbers of partitions of two workers differ by at most one. Subject to that, as many partitions as possible go
+    to a worker whose host has them: a maximum flow from partitions to such workers.
 
     Parameters
     ----------
     parts : sequence of collection of str
-        The hosts that have each partition; none: all have it.
+        The hosts that have each partition; empty: all have it.
     workers : sequence of str
         The host of each worker.
 
     Returns
     -------
     list of int
-        By partition.
+        The worker of each partition.
 
     Examples
     --------
@@ -43,7 +43,7 @@ def assign(parts: Sequence[Collection[str]], workers: Sequence[str]) -> list[int
     more -= int((loads > share).sum())
     for part in np.flatnonzero(chosen < 0).tolist():
         worker = int(np.argmin(loads))
-        if loads[worker] >= share:  # all have their share, so some get one more
+        if loads[worker] >= share:  # all have their equal share, so some get one more
             worker = int(np.flatnonzero(loads == share)[0])
         chosen[part] = worker
         loads[worker] += 1

@@ -1,4 +1,4 @@
-"""Board: what all ranks know of the tasks of an iteration, and the moves of tasks that they derive from it."""
+"""Board: the state of an iteration's tasks, the same on all ranks, and the moves of tasks that follow from it."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ from ..vectors.sparse_vector import SparseVector
 
 __all__ = ["Board", "Status"]
 
-# A completed task counts more than any running time, and more for a lower rank: of two copies one wins.
+# Ranks exchange the maximum of a number per task. A completed task exceeds any running time, and is larger for a lower
+# rank, which decides between two copies.
 _DONE = 1 << 40
 
-# Words of a rank after those of its tasks: time of a task, threads, and idle threads.
-_WORDS = 3
+# Numbers of a rank after those of its tasks: time of a task, threads, and idle threads.
+_NUMBERS = 3
 
-# A copy of a running task is begun when it has taken this many times as long as a task takes where the copy would run,
-# and at least this many seconds, since shorter tasks are not worth a copy.
+# A running task is copied when it has run this many times as long as a task takes on the rank of the copy, and at least
+# this many seconds; shorter tasks are not worth a copy.
 _SLOW, _LEAST = 1.5, 0.1
 
 
@@ -30,13 +31,13 @@ class Status:
     Attributes
     ----------
     seconds : float
-        That a task takes here, as far as is known; 0: nothing is.
+        Time of a task on this rank; 0 while unknown.
     threads, idle : int
-        Threads, and those of them without work.
+        Number of threads, and of those without work.
     running : dict of int to float
-        Seconds since they began, of tasks that run or that only this rank may begin.
+        Seconds since their start, of tasks that run or that only this rank may start.
     done : list of int
-        Tasks that were completed since its last report.
+        Tasks completed since the last report.
     """
 
     seconds: float
@@ -49,7 +50,8 @@ class Status:
 class Board:
     """The tasks of an iteration.
 
-    All ranks have the same one: it changes by what they all hear, and what it decides follows from what it holds.
+    All ranks have the same board: it changes only by reports that all ranks receive, and its decisions depend on
+    nothing else.
 
     Parameters
     ----------
@@ -58,16 +60,16 @@ class Board:
     size : int
         Ranks.
     near : sequence of collection of int
-        For each task the ranks that need nothing over the network to run it.
+        For each task the ranks that can run it without a transfer of its data.
 
     Examples
     --------
     >>> from skyphos.mapreduce.board import Board, Status
     >>> board = Board([0, 0, 0, 0, 1], 2, [{0, 1}] * 5)
-    >>> quick = board.words(1, Status(seconds=0.1, threads=1, idle=1, done=[4]))
-    >>> slow = board.words(0, Status(seconds=1.0, threads=1, idle=0, running={0: 0.2}))
+    >>> quick = board.encode(1, Status(seconds=0.1, threads=1, idle=1, done=[4]))
+    >>> slow = board.encode(0, Status(seconds=1.0, threads=1, idle=0, running={0: 0.2}))
     >>> import numpy as np
-    >>> board.hear(np.concatenate([quick.indices, slow.indices]), np.concatenate([quick.values, slow.values]))
+    >>> board.update(np.concatenate([quick.indices, slow.indices]), np.concatenate([quick.values, slow.values]))
     [(4, {1})]
     >>> board.moves()  # of the three that wait on rank 0, the last first
     [(3, 1), (2, 1), (1, 1)]
@@ -87,7 +89,7 @@ class Board:
 
     @property
     def is_complete(self) -> bool:
-        """Whether all tasks are completed."""
+        """True if all tasks are completed."""
         return bool((self.winner >= 0).all())
 
     @property
@@ -95,17 +97,17 @@ class Board:
         """Seconds of a task on the fastest rank; 0 while unknown."""
         return float(min(self._seconds[self._seconds > 0], default=0.0))
 
-    def words(self, rank: int, status: Status) -> SparseVector:
+    def encode(self, rank: int, status: Status) -> SparseVector:
         """The progress of a rank as a vector; ranks exchange the maximum of all of them."""
         count = len(self.owner)
         entries = {task: 1 + min(int(seconds * 1e3), _DONE >> 1) for task, seconds in status.running.items()}
         entries |= dict.fromkeys(status.done, _DONE + self._size - rank)
-        base = count + _WORDS * rank
+        base = count + _NUMBERS * rank
         entries |= {base: 1 + int(status.seconds * 1e6), base + 1: 1 + status.threads, base + 2: 1 + status.idle}
-        return SparseVector(list(entries), np.array(list(entries.values()), np.int64), n=count + _WORDS * self._size)
+        return SparseVector(list(entries), np.array(list(entries.values()), np.int64), n=count + _NUMBERS * self._size)
 
-    def hear(self, indices: npt.NDArray[np.int64], values: npt.NDArray[np.int64]) -> list[tuple[int, set[int]]]:
-        """Record the maximum of all ranks; return newly completed tasks, each with the ranks that were to run it."""
+    def update(self, indices: npt.NDArray[np.int64], values: npt.NDArray[np.int64]) -> list[tuple[int, set[int]]]:
+        """Apply the maximum over all ranks; return newly completed tasks, each with the ranks that were to run it."""
         completed = []
         count = len(self.owner)
         indices, values = np.asarray(indices, np.int64), np.asarray(values, np.int64)
@@ -119,23 +121,23 @@ class Board:
                 completed.append((task, {owner, self.copies.pop(task, owner)}))
                 self.winner[task] = self.owner[task] = self._size - (value - _DONE)
         for task in [task for task in self._running if self.winner[task] >= 0]:
-            del self._running[task]  # a copy that is late
-        words = np.zeros(_WORDS * self._size, np.int64)
-        words[indices[~of_tasks] - count] = values[~of_tasks] - 1
-        by_rank = words.reshape(self._size, _WORDS)
+            del self._running[task]  # the slower copy
+        numbers = np.zeros(_NUMBERS * self._size, np.int64)
+        numbers[indices[~of_tasks] - count] = values[~of_tasks] - 1
+        by_rank = numbers.reshape(self._size, _NUMBERS)
         self._seconds, self._threads, self._idle = by_rank[:, 0] / 1e6, np.maximum(by_rank[:, 1], 1), by_rank[:, 2]
         return completed
 
     def _each(self) -> npt.NDArray[np.float64]:
-        """Seconds that a task takes on a rank; the same as on other ranks while unknown."""
+        """Seconds of a task on each rank; where unknown, as on other ranks."""
         known = self._seconds[self._seconds > 0]
         usual = float(np.median(known)) if known.size else 1.0
         return np.where(self._seconds > 0, self._seconds, usual) / self._threads
 
     def moves(self) -> list[tuple[int, int]]:
-        """Waiting tasks that move to ranks with idle threads, with those ranks.
+        """Waiting tasks to move to ranks with idle threads, with those ranks.
 
-        As long as the rank that would end last ends earlier by it.
+        Tasks move as long as the rank that would end last ends earlier for it.
         """
         hungry = np.flatnonzero(self._idle > 0)
         left = self.winner < 0
@@ -168,14 +170,14 @@ class Board:
             moved.append((task, taker))
 
     def second_copies(self) -> list[tuple[int, int]]:
-        """Running tasks that ranks with idle threads copy, with those ranks, the slowest first.
+        """Running tasks to copy to ranks with idle threads, with those ranks, the slowest first.
 
-        Where a task takes far less than this one has taken.
+        A copy goes to a rank on which tasks take far less time than this one has taken.
         """
         each = self._each() * self._threads
         free = {int(rank): int(self._idle[rank]) for rank in np.flatnonzero(self._idle > 0)}
         for rank in self.copies.values():
-            free.pop(rank, None)  # one at a time
+            free.pop(rank, None)  # one copy per rank at a time
         # Waiting tasks go to any rank with idle threads; they are not copied.
         if any(self.winner[task] < 0 and task not in self._running for task in range(len(self.owner))):
             return []

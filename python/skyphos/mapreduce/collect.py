@@ -16,10 +16,10 @@ __all__ = ["to_root"]
 
 
 def to_root(comm: Comm, keys: Any, results: Any) -> tuple[Any, Any]:
-    """All keys and results, each key of one rank, on rank 0; none on the others. Collective."""
+    """Gather all keys and results on rank 0, each key of one rank; the others get none. Collective."""
     if comm.size == 1:
         return keys, results
-    numbers = isinstance(results, np.ndarray)  # the same on all ranks, by the way of reducing
+    numbers = isinstance(results, np.ndarray)  # the same on all ranks, because it depends on the kind of reduction
     shuffle = Shuffle(
         comm,
         "max" if numbers else "list",

@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 
 __all__ = ["Fetch", "fetch", "plan"]
 
-# Files of any length are announced and asked for, so that no rank holds one that no rank has asked for.
+# Larger files are announced, and sent only on request, so that no rank has to hold one before it can take it.
 _PUSH_BYTES = 1 << 16
 
 
 @dataclass(frozen=True)
 class Fetch:
-    """A partition that goes from a rank of a host which has it to the rank that is to map it."""
+    """Transfer of a partition from a rank whose host has it to the rank that maps it."""
 
     part: Partition
     source: int
@@ -37,21 +37,21 @@ class Fetch:
 
 
 def plan(parts: Sequence[Partition], chosen: Sequence[int], hosts: Sequence[str]) -> list[list[Fetch]]:
-    """The transfers, in rounds in which each rank sends at most one partition and gets at most one.
+    """The transfers in rounds; in a round each rank sends at most one partition and receives at most one.
 
     Parameters
     ----------
     parts : sequence of Partition
-        Those that are to be read.
+        The partitions to read.
     chosen : sequence of int
-        The rank that is to map each.
+        The rank that maps each partition.
     hosts : sequence of str
         The host of each rank.
 
     Returns
     -------
     list of list of Fetch
-        By round. What all hosts have, or no rank's host, is in none: it is read by its path.
+        Transfers by round. Partitions on all hosts, or on no rank's host, are not transferred but read by their path.
 
     Examples
     --------
@@ -84,12 +84,12 @@ def fetch(comm: Comm, rounds: list[list[Fetch]], loader: Loader, put: Callable[[
     Returns
     -------
     int
-        Bytes that were received.
+        Bytes received.
 
     Raises
     ------
     BadInput
-        On all ranks: a file is gone on the host that should have it, or damaged.
+        On all ranks, if a file is missing on the host that should have it, or damaged.
     """
     received_bytes = 0
     for some in rounds:
@@ -123,7 +123,7 @@ def fetch(comm: Comm, rounds: list[list[Fetch]], loader: Loader, put: Callable[[
 
 
 def _file_of(path: str) -> tuple[str, str]:
-    """The file and the dataset in it, which may be named after a colon."""
+    """The file, and the dataset in it, which a name may give after a colon."""
     file, colon, name = path.rpartition(":")
     return (path, "") if not colon or os.path.exists(path) else (file, colon + name)
 

@@ -42,61 +42,63 @@ CombineFunction = Callable[[Any, Any], Any]
 
 
 class MapReduce:
-    """A job that runs over the same data again and again.
+    """An iterative job over the same data.
 
-    Each iteration brings a state to all ranks; runs ``map`` on every partition, several at a time on threads; brings
-    values to the owners of their keys, merged on the way (:meth:`skyphos.Comm.shuffle`); runs ``reduce`` there, while
-    further keys are on their way; and gives all results to ``combine`` on one rank, which makes the next state of them.
+    Each iteration broadcasts a state to all ranks; runs ``map`` on every partition, several at a time on threads; sends
+    values to the owners of their keys, merging them on the path (:meth:`skyphos.Comm.shuffle`); runs ``reduce`` there
+    while further keys are in transfer; and passes all results to ``combine`` on one rank, which returns the next state.
     Partitions are read once and stay in memory.
 
     Parameters
     ----------
     comm : Comm
-        Every rank makes the same job.
+        The group. Every rank constructs the same job.
     map : callable
         (data of a partition, state) → (keys, values), an iterable of such batches, or None. With ``reduce="count"``
         values are None.
     reduce : str, ufunc or callable
-        A named operation of :meth:`~skyphos.Comm.shuffle`, then values merge wherever they meet; or a function
-        (key, values) → result, of a list of all of the key's values (of an array of their rows, if they are numbers).
+        A named operation of :meth:`~skyphos.Comm.shuffle`, by which values also merge before they reach their owner; or
+        a function (key, values) → result of a list of all values of the key (an array of rows, if they are numbers).
     combine : callable, optional
-        (keys, results) → the next state, of all keys, on one rank or on each (``collective``). None: results stay where
-        their keys are, and the state as it was.
+        (keys, results) → the next state, from all keys, on one rank or on each (``collective``). None: results stay
+        with the owners of their keys, and the state does not change.
     partitions : path, Partitions or sequence
-        A partition file (``skyphos split``): dealt out evenly, to hosts that have them if that can be. Or this rank's
-        own data, a partition each.
+        A partition file (``skyphos split``), distributed evenly, if possible to hosts that have the partitions. Or a
+        sequence of this rank's own data, each item a partition.
     merge : str, ufunc or callable, optional
-        How values of a key merge before a ``reduce`` function gets them, as ``combine`` of
-        :meth:`~skyphos.Comm.shuffle`: it then gets a list of one.
+        Merges the values of a key before a ``reduce`` function gets them, as ``combine`` of
+        :meth:`~skyphos.Comm.shuffle`; the function then gets a list of one value.
     reducers : int, optional
-        Parts of the keys that are reduced one after the other, on all ranks together. None: one a rank.
+        Number of parts of the keys, in the whole group, that are reduced one after the other. None: one per rank.
     threads : int, optional
-        Map tasks at once on a rank. None: as many as processors, over the ranks of the host.
+        Concurrent map tasks of a rank. None: the processors of the host over its ranks.
     loader : Loader or str, optional
-        Reads partitions; None: by their format.
+        Reads partitions. None: the loader of their format.
     schedule : str
-        ``static``: each rank runs the tasks that it was dealt. ``dynamic``: ranks without work take over tasks that
-        nobody has begun, where all is done sooner by it, and keep their data. ``speculative``: they also run tasks that
-        have taken far longer than others on another rank, and whoever is first counts; ``map`` must have no effect but
-        what it returns. The last two take a partition file; the last bits of rounded sums then depend on who ran what.
+        ``static``: each rank runs the tasks assigned to it. ``dynamic``: idle ranks take over tasks that have not
+        started, if the iteration ends sooner for it, and keep their data. ``speculative``: idle ranks also run second
+        copies of tasks that take far longer than others; the first copy to end counts, so ``map`` must have no effect
+        but its result. The last two need a partition file, and the last bits of rounded sums then depend on which rank
+        ran which task.
     collective : str
-        Where ``reduce`` is a named operation, keys are integers from 0 on and values numbers, one sparse allreduce does
-        what otherwise a shuffle, a collection of the results and the next broadcast do; ``combine`` then runs on every
-        rank, and must come to the same there (which is checked). ``auto``: so it is, unless results are many (64 MB)
-        and the state that comes of them is less than a quarter of them; ``shuffle``: never, ``allreduce``: always, or
-        :class:`BadInput`.
+        If ``reduce`` is a named operation, keys are integers from 0 and values numbers, one sparse allreduce can
+        replace the shuffle, the gathering of results and the next broadcast. ``combine`` then runs on every rank, and
+        must return the same there (which is checked). ``auto``: an allreduce, unless results are large (64 MB) and the
+        state is less than a quarter of their size; ``shuffle``: never an allreduce; ``allreduce``: always, and
+        :class:`BadInput` if it is impossible.
     checkpoint : Checkpoint or path, optional
-        Where states are saved, after each iteration (:class:`skyphos.Checkpoint`). A job that finds one goes on from
-        it, to the same bits. What is no array there is a pickle: read only what you wrote.
+        Where states are saved after each iteration (:class:`skyphos.Checkpoint`). A job that finds a checkpoint resumes
+        from it, with bitwise the same results. Objects other than arrays are stored as pickles: use only files that you
+        trust.
     on_loss : str
-        ``restart``: without a rank that is lost, the iteration begins again on the remaining ranks, which take its
-        partitions (a partition file); ``raise``: :class:`PeerLost`.
+        When a rank is lost, ``restart``: the iteration restarts on the remaining ranks, which take over its partitions
+        (needs a partition file); ``raise``: :class:`PeerLost`.
 
     Raises
     ------
     BadInput
-        On all ranks: a partition that is gone or damaged; an error of a function, with its traceback, the rank and the
-        partition or key; a checkpoint of another job.
+        On all ranks, if a partition is missing or damaged; if a function raised (the text has the rank, the partition
+        or key, and the traceback); if the checkpoint is of another job.
 
     Examples
     --------
@@ -177,13 +179,13 @@ class MapReduce:
         # The iteration that made this rank's state, and the rank that has the newest state.
         self._done, self._root = 0, 0
         self._state: Any = None
-        # Whether all ranks have it.
+        # Whether all ranks have the newest state.
         self._is_everywhere = False
         self._is_dealt = False
 
     @_collective(lambda job: job.comm)
     def run(self, state: Any = None) -> Any:
-        """One iteration. Collective.
+        """Run one iteration. Collective.
 
         Parameters
         ----------
@@ -193,7 +195,7 @@ class MapReduce:
         Returns
         -------
         object
-            With ``combine`` the next state, on all ranks; else the keys and results that this rank owns.
+            With ``combine`` the next state, on all ranks; without it the keys and results that this rank owns.
         """
         return self.iterate(state, iterations=1)
 
@@ -205,21 +207,21 @@ class MapReduce:
         iterations: int,
         until: Callable[[Any, Any], bool] | None = None,
     ) -> Any:
-        """Iterate. Collective.
+        """Run iterations. Collective.
 
         Parameters
         ----------
         state : object
-            The first one, from rank 0. Where a checkpoint is found, that one counts.
+            The first state, from rank 0; ignored if there is a checkpoint.
         iterations : int
-            The most, those before a checkpoint among them.
+            Most iterations, including those before a checkpoint.
         until : callable, optional
-            (state before, state after) → whether it is enough; asked on one rank.
+            (state before, state after) → True to stop; called on one rank.
 
         Returns
         -------
         object
-            As :meth:`run`, of the last iteration.
+            As :meth:`run`, for the last iteration.
         """
         iterations = whole(iterations, "iterations", 0, 2**63 - 1)
         if until is not None and not callable(until):
@@ -244,17 +246,17 @@ class MapReduce:
 
     @_collective(lambda job: job.comm)
     def report(self, path: str | os.PathLike[str]) -> None:
-        """Write a page of how long each stage took on each rank, and which stages overlapped. Collective.
+        """Write a page with the times of each stage on each rank, and which stages overlapped. Collective.
 
         Parameters
         ----------
         path : path
-            An HTML file, which rank 0 writes; it needs nothing but itself.
+            A self-contained HTML file, which rank 0 writes.
 
         Raises
         ------
         BadInput
-            It cannot be written; on all ranks.
+            On all ranks, if it cannot be written.
         """
         from .report import gather, write
 
@@ -262,7 +264,7 @@ class MapReduce:
         together(self.comm, lambda: write(os.fspath(path), found) if self.comm.rank == 0 else None)
 
     def _once(self, iteration: Iteration, until: Callable[[Any, Any], bool] | None) -> tuple[Any, bool]:
-        """An iteration; its result, and whether it is enough."""
+        """Run an iteration; return its result, and whether to stop."""
         comm, tasks = self.comm, self._tasks
         before = tasks.read_bytes, tasks.remote_bytes
         if not self._is_dealt:
@@ -302,7 +304,7 @@ class MapReduce:
         return (keys, results), over
 
     def _sums(self, shuffle: Shuffle, iteration: Iteration) -> Sums | None:
-        """Whether one allreduce takes the place of the shuffle and all that comes after it."""
+        """The agreed allreduce that replaces the shuffle and all later stages; None for a shuffle."""
         comm, is_wanted = self.comm, self._collective == "allreduce"
         start = perf_counter()
         sums = Sums.agreed(comm, shuffle, Combine.of(self._merge), self._state, whatever_it_moves=is_wanted)
@@ -316,7 +318,7 @@ class MapReduce:
         return sums
 
     def _reduced(self, shuffle: Shuffle, iteration: Iteration) -> tuple[Any, Any]:
-        """Keys and results of this rank. A wave is reduced while the next is on its way."""
+        """Keys and results of this rank. A wave is reduced while the next is in transfer."""
         parts: Iterator[tuple[Any, Any]] = shuffle.parts()
 
         def following() -> tuple[Any, Any] | None:
@@ -350,7 +352,7 @@ class MapReduce:
         return all_keys, [result for _, results in done_parts for result in results]
 
     def _combined(self, keys: Any, results: Any, before: Any, until: Callable[[Any, Any], bool] | None) -> bool:
-        """The next state, on rank 0, and whether it is enough, on all."""
+        """Make the next state on rank 0; return on all ranks whether to stop."""
         comm = self.comm
         keys, results = to_root(comm, keys, results)
         enough = False
@@ -373,7 +375,7 @@ class MapReduce:
     def _combined_everywhere(
         self, keys: Any, results: Any, before: Any, until: Callable[[Any, Any], bool] | None
     ) -> bool:
-        """Make the next state on every rank; return rank 0's answer to whether it is enough."""
+        """Make the next state on every rank; return rank 0's decision to stop."""
         comm = self.comm
         enough, seen = False, 0
         failed: BaseException | None = None
@@ -394,13 +396,13 @@ class MapReduce:
         return bool(by_rank[0, 1])
 
     def _everywhere(self) -> Any:
-        """The last state, on all ranks."""
+        """Bring the last state to all ranks, and return it."""
         if self.comm.size > 1 and not self._is_everywhere:
             self._state = self.comm.broadcast(self._state, self._root)
         return self._state
 
     def _go_on_without(self, error: PeerLost) -> None:
-        """Begin the iteration again in a smaller group, from the newest state of any rank."""
+        """Shrink the group, and continue from the newest state of any rank."""
         if self._on_loss == "raise" or not self._tasks.can_be_read_again:
             raise error
         self.comm = self.comm.shrink()
@@ -409,6 +411,6 @@ class MapReduce:
         self._is_dealt = self._is_everywhere = False
 
     def _description(self) -> str:
-        """Names of what the job runs, by which a checkpoint of another job is refused."""
+        """Names of the job's functions and data; a checkpoint with other names is refused."""
         names = [getattr(f, "__qualname__", type(f).__name__) for f in (self._map, self._reduce, self._combine) if f]
         return f"{', '.join(names)}; {Combine.of(self._merge).name}; {self._tasks.description()}"

@@ -26,7 +26,7 @@ from ..files.compression import (
 
 __all__ = ["LOADERS", "Loader", "check_text", "format_of", "loader_of"]
 
-# Bytes of a file that are looked at to see whether it is text.
+# Bytes of a file that are checked for being text.
 _HEAD = 1 << 16
 
 
@@ -47,7 +47,7 @@ class Loader(Protocol):
 
 
 class Text:
-    """Lines of text, as bytes, also compressed. Files are cut at ends of lines, each with about as many bytes."""
+    """Lines of text, as bytes, also compressed. Files are cut at ends of lines into parts of about equal bytes."""
 
     suffix = ".txt"
 
@@ -60,7 +60,7 @@ class Text:
             return bytes(text)
 
     def cut(self, path: str, ends: Sequence[int], targets: Sequence[str]) -> list[int]:
-        # Even by bytes, not by lines: a part ends with the line in which its share of the bytes ends.
+        # Equal by bytes, not by lines: a part ends with the line in which its share of the bytes ends.
         with _mapped(path) as text:
             size, start, rows = len(text), 0, []
             for k, target in enumerate(targets):
@@ -101,7 +101,7 @@ class Npy:
 
 
 class Parquet:
-    """A table, as pyarrow's."""
+    """A table of pyarrow."""
 
     suffix = ".parquet"
 
@@ -224,12 +224,12 @@ def format_of(path: str) -> str:
 
 
 def loader_of(format: str | Loader) -> Loader:
-    """The loader of a name.
+    """The loader for a format.
 
     Raises
     ------
     BadInput
-        There is none.
+        If there is no such loader.
     """
     if not isinstance(format, str):
         if not callable(getattr(format, "load", None)):
@@ -266,7 +266,7 @@ def _native(array: Any) -> Any:
 
 
 def _lines(text: Any) -> int:
-    """Lines; the last one may lack its line end."""
+    """The number of lines; the last one need not have a line end."""
     array = np.frombuffer(text, np.uint8)
     ends = sum(int(np.count_nonzero(array[at : at + (1 << 24)] == 10)) for at in range(0, len(array), 1 << 24))
     return ends + int(len(array) > 0 and array[-1] != 10)
@@ -275,7 +275,7 @@ def _lines(text: Any) -> int:
 def check_text(path: str, *, strictly: bool) -> None:
     """Raise BadInput if a file, compressed or not, is certainly binary; ``strictly``: also if it looks binary.
 
-    Control characters may be in what a caller calls text, but nobody means lines by a file without a word of it.
+    A file that the caller declares as text may have control characters, but not the signature of a binary format.
     """
     with _errors(path), _text(path) as text:
         head = text.read(_HEAD)
@@ -290,7 +290,7 @@ def check_text(path: str, *, strictly: bool) -> None:
 
 @contextmanager
 def _text(path: str) -> Iterator[Any]:
-    """A file of text, decompressed, open."""
+    """Open a text file, decompressed."""
     with open(path, "rb") as stored:
         kind = compression_of(path, stored.read(HEAD_BYTES))
         stored.seek(0)
@@ -306,7 +306,7 @@ def _text(path: str) -> Iterator[Any]:
 
 @contextmanager
 def _mapped(path: str) -> Iterator[Any]:
-    """A file's bytes, decompressed to a temporary file if they are compressed."""
+    """Map a file to memory, decompressed to a temporary file if it is compressed."""
     with ExitStack() as stack:
         with _errors(path):
             file: Any = stack.enter_context(open(path, "rb"))
@@ -324,7 +324,7 @@ def _mapped(path: str) -> Iterator[Any]:
 
 @contextmanager
 def _errors(path: str) -> Iterator[None]:
-    """Make errors of a file one line with its name."""
+    """Convert errors of a file to BadInput with its name."""
     try:
         yield
     except BadInput:

@@ -24,15 +24,15 @@ class Partition:
     Attributes
     ----------
     number : int
-        Its place among the others, from 0.
+        Its number, from 0.
     path : str
-        The file; on each of its hosts the same.
+        The file; the same path on each of its hosts.
     rows : int
         Lines of a text, rows of a table or array.
     bytes : int
         Bytes of the file.
     hosts : tuple of str
-        Which have it, as ``hostname`` says; empty: all, as where they share a file system.
+        Hosts that have the file, by their ``hostname``; empty: all hosts, as with a shared file system.
     """
 
     number: int
@@ -44,14 +44,14 @@ class Partition:
 
 @dataclass
 class Partitions:
-    """All partitions of a set of data.
+    """All partitions of a data set.
 
     Attributes
     ----------
     format : str
-        How files are read: the name of a loader (:mod:`skyphos.mapreduce.loaders`).
+        Name of the loader that reads the files (:mod:`skyphos.mapreduce.loaders`).
     parts : list of Partition
-        In order: together they are the data.
+        The partitions in order; together they are the data.
 
     Examples
     --------
@@ -107,7 +107,7 @@ class Partitions:
         Raises
         ------
         BadInput
-            There is none, or it is none: what is wrong with it.
+            If the file does not exist or is not a valid partition file.
         """
         location = Path(path)
         try:
@@ -128,12 +128,12 @@ class Partitions:
 
     @classmethod
     def of_files(cls, files: Iterable[str | os.PathLike[str]], format: str) -> Partitions:
-        """Make partitions of existing files, one each.
+        """Make one partition of each existing file.
 
         Raises
         ------
         BadInput
-            A file is gone, or is not of that format.
+            If a file does not exist, or has another format.
         """
         from ..graph.files import size_of
         from .loaders import check_text, loader_of

@@ -22,12 +22,12 @@ __all__ = ["gather", "write"]
 _COUNTS = ("tasks", "taken", "copied", "keys", "sent_bytes", "read_bytes", "remote_bytes")
 _KINDS = (*STAGES, MOVING)
 
-#: Keys of a rank's rows lie this far from those of the next rank's.
+#: Offset between the keys of two ranks' rows.
 _KEYS_PER_RANK = 1 << 32
 
 
 def gather(comm: Comm, iterations: Sequence[Iteration]) -> JobReport | None:
-    """What all ranks did, on rank 0; None on the others. Collective."""
+    """Gather the times of all ranks on rank 0; None on the others. Collective."""
     # Iterations by position, since each run of a job numbers them from 1.
     rows = np.array(
         [
@@ -54,7 +54,7 @@ def write(path: str, report: JobReport | None) -> None:
     Raises
     ------
     BadInput
-        It cannot be written.
+        If it cannot be written.
     """
     assert report is not None
     try:

@@ -1,4 +1,4 @@
-"""Runner: the threads of one rank that run tasks, some of which other ranks may take over or copy."""
+"""Runner: threads of one rank that run tasks, which other ranks may take over or copy."""
 
 from __future__ import annotations
 
@@ -12,35 +12,35 @@ from .board import Status
 
 __all__ = ["GivenUp", "Runner"]
 
-# Seconds between exchanges with the other ranks, at least and at most.
+# Shortest and longest time between two exchanges with the other ranks, in seconds.
 _SHORTEST, _LONGEST = 2e-3, 5e-2
 
 
 class GivenUp(Exception):
-    """Stops a task that another rank has completed, when it hands over output."""
+    """Raised in a task that another rank has completed when the task hands over output."""
 
 
 class Runner:
     """Runs tasks on threads.
 
-    While ranks exchange their progress (:meth:`report` to :meth:`go_on`), only tasks that it has reported begin.
-    Threads do not hold the process up: one that is stuck in a task which another rank has completed is left alone.
+    While ranks exchange their progress (:meth:`report` to :meth:`go_on`), only tasks start that were reported as
+    running. Threads are daemons: one that is still in a task which another rank has completed is not waited for.
 
     Parameters
     ----------
     tasks : list of int
-        In the order in which they are run.
+        The tasks, in the order in which they run.
     threads : int
-        That run at once.
+        Number of threads.
     work : callable
-        (task) → None; runs it, and hands over what it gives by :meth:`hand_over`.
+        (task) → None; runs the task, and passes its output to :meth:`hand_over`.
     """
 
     def __init__(self, tasks: list[int], threads: int, work: Callable[[int], None]) -> None:
         self._work, self._threads = work, threads
         self._changed = threading.Condition()
         self._waiting = deque(tasks)
-        #: Waiting tasks that may begin while ranks exchange their progress.
+        #: Waiting tasks that may start while ranks exchange their progress.
         self._claimed: deque[int] = deque()
         self._begun: dict[int, float] = {}
         self._done: list[int] = []
@@ -55,7 +55,7 @@ class Runner:
         self.taken, self.copied = 0, 0
 
     def start(self) -> None:
-        """Begin."""
+        """Start the threads."""
         for number in range(self._threads):
             threading.Thread(target=self._run, name=f"skyphos-map-{number}", daemon=True).start()
 
@@ -88,14 +88,14 @@ class Runner:
                     self._begun[task] = perf_counter()
                     self._handing[task] = threading.Lock()
                     return task
-                # Wake the thread that waits: there is nothing to do.
+                # Wake `wait`: a thread is idle.
                 self._changed.notify_all()
                 self._changed.wait()
             return None
 
     @property
     def _seconds(self) -> float:
-        """Seconds that a task takes; running tasks count once they have taken longer than completed ones."""
+        """Mean seconds of a task; running tasks count once they have taken longer than completed ones."""
         now = perf_counter()
         usual = self._busy / self._count if self._count else 0.0
         late = max((now - begun for task, begun in self._begun.items() if task not in self._gone), default=0.0)
@@ -107,7 +107,7 @@ class Runner:
         return max(0, self._threads - wanted)
 
     def wait(self, quickest: float) -> None:
-        """Seconds until the next exchange with the others, by the time of a task; 0 if a thread is idle."""
+        """Wait for a share of ``quickest``, after which ranks exchange their progress, or until a thread is idle."""
         with self._changed:
             pause = min(max(quickest / 8, _SHORTEST), _LONGEST)
             end = perf_counter() + pause
@@ -120,14 +120,14 @@ class Runner:
         Raises
         ------
         Exception
-            What a task raised.
+            The exception that a task raised.
         """
         with self._changed:
             if self._failed is not None:
                 raise self._failed
             self._talking, self._since = True, perf_counter()
             seconds = self._seconds
-            # Tasks that may begin until the others have answered.
+            # Tasks that may start until the other ranks have answered.
             most = math.ceil(2 * self._threads * self._talk / seconds - 0.1) if seconds else 0
             while self._claimed:
                 self._waiting.appendleft(self._claimed.pop())
@@ -140,7 +140,7 @@ class Runner:
             return Status(seconds, self._threads, self._idle, running, done)
 
     def go_on(self, gained: list[int], lost: list[int], copies: list[int]) -> None:
-        """Begin tasks again, with those taken over from other ranks and without those given away."""
+        """Resume starting tasks, with those taken over from other ranks and without those given away."""
         with self._changed:
             talk = perf_counter() - self._since
             self._talk = talk if not self._talk else 0.5 * (self._talk + talk)
@@ -154,7 +154,7 @@ class Runner:
             self._changed.notify_all()
 
     def drop(self, task: int) -> None:
-        """Another rank has completed a task: after this returns, this rank stores no more output of it."""
+        """Stop storing output of a task that another rank has completed."""
         with self._changed:
             if task in self._waiting:
                 self._waiting.remove(task)
@@ -171,7 +171,7 @@ class Runner:
         Raises
         ------
         GivenUp
-            Another rank has completed it, or the run is over.
+            If another rank has completed the task, or the run is over.
         """
         with self._handing[task]:
             if task in self._gone or self._closed:
@@ -179,7 +179,7 @@ class Runner:
             put()
 
     def close(self) -> None:
-        """Begin no more tasks, and store no more output of running ones."""
+        """Start no more tasks, and store no more output of running ones."""
         with self._changed:
             self._closed = True
             locks = list(self._handing.values())

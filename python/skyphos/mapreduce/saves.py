@@ -23,10 +23,10 @@ class Saves:
 
     Parameters
     ----------
-    place : Checkpoint or path
-        Where states are.
+    checkpoint : Checkpoint or path
+        Where the states are.
     job : str
-        What the job is: a state of another one is none of its own.
+        Description of the job; a state with another description is refused.
     """
 
     def __init__(self, checkpoint: Checkpoint | str | os.PathLike[str], job: str) -> None:
@@ -45,7 +45,7 @@ class Saves:
         Raises
         ------
         BadInput
-            It is of another job; on all ranks.
+            On all ranks, if the checkpoint is of another job.
         """
         found = self._checkpoint.restore(comm)
         if found is None:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["Schedule", "Scheduled", "Store", "run_scheduled"]
 
 #: ``static``: as assigned; ``dynamic``: waiting tasks move to ranks with idle threads; ``speculative``: also tasks that
-#: take far longer than others are copied there, and the copy that ends first counts.
+#: take far longer than others are copied there, and the first copy to end counts.
 Schedule = Literal["static", "dynamic", "speculative"]
 
 
@@ -27,13 +27,13 @@ class Store(Protocol):
     """Takes the results of tasks: a :class:`skyphos.shuffle.Shuffle`."""
 
     def hold(self, task: int) -> None:
-        """Output of the task may still be dropped."""
+        """Mark the output of a task as one that may still be dropped."""
 
     def release(self, task: int) -> None:
-        """Output of the task counts."""
+        """Accept the output of a task."""
 
     def drop(self, task: int) -> None:
-        """Output of the task is dropped."""
+        """Drop the output of a task."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Scheduled:
     owner : ndarray of int64
         The rank that completed each task first.
     taken, copied : int
-        Tasks of others that this rank took over, and those of which it began a copy.
+        Numbers of tasks that this rank took over from others, and that it copied.
     """
 
     owner: npt.NDArray[np.int64]
@@ -69,24 +69,24 @@ def run_scheduled(
     Parameters
     ----------
     owner : ndarray of int64
-        The rank of each task, for a start.
+        The rank to which each task is assigned at first.
     near : sequence of collection of int
-        For each task the ranks that need nothing over the network to run it.
+        For each task the ranks that can run it without a transfer of its data.
     threads : int
-        Tasks at once on this rank.
+        Concurrent tasks of this rank.
     work : callable
-        (task, hand_over) → None; runs it, and keeps what it gives in calls that it passes to ``hand_over``.
+        (task, hand_over) → None; runs the task, and stores its output in functions that it passes to ``hand_over``.
     bring : callable
-        ([(task, rank)]) → None; brings data that a rank lacks there. Called on all ranks alike.
+        ([(task, rank)]) → None; transfers the data of tasks to ranks that lack them. Called on all ranks.
     store : Store
         Takes the results of tasks.
     copies : bool
-        Whether tasks that take far longer than others are run on a second rank.
+        Whether tasks that take far longer than others are copied to a second rank.
 
     Raises
     ------
     Exception
-        What a task raised, on all ranks.
+        On all ranks, the exception that a task raised.
     """
     me, board = comm.rank, Board(owner, comm.size, near)
 
@@ -104,9 +104,9 @@ def run_scheduled(
                 status = runner.report()
             except BaseException as error:  # an error of a task
                 fail(comm, error)
-            heard = comm.allreduce(board.words(me, status), op="max", algorithm="recursive_doubling")
+            maxima = comm.allreduce(board.encode(me, status), op="max", algorithm="recursive_doubling")
             try:
-                for task, late in board.hear(heard.indices, heard.values):
+                for task, late in board.update(maxima.indices, maxima.values):
                     if board.winner[task] == me:
                         store.release(task)
                     elif me in late:

@@ -32,18 +32,19 @@ def split(
     Parameters
     ----------
     data : path or sequence of paths
-        Text (also compressed), ``.npy``, Parquet, HDF5 or NetCDF; of the last two ``FILE:NAME`` is a dataset or
-        variable of several. Several files, of one format, are one after the other; no partition is of two of them.
+        Text (also compressed), ``.npy``, Parquet, HDF5 or NetCDF; for the last two ``FILE:NAME`` selects
+        a dataset or variable. Several files of one format are cut one by one; no partition spans two files.
     folder : path
-        Gets the partitions and ``partitions.json``, which lists them (:class:`Partitions`).
+        Receives the partitions and ``partitions.json``, which lists them (:class:`Partitions`).
     partitions : int
-        How many. Text is cut at ends of lines, all else between rows; shares differ by one row (text: one line). Each
-        of several files gets its share of them by rows (text: by bytes), and one at least.
+        Number of partitions. Text is cut at ends of lines, other formats between rows; sizes differ by at most one row
+        (text: one line). Several files are cut into numbers of partitions in proportion to their rows (text: bytes),
+        each into at least one.
     format : str, optional
         ``text``, ``npy``, ``parquet``, ``hdf5`` or ``netcdf``; None: by the name.
     hosts : sequence of str
-        Names of the hosts (as ``hostname`` says) that partitions are to be on, if they share no file system: dealt
-        out in turn. Copying them there is another's work (``rsync``, a batch system).
+        Hosts on which to place partitions round-robin, by their ``hostname``, if they share no file system. Copying the
+        files there is left to the caller (``rsync``, a batch system).
     replicas : int
         Hosts of each partition.
 
@@ -54,7 +55,7 @@ def split(
     Raises
     ------
     BadInput
-        There is no such file, it is damaged or of no known kind, or has fewer rows than there are to be partitions.
+        If a file does not exist, is damaged, has an unknown format, or has fewer rows than partitions.
 
     Examples
     --------
@@ -134,7 +135,7 @@ def _loader(paths: Sequence[str], format: str | None) -> Loader:
 
 
 def _shares(paths: Sequence[str], rows: Sequence[int], partitions: int) -> list[int]:
-    """Number of partitions of each file: by its rows, at least one, and at most its rows."""
+    """Number of partitions of each file: in proportion to its rows, from one to its number of rows."""
     if len(paths) > partitions:
         raise BadInput(f"{len(paths)} files cannot be cut into {partitions} partitions: each file is at least one")
     counts = [1] * len(paths)

@@ -28,16 +28,16 @@ if TYPE_CHECKING:
 
 __all__ = ["Collective", "Sums", "check_same", "print_of"]
 
-#: Ways in which keyed values become the next state.
+#: How keyed values become the next state.
 Collective = Literal["auto", "shuffle", "allreduce"]
 
-# Content of a rank: no rows that an allreduce could sum; nothing; rows.
+# Output of a rank: something that an allreduce cannot sum; nothing; rows.
 _NOT, _NOTHING, _ROWS = 0, 1, 2
 
-# Results of more bytes than this go to every rank only if the state made of them is not far smaller.
+# Results larger than this (bytes) go to every rank only if the state made of them is not far smaller.
 _MANY = 64 << 20
 
-# The highest index.
+# Largest key.
 _MOST = 2**63 - 2
 
 
@@ -48,7 +48,7 @@ class Sums:
     Attributes
     ----------
     form : Form
-        What keys and values are.
+        Types of keys and values.
     n : int
         The keys are 0 to n - 1.
     """
@@ -60,21 +60,21 @@ class Sums:
     def agreed(
         cls, comm: Comm, shuffle: Shuffle, combine: Combine, state: Any, *, whatever_it_moves: bool
     ) -> Sums | None:
-        """Agree whether the output of the tasks can and shall be summed by an allreduce. Collective.
+        """Agree whether an allreduce sums the output of the tasks. Collective.
 
         Parameters
         ----------
         shuffle : Shuffle
-            Has what they gave, and goes on if it is not to be.
+            Has the output, and continues if no allreduce is used.
         state : object
-            What the results become is taken to be as large.
+            The current state; the next one is assumed to be as large.
         whatever_it_moves : bool
-            It is to be if it can be.
+            Use an allreduce whenever it is possible, whatever the sizes.
 
         Returns
         -------
         Sums or None
-            On all ranks alike.
+            The same on all ranks; None for a shuffle.
         """
         merged = shuffle.merged_keys() if isinstance(combine.op, str) else None
         kind, most, size, words = _NOT, 0, 0, [0] * Form.WORDS
@@ -101,7 +101,7 @@ class Sums:
     def everywhere(self, comm: Comm, shuffle: Shuffle, combine: Combine) -> tuple[Any, Any, int]:
         """All keys, ascending, their sums, and the bytes that this rank sent. Collective.
 
-        By the same algorithm in each run, so that a job which goes on after it was killed comes to the same bits.
+        The algorithm is the same in each run, so that a job that resumes from a checkpoint gives the same bits.
         """
         keys, rows = shuffle.take_rows(self.form)
         flat = rows.reshape(len(keys), self.form.width) if self.form.width > 1 else rows.reshape(len(keys))
@@ -116,7 +116,7 @@ class Sums:
 
 
 def _degrees(comm: Comm) -> list[int]:
-    """Ranks of a host first, if there are as many on each."""
+    """Degrees with the ranks of a host in the first layer, if all hosts have the same number of ranks."""
     each = {len(ranks) for ranks in comm.topology.hosts}
     here = each.pop()
     return [comm.size] if each or here in (1, comm.size) else [here, comm.size // here]
@@ -138,7 +138,7 @@ def print_of(state: Any) -> int:
 
 
 def _print_of(x: Any, above: set[int]) -> int:
-    """The checksum of a part; ``above`` are the objects that contain it."""
+    """The checksum of a part; ``above`` has the ids of the objects that contain it."""
     if id(x) in above:
         return 1  # a reference to an object that contains it
     leaf = _leaf(x)
@@ -147,7 +147,7 @@ def _print_of(x: Any, above: set[int]) -> int:
     above = above | {id(x)}
     if isinstance(x, (dict, set, frozenset)):
         each = x.items() if isinstance(x, dict) else ((one, None) for one in x)
-        # Summed up: the order does not count.
+        # A sum, so that the order of elements does not matter.
         return (len(x) + sum(_print_of(tuple(pair), above) for pair in each)) & 0xFFFF_FFFF
     parts = x if isinstance(x, (list, tuple)) else _made_of(x)
     return _crc(f"{type(x).__qualname__} {[_print_of(part, above) for part in parts]}")
@@ -168,7 +168,7 @@ def _leaf(x: Any) -> bytes | None:
 
 
 def _made_of(x: Any) -> list[Any]:
-    """The parts of an object, as a pickle lists them; none, if it cannot be pickled."""
+    """The parts of an object, as a pickle has them; empty if it cannot be pickled."""
     try:
         _, *parts = x.__reduce_ex__(4)
         return [list(part) if isinstance(part, Iterator) else part for part in parts]
@@ -186,7 +186,7 @@ def check_same(prints: npt.NDArray[np.int64]) -> None:
     Raises
     ------
     Mismatch
-        On all ranks, of which all have the same checksums, by rank.
+        On all ranks; ``prints`` are the checksums by rank, the same everywhere.
     """
     other = np.flatnonzero(prints != prints[0])
     if other.size:

@@ -45,11 +45,12 @@ class Tasks:
     Parameters
     ----------
     given : Partitions, path or sequence
-        A partition file or what is in one: dealt out to the ranks. Else this rank's own data, a partition each.
+        A partition file or its content, distributed over the ranks. Or a sequence of this rank's own data, each item a
+        partition.
     loader : Loader or str, optional
         Reads partitions. None: the loader of their format.
     threads : int
-        Tasks that run at once.
+        Concurrent tasks.
     schedule : str
         ``static``, ``dynamic`` or ``speculative``.
     """
@@ -78,28 +79,28 @@ class Tasks:
         self._owner = np.empty(0, np.int64)
         #: Partitions of this rank, by their numbers.
         self.mine: list[int] = []
-        #: Bytes of files that this rank has read, and the part of them from other hosts.
+        #: Bytes of files that this rank has read, and how many of them came from other hosts.
         self.read_bytes = 0
         self.remote_bytes = 0
-        #: Tasks of others that this rank took over in the last run, and those of which it began a copy.
+        #: Numbers of tasks that this rank took over from others in the last run, and that it copied.
         self.taken = 0
         self.copied = 0
 
     @property
     def can_be_read_again(self) -> bool:
-        """Whether other ranks can read the partitions of a lost one."""
+        """True if other ranks can read the partitions of a lost one."""
         return self._parts is not None
 
     @property
     def in_turn(self) -> bool:
-        """Whether tasks run one after the other, by their numbers."""
+        """True if tasks run one after the other, in the order of their numbers."""
         return self._schedule == "static" and (self._threads == 1 or len(self.mine) < 2)
 
     def __len__(self) -> int:
         return len(self._own) if self._parts is None else len(self._parts)
 
     def description(self) -> str:
-        """The data, for checkpoints: the same in each run."""
+        """Description of the data for checkpoints, the same in each run."""
         if self._parts is None:
             return "the ranks' own data"
         return f"{len(self._parts)} partitions of {self._parts.rows} rows in {self._parts.bytes} bytes"
@@ -148,7 +149,7 @@ class Tasks:
         self.remote_bytes += fetched_bytes
 
     def _dealt(self, holders: list[int], hosts: list[str]) -> Any:
-        """A rank for each partition: its holder, if it has one (-1: none); the others are dealt out evenly."""
+        """The rank of each partition: its holder if it has one (else -1); the others are distributed evenly."""
         assert self._parts is not None
         free = [part.number for part in self._parts if holders[part.number] < 0]
         chosen = np.array(holders)
@@ -163,7 +164,7 @@ class Tasks:
         if number not in self._data:
             assert self._loader is not None
             part = self._parts.parts[number]
-            # Files of other hosts were fetched; where none of those hosts has a rank, the file may be on a shared disk.
+            # Files of other hosts were fetched. If none of those hosts has a rank, the file may be on a shared disk.
             try:
                 self._data[number] = self._loader.load(part.path)
             except BadInput as error:
@@ -185,8 +186,8 @@ class Tasks:
         Raises
         ------
         BadInput
-            On all ranks, here or in their next call: a partition cannot be read, or ``function`` raised; on which, and
-            where in it.
+            On all ranks, here or in their next call, if a partition cannot be read or ``function`` raised; the text has
+            the partition and the traceback.
         """
 
         def task(number: int, hand_over: Callable[[Callable[[], None]], None] = _at_once) -> None:
@@ -270,12 +271,12 @@ def _batches(given: Any) -> Iterator[Batch]:
 
 
 def reduced(comm: Comm, function: Callable[[Any, Any], Any], keys: Sequence[Any], values: Sequence[Any]) -> list[Any]:
-    """A value for each key.
+    """Reduce the values of each key.
 
     Raises
     ------
     BadInput
-        ``function`` raised: on which key, and where in it.
+        If ``function`` raised; the text has the key and the traceback.
     """
     results = []
     for key, value in zip(keys, values, strict=True):

@@ -12,7 +12,7 @@ __all__ = ["MOVING", "STAGES", "Iteration"]
 #: Stages in their order.
 STAGES = ("broadcast", "map", "shuffle", "reduce", "allreduce", "combine", "checkpoint")
 
-#: Transfer of keys while those before them are reduced; it overlaps with the stages.
+#: Transfer of keys while earlier keys are reduced; it overlaps with the stages.
 MOVING = "moving"
 
 
@@ -23,19 +23,20 @@ class Iteration:
     Attributes
     ----------
     number : int
-        From 1.
+        Number of the iteration, from 1.
     seconds : dict of str to float
-        Of each stage. Reducing goes on while the next keys are on their way: ``shuffle`` is what this rank waited for.
+        Seconds of each stage. Keys are reduced while the next ones are in transfer, so ``shuffle`` is only the time for
+        which this rank waited.
     total : float
-        Seconds of all: less than the sum of the stages, if they overlapped.
+        Seconds of the iteration: less than the sum of the stages if they overlapped.
     tasks, keys : int
-        Map tasks that ran here, and keys that were reduced here.
+        Numbers of map tasks that ran and keys that were reduced on this rank.
     taken, copied : int
-        Of them those that were another rank's before, and those of which this rank began a second copy (``schedule=``).
+        Numbers of these tasks that this rank took over from another, and that it copied (``schedule=``).
     sent_bytes : int
-        What the shuffle sent to other ranks.
+        Bytes that the shuffle sent to other ranks.
     read_bytes, remote_bytes : int
-        What was read from files, and from files that another host has.
+        Bytes read from files, and from files that another host has.
 
     Examples
     --------

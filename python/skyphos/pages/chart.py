@@ -17,7 +17,7 @@ Point = tuple[float, float]
 
 
 def scale(low: float, high: float, start: float, end: float, *, log: bool = False) -> Callable[[float], float]:
-    """Return the function that takes ``low`` to ``start`` and ``high`` to ``end``, linearly or by logarithms.
+    """Return the function that maps ``low`` to ``start`` and ``high`` to ``end``, linearly or logarithmically.
 
     Examples
     --------
@@ -31,7 +31,7 @@ def scale(low: float, high: float, start: float, end: float, *, log: bool = Fals
 
 
 class Chart:
-    """A chart of a given width, whose height is known once all is drawn.
+    """A chart of a given width; its height is given when it is complete.
 
     Examples
     --------
@@ -54,7 +54,7 @@ class Chart:
     def bar(
         self, x: float, y: float, width: float, height: float, colour: str, tip: str = "", *, strength: float = 1
     ) -> None:
-        """Draw a filled rectangle; ``strength`` below 1 lets what is behind show through."""
+        """Draw a filled rectangle; ``strength`` below 1 makes it translucent."""
         title = f"<title>{escape(tip)}</title>" if tip else ""
         opacity = "" if strength == 1 else strength
         self._add("rect", title, x=x, y=y, width=max(width, 0), height=height, class_=colour, fill_opacity=opacity)

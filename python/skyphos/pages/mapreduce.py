@@ -13,7 +13,7 @@ from .template import fill
 
 __all__ = ["JobReport", "render"]
 
-#: Stages of an iteration in their order, and the transfer of keys (``moving``), which goes on beside them.
+#: Stages of an iteration in their order, and the transfer of keys (``moving``), which overlaps with them.
 _COLOURS = {
     "broadcast": "slate",
     "map": "clay",
@@ -25,7 +25,7 @@ _COLOURS = {
     "moving": "pale",
 }
 
-#: Iterations and ranks that the page shows at most: the first and the last ones.
+#: Most iterations and ranks on the page: the first and the last ones.
 _MOST_ROWS = 64
 
 #: Iteration, stage, and seconds since the iteration began: start and end.
@@ -34,7 +34,7 @@ Span = tuple[int, str, float, float]
 
 @dataclass(frozen=True)
 class JobReport:
-    """Everything that the page shows.
+    """Content of the page.
 
     Attributes
     ----------
@@ -99,7 +99,7 @@ def _end(spans: Sequence[Span], number: int) -> float:
 
 
 def _first_and_last(numbers: Sequence[int]) -> list[int]:
-    """All numbers, or the first and the last ones if a page has no room for all."""
+    """All numbers, or the first and the last ones if there are too many for a page."""
     half = _MOST_ROWS // 2
     return [*numbers] if len(numbers) <= _MOST_ROWS else [*numbers[:half], *numbers[-half:]]
 
@@ -131,7 +131,7 @@ def _iterations(report: JobReport, numbers: Sequence[int]) -> Markup:
 
 
 def _timeline(report: JobReport, number: int, length: float) -> Markup:
-    """A row for each rank: its stages, and below them when keys were on their way."""
+    """A row for each rank: its stages, and below them the transfers of keys."""
     left, wide, height = 60.0, 760.0, 24.0
     ranks = _first_and_last(range(len(report.spans)))
     bottom = 24 + height * len(ranks)

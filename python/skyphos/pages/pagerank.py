@@ -24,10 +24,10 @@ _PARTS = {
     "merge": "rose",
 }
 
-#: Ranks that have a bar of their own; of more the mean and the slowest are shown.
+#: Most ranks with a bar of their own; of more ranks the mean and the slowest are shown.
 _MOST_RANKS = 16
 
-#: Iterations that have a dot of their own.
+#: Most iterations with a dot of their own.
 _MOST_DOTS = 80
 
 
@@ -38,10 +38,10 @@ class Layer:
     Attributes
     ----------
     layer, degree : int
-        Number from 1 at the top; how many ranks talk to each other.
+        Number of the layer, from 1 at the top; ranks that exchange messages with each other.
     direction : {"down", "up"}
     messages, sent_bytes, kept_bytes : int
-        Messages to other ranks, bytes in them, and bytes of a rank's own share, which it does not send.
+        Messages to other ranks, their bytes, and the bytes of ranks' own shares, which are not sent.
     predicted_bytes : float
         Bytes sent by the density model's prediction.
     """
@@ -57,7 +57,7 @@ class Layer:
 
 @dataclass(frozen=True)
 class Report:
-    """Everything that the page shows.
+    """Content of the page.
 
     Attributes
     ----------
@@ -66,13 +66,13 @@ class Report:
     facts : sequence of (str, str)
         Names and values for the head of the page: graph, group, settings.
     residuals : sequence of float
-        One an iteration.
+        One per iteration.
     tol : float
         Residual below which the iteration stops.
     layers : sequence of Layer
         Down, then up; as in ``Plan.volume``, summed over ranks.
     seconds : sequence of mapping
-        One a rank: seconds by part, the parts in the order of the loop.
+        One per rank: seconds by part, the parts in the order of the loop.
     top : sequence of (int, float)
         Vertices and ranks, best first.
     """
@@ -115,7 +115,7 @@ def render(report: Report) -> str:
 def _volume(layers: Sequence[Layer]) -> Markup:
     """Bars about a common axis: sent bytes in front of all bytes, the prediction as ticks.
 
-    The outline is the cup that *Kylix* is named for.
+    The outline is the shape of the cup after which *Kylix* is named.
     """
     down = [layer for layer in layers if layer.direction == "down"]
     up = sorted((layer for layer in layers if layer.direction == "up"), key=lambda layer: -layer.layer)
@@ -165,7 +165,7 @@ def _residuals(residuals: Sequence[float], tol: float) -> Markup:
         chart.text(x(k), bottom + 20, str(k + 1), "middle", "note")
     if tol > 0:
         chart.line((left, y(tol)), (right, y(tol)), dashes="4 4")
-        # At the left, where the curve is high above the line.
+        # At the left, where the curve is far above the line.
         chart.text(left + 8, y(tol) - 6, f"stop below {tol:.3g}", kind="note")
     points = [(x(k), y(value)) for k, value in enumerate(shown)]
     chart.path(points, "clay")
@@ -177,7 +177,7 @@ def _residuals(residuals: Sequence[float], tol: float) -> Markup:
 
 
 def _seconds(seconds: Sequence[dict[str, float]], means: dict[str, float]) -> Markup:
-    """One bar a rank, split by where its time went; of many ranks the mean and the slowest."""
+    """One bar per rank, split by activity; of many ranks the mean and the slowest."""
     totals = [sum(split.values()) for split in seconds]
     rows = [(f"rank {rank}", split) for rank, split in enumerate(seconds)]
     if len(rows) > _MOST_RANKS:

@@ -12,10 +12,11 @@ from .template import fill
 
 __all__ = ["render"]
 
-#: Rows of the chart of times; and bars end at this many times the fastest, or fast ones are too short to compare.
+#: Rows of the chart of times. Bars end at this multiple of the fastest time, else fast ones would be too short to
+#: compare.
 _MOST_ROWS, _LONGEST_BAR = 16, 4.0
 
-#: Of each collective, what the page's title calls it, and what has a bar of its own.
+#: By collective: its name in the page's title, and the heading of the bars.
 _TITLES = {
     "allreduce": ("an allreduce", "Of each algorithm"),
     "reduce_scatter": ("a reduce-scatter", "Of each choice of degrees"),
@@ -73,9 +74,9 @@ def _facts(forecast: Forecast) -> list[tuple[str, str]]:
 
 
 def _times(forecast: Forecast) -> Markup:
-    """A bar for each algorithm: its predicted time, and the processor's part of it."""
+    """A bar for each algorithm: its predicted time, and the share of the processor."""
     found = forecast.found
-    # Below the fastest, other algorithms are listed by name; of slow butterflies none is of interest.
+    # After the fastest rows, list only other algorithms, no slow butterflies.
     rows = [*found[:_MOST_ROWS], *(p for p in found[_MOST_ROWS:] if p.algorithm != "butterfly")]
     longest = max(1e-12, min(rows[-1].seconds, _LONGEST_BAR * rows[0].seconds))
     left, right, height = 250.0, 690.0, 20.0

@@ -21,10 +21,10 @@ __all__ = ["render"]
 
 Matrix = npt.NDArray[np.float64]
 
-#: Ranks up to which cells of a map say their number, and up to which each rank has a row of its own.
+#: Most ranks with numbers in the cells of a map, and most ranks with a row of their own.
 _WITH_NUMBERS, _MOST_ROWS = 8, 64
 
-#: Hosts of a rack that are named.
+#: Most hosts of a rack that are listed.
 _MOST_HOSTS = 32
 
 
@@ -66,7 +66,7 @@ def render(found: Measured) -> str:
 
 
 def _racks(found: Measured) -> list[tuple[list[tuple[str, str]], int]]:
-    """Of each rack: hosts with their ranks, and how many more hosts it has."""
+    """For each rack: hosts with their ranks, and the number of hosts that are not listed."""
     names = host_names(found)
     return [
         ([(names[host], _ranges(found.hosts[host].ranks)) for host in rack[:_MOST_HOSTS]], len(rack[_MOST_HOSTS:]))
@@ -75,7 +75,7 @@ def _racks(found: Measured) -> list[tuple[list[tuple[str, str]], int]]:
 
 
 def _ranges(ranks: Sequence[int]) -> str:
-    """Ranks with neighbours joined to ranges.
+    """Ranks as text, with consecutive ones joined to ranges.
 
     >>> _ranges([0, 1, 2, 5])
     '0–2, 5'
@@ -133,7 +133,7 @@ def _curve(found: Measured) -> Markup:
 
 @dataclass(frozen=True)
 class _Rows:
-    """Ranks in the order of the map's rows, and the number of ranks of each host and of each rack."""
+    """Ranks in the order of the map's rows, and the numbers of ranks of hosts and racks."""
 
     order: list[int]
     hosts: list[int]
@@ -159,7 +159,7 @@ def _maps(found: Measured) -> list[tuple[str, Markup, str]]:
 
 
 def _by_group(matrix: Matrix, groups: Sequence[Sequence[int]]) -> Matrix:
-    """The median between groups."""
+    """The matrix of medians between groups."""
     joined = np.full((len(groups), len(groups)), np.nan)
     for i, rows in enumerate(groups):
         for j, columns in enumerate(groups):
@@ -172,12 +172,12 @@ def _by_group(matrix: Matrix, groups: Sequence[Sequence[int]]) -> Matrix:
 def _heat_map(
     heading: str, matrix: Matrix, rows: _Rows, as_text: Callable[[float], str], *, dark_is_high: bool
 ) -> tuple[str, Markup, str]:
-    """A square of pairs, with thin frames around each host's ranks and thick ones around each rack's."""
+    """A matrix of pairs, with thin frames around each host's ranks and thick ones around each rack's."""
     order = rows.order
     side, x0, y0 = 400.0 / len(order), 28.0, 24.0
     known = matrix[np.isfinite(matrix)]
     low, high = (float(known.min()), float(known.max())) if known.size else (1.0, 1.0)
-    # At least a factor of two from light to dark, so that noise alone does not look like a difference.
+    # At least a factor of two from light to dark, so that noise does not look like a difference.
     span = max(math.log(high / low), math.log(2.0))
     chart = Chart(heading.partition(":")[0] + " of every pair", 430)
     chart.bar(x0, y0, 400, 400, "cup")
@@ -210,7 +210,7 @@ def _heat_map(
 
 
 def _incast(found: Measured) -> Markup:
-    """Bytes a second that several senders reach together, beside what one reaches."""
+    """Bytes a second of several senders to one rank together, compared with one sender."""
     most = max(rate for _, rate in found.incast)
     chart, y = Chart("Bytes a second that reach one rank"), 6.0
     for senders, rate in found.incast:
@@ -224,7 +224,7 @@ def _incast(found: Measured) -> Markup:
 
 
 def _numbers(found: Measured) -> list[tuple[str, list[tuple[str, str, str]]]]:
-    """Sections of the table: LogGP's parameters, the profile and the machine's rates, with what they mean."""
+    """Sections of the table: LogGP's parameters, the profile and the machine's rates, with explanations."""
     loggp, p, machine = found.loggp, found.profile, found.machine
     times = fine_seconds
     return [

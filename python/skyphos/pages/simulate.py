@@ -1,4 +1,4 @@
-"""The page of ``skyphos simulate``: of each phase time and volume by layer, a timeline of ranks, and when they end."""
+"""The page of ``skyphos simulate``: time and volume of each phase by layer, a timeline, and the ends of ranks."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ __all__ = ["render"]
 #: Colours of rounds in the timeline, one after the other.
 _ROUNDS = ("clay", "apricot", "olive", "teal", "violet", "plum", "ochre", "grey")
 
-#: Least distance between the middle of the median's label and either end of the chart, where labels stand too.
+#: Least distance between the centre of the median's label and the ends of the chart, which have labels too.
 _LABEL_WIDTH = 160.0
 
-#: Stretches of work that a row of the timeline shows at most; those next to each other become one.
+#: Most intervals of work in a row of the timeline; adjacent ones are joined.
 _MOST_STRETCHES = 400
 
 
 def render(network: Network, n: int | None, entries: float | None, found: Simulation, *, row_bytes: int = 4) -> str:
-    """Return the page. ``n``, ``entries``: None where the collective has no such data; ``row_bytes``: of each row.
+    """Return the page. ``n``, ``entries``: None if the collective has no such data; ``row_bytes``: bytes of a row.
 
     Examples
     --------
@@ -55,7 +55,7 @@ def render(network: Network, n: int | None, entries: float | None, found: Simula
 
 
 def _placement(network: Network) -> str:
-    """How ranks are placed on hosts, and whether they know it."""
+    """The placement of ranks on hosts, and whether ranks know it."""
     words = "at random" if network.scattered else "dealt out in turn" if network.dealt else "host by host"
     return words if network.topology_known else f"{words}, unknown to the ranks"
 
@@ -82,7 +82,7 @@ def _phase(phase: Phase) -> dict[str, object]:
 
 
 def _layers(rounds: Sequence[Round], ranks: int) -> Markup:
-    """Time and volume of each layer: volume mirrored about an axis, the cup that *Kylix* is named for."""
+    """Time and volume of each layer; volume mirrored about an axis, as in *Kylix*."""
     most = max(1, *(r.sent_bytes for r in rounds))
     longest = max(1e-12, *(r.last_s - r.first_s for r in rounds))
     axis, half, height = 330.0, 170.0, 30.0
@@ -106,9 +106,9 @@ def _layers(rounds: Sequence[Round], ranks: int) -> Markup:
 
 
 def _timeline(phase: Phase, colours: dict[str, str]) -> Markup:
-    """A row for each watched rank: its rounds, and under them when it worked."""
+    """A row for each watched rank: its rounds, and below them its times of work."""
     end = max(1e-12, phase.last_s)
-    left, right = 70.0, 860.0  # leaves room for half of the last tick's label
+    left, right = 70.0, 860.0  # leaves space for half of the last tick's label
     row = max(9.0, min(26.0, 620.0 / max(1, len(phase.timeline))))
     unclamped = scale(0, end, left, right)
 
@@ -134,7 +134,7 @@ def _timeline(phase: Phase, colours: dict[str, str]) -> Markup:
 
 
 def _joined(busy: Sequence[tuple[float, float]], end: float) -> list[tuple[float, float]]:
-    """Stretches of work, those closer to each other than can be seen joined into one."""
+    """Intervals of work; those too close to each other to be seen apart are joined."""
     gap = end / _MOST_STRETCHES
     joined: list[tuple[float, float]] = []
     for first, last in busy:
@@ -146,7 +146,7 @@ def _joined(busy: Sequence[tuple[float, float]], end: float) -> list[tuple[float
 
 
 def _ends(seconds: Sequence[float]) -> Markup:
-    """How many ranks had their result by when."""
+    """Number of ranks that had their result, over time."""
     ordered = sorted(seconds)
     low, high = ordered[0], ordered[-1]
     left, right, top, bottom = 70.0, 880.0, 10.0, 120.0
@@ -160,7 +160,7 @@ def _ends(seconds: Sequence[float]) -> Markup:
     chart.text(left - 8, bottom, "none", "end", "note")
     chart.line((x(median), bottom), (x(median), bottom + 5), "faint")
     chart.text(left, bottom + 18, f"first {human_seconds(low)}", "start", "note")
-    # The median's label keeps clear of the others, wherever its tick is.
+    # The median's label must not overlap the others, wherever its tick is.
     middle = min(max(x(median), left + _LABEL_WIDTH), right - _LABEL_WIDTH)
     chart.text(middle, bottom + 18, f"median {human_seconds(median)}", "middle", "note")
     chart.text(right, bottom + 18, f"last {human_seconds(high)}", "end", "note")

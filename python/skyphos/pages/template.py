@@ -19,11 +19,11 @@ def fill(template: str, folder: Path = _FOLDER, **values: object) -> str:
     template : str
         A file's name.
     folder : path
-        The template's folder, if it is not among the package's own. It may extend ``page.html`` all the same.
+        Folder of a template outside the package, which may extend ``page.html`` too.
     **values
         Variables of the template.
     """
-    import jinja2  # takes tens of milliseconds, which commands that make no page save
+    import jinja2  # imported here: it takes tens of milliseconds
 
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader([folder, _FOLDER]),

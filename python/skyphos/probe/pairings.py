@@ -1,7 +1,7 @@
-"""Pairings of a probe: which ranks measure with each other in which round, the same on all ranks.
+"""Pairings of a probe: the pairs of ranks that measure with each other in each round, the same on all ranks.
 
-The rounds are a tournament by the circle method: in each round a rank is in one pair at most, and after all rounds
-every pair had its turn. In large groups only a sample of the rounds is played.
+The rounds are a tournament by the circle method: in each round a rank is in at most one pair, and after all rounds
+every pair has measured. Large groups use only a sample of the rounds.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ __all__ = ["across", "incast_flows", "message_sizes", "neighbours", "pair_rounds
 
 Pairs = list[tuple[int, int]]
 
-#: Ranks up to which each pair measures alone, those up to which each measures with every other, and hosts up to which
-#: one rank of each does.
+#: Most ranks of which each pair measures alone; most ranks of which all pairs measure; most hosts of which all pairs
+#: measure, by one rank of each.
 _ALONE, _ALL_RANKS, _ALL_HOSTS = 8, 16, 32
 
 
@@ -30,7 +30,7 @@ def tournament(players: Sequence[int]) -> list[Pairs]:
     """
     circle: list[int | None] = list(players)
     if len(circle) % 2:
-        circle.append(None)  # whoever meets it rests
+        circle.append(None)  # a rank that is paired with None rests
     rounds = []
     for _ in range(len(circle) - 1):
         half = len(circle) // 2
@@ -42,7 +42,7 @@ def tournament(players: Sequence[int]) -> list[Pairs]:
 
 
 def _some(rounds: list[Pairs], most: int) -> list[Pairs]:
-    """At most so many of them, evenly."""
+    """At most ``most`` of the rounds, evenly spaced."""
     return rounds if len(rounds) <= most else [rounds[k * len(rounds) // most] for k in range(most)]
 
 
@@ -60,7 +60,7 @@ def pair_rounds(hosts: Sequence[Sequence[int]]) -> list[Pairs]:
     """
     ranks = sorted(rank for host in hosts for rank in host)
     if len(ranks) <= _ALONE:
-        # What others do must not look like distance.
+        # Traffic of other pairs must not appear as distance.
         return [[pair] for pairs in tournament(ranks) for pair in pairs]
     if len(ranks) <= _ALL_RANKS:
         return tournament(ranks)
@@ -82,12 +82,12 @@ def neighbours(hosts: Sequence[Sequence[int]]) -> Pairs:
     """
     order = [rank for host in hosts for rank in host]
     shift = 1 if len(hosts) == 1 else max(len(host) for host in hosts)
-    # With hosts of unequal size some would send to their own: those are the fewest possible.
+    # With hosts of unequal size some ranks send within their host: the fewest possible.
     return sorted((rank, order[(k + shift) % len(order)]) for k, rank in enumerate(order) if len(order) > 1)
 
 
 def across(hosts: Sequence[Sequence[int]], racks: Sequence[Sequence[int]]) -> list[list[int]]:
-    """Hosts in an order in which one follows the other in another rack, as far as there are such.
+    """Hosts in an order in which each is in another rack than the one before, as far as possible.
 
     Examples
     --------
@@ -100,7 +100,7 @@ def across(hosts: Sequence[Sequence[int]], racks: Sequence[Sequence[int]]) -> li
 
 
 def ring(hosts: Sequence[Sequence[int]]) -> Pairs:
-    """Flows in which every rank sends to the next, so that one a host leaves it.
+    """Flows in which every rank sends to the next one; of each host one flow leaves it.
 
     Examples
     --------
@@ -124,7 +124,7 @@ def incast_flows(hosts: Sequence[Sequence[int]]) -> list[Pairs]:
     [[(1, 0)], [(1, 0), (2, 0)]]
     """
     to = hosts[0][0]
-    # One of each host, then the second of each …: links of their own as far as there are such.
+    # One rank of each host, then the second of each, and so on: senders have separate links as long as possible.
     turns = range(max(map(len, hosts)))
     others = [host[turn] for turn in turns for host in hosts[1:] if turn < len(host)] or list(hosts[0][1:])
     counts = [1 << k for k in range(len(others).bit_length()) if 1 << k < len(others)] + [len(others)]
@@ -132,7 +132,7 @@ def incast_flows(hosts: Sequence[Sequence[int]]) -> list[Pairs]:
 
 
 def message_sizes(largest: int) -> list[int]:
-    """Sizes from 1 byte on, by factors of 4, and of 2 where a frame's 128 KB are near.
+    """Sizes from 1 byte, by factors of 4, and of 2 near a frame's 128 KB.
 
     Examples
     --------

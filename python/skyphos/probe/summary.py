@@ -11,7 +11,7 @@ from ..text.quantities import fine_seconds, human_bytes
 
 __all__ = ["half_rate", "host_names", "summary", "together", "transport"]
 
-#: Rounds of measuring whose results lie within this factor are shown as one number.
+#: Results of rounds that differ by less than this factor are shown as one number.
 _ONE_NUMBER = 1.2
 
 
@@ -22,14 +22,14 @@ def host_names(found: Measured) -> list[str]:
 
 
 def transport(found: Measured) -> str:
-    """What carries messages, within a host and between hosts."""
+    """The transport within a host and between hosts."""
     if not found.shared_memory:
         return found.transport
     return "shared memory" if len(found.hosts) == 1 else f"{found.transport}, within a host shared memory"
 
 
 def half_rate(found: Measured) -> str:
-    """The size at half of the best rate; where rounds of measuring differ by more than a fifth, from least to most."""
+    """The half-rate size; a range if the rounds of the measurement differ by more than a fifth."""
     low, high = found.half_rate_low_bytes, found.half_rate_high_bytes
     if high <= _ONE_NUMBER * low:
         return human_bytes(found.half_rate_bytes)
@@ -37,19 +37,19 @@ def half_rate(found: Measured) -> str:
 
 
 def _around(profile: Profile) -> str:
-    """What rings have, if it is another rate."""
+    """The rate around a ring, if it differs."""
     return "" if profile.ring_gain == 1 else f" ({human_bytes(profile.rate * profile.ring_gain)}/s around a ring)"
 
 
 def together(profile: Profile) -> str:
-    """What waiting is when all ranks exchange."""
+    """The waiting time when all ranks exchange."""
     if profile.call_s > 0:
         return f"{fine_seconds(profile.call_s)} more a call, until all ranks have had a turn"
     return f"{fine_seconds(profile.latency_s)} when all ranks exchange"
 
 
 def _share(found: Measured) -> str:
-    """With a word where the hosts did something else meanwhile."""
+    """The share of a core, with a note if other programs used the hosts."""
     could = min(1.0, found.machine["cores"] / max(len(host.ranks) for host in found.hosts))
     busy = f"; {could:.2f} would be a rank's if nothing else ran: probe again when nothing does"
     return f"{found.profile.cores:.2f}" + (busy if found.profile.cores < 0.75 * could else "")
@@ -60,7 +60,7 @@ def summary(found: Measured) -> str:
 
     Notes
     -----
-    Rates are those of messages' own bytes, in frames over the group's transport.
+    Rates count payload bytes, in frames over the group's transport.
     """
     profile, loggp, topology = found.profile, found.loggp, found.topology
     with np.errstate(all="ignore"):

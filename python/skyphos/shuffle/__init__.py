@@ -1,4 +1,4 @@
-"""Shuffle: values by key to the owner of each key, merged on the way (*Twister*, section 5)."""
+"""Shuffle: sends values by key to the owner of each key and merges them on the path (*Twister*, section 5)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _WHERE = {
 
 
 def __getattr__(name: str) -> Any:
-    """Import names when they are used: ``skyphos`` itself imports this package, but few programs shuffle."""
+    """Import names when they are used, because ``skyphos`` imports this package, but few programs shuffle."""
     if name in _WHERE:
         return getattr(import_module(_WHERE[name], __name__), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

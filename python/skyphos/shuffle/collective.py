@@ -1,4 +1,4 @@
-"""Shuffle as one call: values by key to the owner of each key."""
+"""Shuffle as one call."""
 
 from __future__ import annotations
 
@@ -38,70 +38,69 @@ def shuffle(
     explain: bool = False,
     async_op: bool = False,
 ) -> Any:
-    """Bring values to the owners of their keys, those of equal keys merged on the way. Collective.
+    """Send values to the owners of their keys, and merge those of equal keys on the path. Collective.
 
-    Values of a key merge within this process, across the ranks of its host, then at its owner (*Twister*, section
-    5.1). For batches of many tasks, and results wave by wave, see :class:`skyphos.shuffle.Shuffle`.
+    Values of a key are merged within this process, then among the ranks of its host, then at its owner (*Twister*,
+    section 5.1). For batches of many tasks, and results in waves, see :class:`skyphos.shuffle.Shuffle`.
 
     Parameters
     ----------
     keys : array or list of shape (k,)
-        Integers, ``str`` or ``bytes``: a NumPy or Arrow array, or a list. They may repeat. All ranks have keys of
-        one kind, and may have none.
+        Integers, ``str`` or ``bytes``: a NumPy or Arrow array, or a list. Keys may repeat. All ranks have keys of
+        the same kind; a rank may have none.
     values : array of shape (k,) or (k, …), or sequence
-        A number, or a row of numbers, for each key. Objects of any kind where ``combine`` is a function or
+        A number, or a row of numbers, for each key. Objects of any kind if ``combine`` is a function or
         ``"list"``: they are pickled. None with ``combine="count"``.
     combine : str, numpy.ufunc or callable
         ``sum``, ``prod``, ``min``, ``max``, ``or``, ``and``, or a ufunc with an identity; ``"list"``: all values of
-        a key; ``"count"``: how often there is each key; or a function (key, a, b) → value, associative and
-        commutative, that may change and return ``a``. Values are merged in a fixed order: results are the same in
-        each run.
+        a key; ``"count"``: the number of occurrences of a key; or a function (key, a, b) → value, associative and
+        commutative, that may change and return ``a``. Values are merged in a fixed order, so results are the same
+        in each run.
     partition : callable, optional
-        (keys, ranks) → the owner of each: an array of k integers, from distinct keys, as an array of numbers or a
-        list. The same on all ranks. None: by a hash of the key, the same on all machines.
+        (keys, ranks) → the owner of each key, as an array of integers; it gets distinct keys, as an array of numbers
+        or a list. The same on all ranks. None: by a hash of the key, the same on all machines.
     mergeable : callable, optional
-        (key) → whether its values may be merged before they are at its owner, which merges them in any case.
+        (key) → True if its values may be merged before they reach its owner, which merges them in any case.
     local_reduction : bool or "process"
-        True: values merge within this process, then across the ranks of its host, then at their owner.
-        ``"process"``: not across a host's. False: all values go to their owner, which merges them.
+        True: values are merged within this process, among the ranks of its host, and at their owner. ``"process"``:
+        not among the ranks of a host. False: only at their owner.
     push_bytes, fetches : int
-        Blocks of up to ``push_bytes`` are sent at once; longer ones are announced, and ``fetches`` of them are
-        asked for at a time, so that a slow rank holds back nobody but who sends to it.
+        Blocks of up to ``push_bytes`` are sent immediately; longer ones are announced, and the receiver requests
+        ``fetches`` of them at a time, so that a slow rank delays only those that send to it.
     memory : int or str, optional
-        Bytes (or ``"1GB"``) that this rank may take for what it gathers. What is more goes to Arrow IPC files in
-        ``spill_dir`` (with pyarrow), and travels in as many waves as it takes. None: a quarter of this rank's share
-        of the host's free memory; with replicas, all.
+        Memory limit for the values gathered on this rank, in bytes or as ``"1GB"``. More values are written to Arrow
+        IPC files in ``spill_dir`` (needs pyarrow) and sent in several waves. None: a quarter of this rank's share of
+        the host's free memory; no limit with replicas.
     spill_dir : path, optional
-        Where those files are, without a name; None: the system's place for such files.
+        Folder of those files, which have no names there; None: the system's folder for temporary files.
     debug : bool, optional
         Check on the first values of 64 keys that the function is associative and commutative. None: under
         ``python -X dev``.
     explain : bool
         Also return a :class:`~skyphos.shuffle.ShuffleExplanation`.
     async_op : bool
-        Return a :class:`Work`, whose wait returns the result. The shuffle goes on on a thread, where functions that
-        were passed are called, and in a group of its own (:meth:`dup`), for which all ranks come together first.
+        Return a :class:`Work`, whose ``wait`` returns the result. The shuffle runs on a thread, which calls the given
+        functions, and in a duplicate of the group (:meth:`dup`), which all ranks make first.
 
     Returns
     -------
     keys, values
-        The keys that this rank owns, each once, in the kind that came in, and the value of each. With ``"list"`` a
-        list of arrays, of as many rows as there were values, or of lists. With ``explain`` a third: the
-        explanation.
+        The keys that this rank owns, each once, in the kind that was passed, and the value of each. With ``"list"``
+        a list of arrays with one row per value, or of lists. With ``explain`` also the explanation.
 
     Raises
     ------
     BadInput
-        On all ranks: keys or values that cannot be sent, ragged rows, an operation that has no meaning for them;
-        what ``combine``, ``partition`` or ``mergeable`` raised, with the rank and the key; a function that is not
-        associative. Objects in a group whose ranks are on several hosts and have proved no token.
+        On all ranks, for keys or values that cannot be sent, ragged rows, or an operation that does not apply to
+        them; if ``combine``, ``partition`` or ``mergeable`` raised (the text has the rank and the key), or is not
+        associative; for objects in a group on several hosts without a token.
     Mismatch
-        Ranks have different kinds of keys or values, or other options.
+        If ranks have different kinds of keys or values, or different options.
 
     Notes
     -----
-    A rank takes memory for what it has merged, for its blocks, and for what it owns. On the wire, keys take 1 to 8
-    bytes (strings: theirs, and 1 to 8 for the length), values as many as in memory.
+    A rank needs memory for its merged values, for its blocks, and for the values that it owns. On the wire, keys take
+    1 to 8 bytes (strings: their bytes, and 1 to 8 for the length), values as many as in memory.
 
     Examples
     --------
@@ -111,7 +110,7 @@ def shuffle(
     >>> dict(zip(keys.tolist(), sums.tolist()))
     {7: 4.0, 3: 2.0}
     """
-    from .sender import Shuffle  # here, since few programs shuffle, and it takes long to import
+    from .sender import Shuffle  # imported here, since few programs shuffle, and the import is slow
 
     explain, async_op = truth(explain, "explain"), truth(async_op, "async_op")
     options: dict[str, Any] = {

@@ -1,4 +1,4 @@
-"""Combine: how values of one key merge, by a named operation, a list or a function."""
+"""Combine: the operation that merges values of one key: a named one, a list or a function."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ class Combine:
     Attributes
     ----------
     name : str
-        The same on all ranks.
+        Name of the operation, the same on all ranks.
     op, identity
         An operation of the native library, or a ufunc and its identity.
     function : callable or None
-        The user's.
+        The user's function.
     lists, counts : bool
-        All values are kept; only how many there are.
+        Whether all values are kept; whether they are only counted.
     """
 
     name: str
@@ -85,7 +85,7 @@ class Combine:
         return cls(getattr(combine, "__qualname__", type(combine).__name__), function=combine)
 
     def is_exact(self, dtype: str) -> bool:
-        """Whether values of a type merge to the same, however they are grouped: not so for rounded sums.
+        """True if merged values do not depend on the grouping: false for rounded sums.
 
         Examples
         --------
@@ -100,11 +100,11 @@ class Combine:
         return dtype if self.lists or self.op is None else result_type(self.op, dtype)
 
     def merge(self, key: Any, a: Any, b: Any, rank: int) -> Any:
-        """The user's function of two values."""
+        """Merge two values by the user's function."""
         assert self.function is not None
         try:
             return self.function(key, a, b)
-        except Exception as error:  # whatever it raises
+        except Exception as error:  # any error of the user's function
             raise raised(f"rank {rank}: combine={self.name}", error, f" on key {key!r}") from error
 
 
@@ -123,28 +123,28 @@ def _check_function(combine: Any) -> None:
     except TypeError as error:
         raise BadInput(f"combine={combine!r} must be a function of (key, a, b): {error}") from None
     except ValueError:
-        pass  # a function in C that does not tell
+        pass  # a function in C without a signature
 
 
 def is_debug(debug: bool | None) -> bool:
-    """Whether functions are checked: as asked for, else if ``python -X dev`` runs."""
+    """Whether functions are checked: ``debug``, or by default under ``python -X dev``."""
     return sys.flags.dev_mode if debug is None else bool(debug)
 
 
 class Checker:
-    """Tries a function on the first values of some keys: order and grouping must not matter."""
+    """Checks on the first values of some keys that a function is commutative and associative."""
 
     def __init__(self, combine: Combine, rank: int) -> None:
         self._combine, self._rank = combine, rank
         self._seen: dict[Any, list[Any]] = {}
 
     def see(self, key: Any, value: Any) -> None:
-        """Look at one more value.
+        """Check one more value.
 
         Raises
         ------
         BadInput
-            It is not associative, or not commutative: which key and values show it.
+            If the function is not associative or not commutative; the text has the key and the values.
         """
         values = self._seen.setdefault(key, []) if len(self._seen) < CHECKED or key in self._seen else None
         if values is None or len(values) == 3:
@@ -170,14 +170,14 @@ class Checker:
 
 
 def _copy(value: Any) -> Any:
-    """A value of its own: a function may change its first argument and return it."""
+    """A copy, because a function may change its first argument and return it."""
     import copy
 
     return copy.deepcopy(value)
 
 
 def _equal(left: Any, right: Any) -> bool:
-    """Equal, numbers as nearly as rounding leaves them."""
+    """True if equal; numbers may differ by rounding."""
     try:
         a, b = np.asarray(left), np.asarray(right)
         if a.dtype.kind in "fc" and b.dtype.kind in "fc":
@@ -186,4 +186,4 @@ def _equal(left: Any, right: Any) -> bool:
             return bool(np.array_equal(a, b))
         return bool(left == right)
     except (TypeError, ValueError):
-        return True  # what cannot be compared says nothing
+        return True  # values that cannot be compared prove nothing

@@ -1,4 +1,4 @@
-"""Explanation of a shuffle: what it merged and moved."""
+"""Explanation of a shuffle: counts of values and traffic."""
 
 from __future__ import annotations
 
@@ -14,16 +14,15 @@ class ShuffleExplanation:
     Attributes
     ----------
     values, merged, keys : int
-        Values that this rank put in; how many were left of them after merging within the process; keys that it owns
-        now.
+        Values that this rank passed; values left after merging within the process; keys that it owns.
     waves : int
-        Parts of the keys that went one after the other.
+        Number of parts of the keys that were sent one after the other.
     spilled_bytes : int
-        Bytes that were written to files, since they did not fit memory.
+        Bytes written to files because they exceeded the memory limit.
     host_bytes, sent_bytes : int
-        Bytes sent to ranks of this host to merge there, and to owners.
+        Bytes sent to ranks of this host for merging, and to owners.
     sent_frames, received_bytes : int
-        Frames to, and bytes from, other ranks, of both.
+        Frames sent to, and bytes received from, other ranks in both stages.
     seconds : dict of str to float
         Time of each stage: ``merge``, ``host``, ``owners``.
 

@@ -39,15 +39,15 @@ class Gatherer:
     Parameters
     ----------
     combine : Combine
-        How values of one key merge.
+        Merges the values of a key.
     mergeable : callable, optional
-        Which keys' values may be merged here.
+        (key) → True if its values may be merged here.
     local : bool or "process"
-        Whether any may.
+        Whether values of any key may be merged here.
     memory : int or str, optional
-        Bytes of memory at most; None: by the memory of the host.
+        Memory limit in bytes; None: by the memory of the host.
     spill_dir : path, optional
-        Where files are.
+        Folder of files.
     debug : bool, optional
         Whether functions are checked.
     objects : bool
@@ -70,17 +70,17 @@ class Gatherer:
         self._objects = objects
         self._combine, self._mergeable, self._local = combine, mergeable, local
         memory = None if memory is None else as_bytes(memory, "memory")
-        # Replicas do the same, whatever their hosts have.
+        # Replicas must use the same number of waves, whatever the memory of their hosts.
         self._memory = sys.maxsize if memory is None and comm.replication > 1 else memory
         self._debug = is_debug(debug)
         self._form: Form | None = None
         self._back: tuple[Callable[[Any], Any], Callable[[Any], Any]] | None = None
-        #: Whether tasks come one after the other, by their numbers: then one store may do for all.
+        #: Whether tasks come one after the other, in the order of their numbers: then one store is enough for all.
         self.in_turn = False
         self._stores: dict[int, Any] = {}
-        # Bytes of each, as of its last batch: a store is asked only by who adds to it, for it waits for who does.
+        # Bytes of each store after its last batch. Asking a store would wait for the thread that adds to it.
         self._bytes: dict[int, int] = {}
-        # Tasks whose values may still be dropped, and so are in no file.
+        # Tasks whose values may still be dropped; they are not written to files.
         self._tentative: set[int] = set()
         self._spill = Spill(spill_dir)
         self._lock = threading.Lock()
@@ -95,17 +95,18 @@ class Gatherer:
         Parameters
         ----------
         keys : array or list
-            Integers, ``str`` or ``bytes``: a NumPy or Arrow array, or a list. All batches of all ranks have one kind.
+            Integers, ``str`` or ``bytes``: a NumPy or Arrow array, or a list. All batches of all ranks have the same
+            kind.
         values : array or sequence, optional
-            A number or a row of numbers for each key; any objects where ``combine`` is a function or ``"list"``. None
+            A number or a row of numbers for each key; any objects if ``combine`` is a function or ``"list"``. None
             with ``combine="count"``.
         task : int
-            Values of one task are merged in the order in which they come, then those of tasks in their numbers' order.
+            Values of one task are merged in the order of the batches, then tasks in the order of their numbers.
 
         Raises
         ------
         BadInput
-            Keys or values that cannot be sent, or of another kind than those before; an error of the function.
+            For keys or values that cannot be sent or have another kind than earlier ones; for an error of the function.
         """
         if _is_nothing(keys):
             if self._form is None and isinstance(keys, np.ndarray):
@@ -145,7 +146,7 @@ class Gatherer:
             self._seconds["merge"] += perf_counter() - start
 
     def _rows(self, values: Any) -> tuple[npt.NDArray[Any] | None, Callable[[Any], Any]]:
-        """Values as numbers, if they are some; None if they are objects to be listed."""
+        """Values as an array of numbers, and the conversion back; None for objects that are listed."""
         back: Callable[[Any], Any] = as_it_is
         refuse_masked(values, "values")
         try:
@@ -165,7 +166,7 @@ class Gatherer:
             if self._combine.lists:
                 return None, back
             raise BadInput(f"values must be numbers for combine={self._combine.name}, not of type {array.dtype}")
-        as_values(array.reshape(-1)[:1], min(array.size, 1), 1, "values")  # refuses types that it does not know
+        as_values(array.reshape(-1)[:1], min(array.size, 1), 1, "values")  # refuses unknown types
         return array, back
 
     def _form_of(self, keys: Keys, rows: npt.NDArray[Any] | None, signs: str | None) -> Form:
@@ -181,13 +182,13 @@ class Gatherer:
             if self._form is None:
                 if form.dtype == "objects" and not self._comm._native.trusted:
                     raise untrusted("objects would be sent as pickles, which run")
-                self._new_store(form)  # raises before anything is stored
+                self._new_store(form)  # if it raises, nothing has been stored
                 self._form, self._back = form, (to_keys, to_values)
             elif form != self._form or form.key_signs != self._form.key_signs:
                 joined = self._form.joined(form)
                 if joined is None or joined.dtype != self._form.dtype:
                     raise BadInput(f"a batch has {form}, those before it had {self._form}: all must have the same")
-                if joined.keys != self._form.keys:  # integers of lists, which are one type now
+                if joined.keys != self._form.keys:  # integers of lists now have one type
                     self._back = to_keys, self._back[1] if self._back else to_values
                 self._form = joined
 
@@ -244,7 +245,7 @@ class Gatherer:
         self._settle(task, store)
 
     def _settle(self, task: int, store: Any) -> None:
-        """Write a task's values to a file if all that is gathered takes more memory than it may."""
+        """Write a task's values to a file if all gathered values exceed the memory limit."""
         taken = store.bytes
         with self._lock:
             self._bytes[task] = taken
@@ -252,7 +253,7 @@ class Gatherer:
                 self._memory = memory_of_rank(len(stages_of(self._comm).here))
             if sum(self._bytes.values()) <= self._memory or task in self._tentative:
                 return
-            # Small stores stay in memory, or there would be a file for each batch.
+            # Small stores stay in memory; else each batch would make a file.
             if taken * 2 * len(self._stores) < self._memory:
                 return
             del self._stores[task], self._bytes[task]
@@ -264,7 +265,7 @@ class Gatherer:
             self._tentative.add(task)
 
     def release(self, task: int) -> None:
-        """Accept the output of a task that was held."""
+        """Accept the output of a task that :meth:`hold` marked."""
         with self._lock:
             self._tentative.discard(task)
             store = self._stores.get(task)
@@ -272,7 +273,7 @@ class Gatherer:
             self._settle(task, store)
 
     def drop(self, task: int) -> None:
-        """Drop the output of a task that was held."""
+        """Drop the output of a task that :meth:`hold` marked."""
         with self._lock:
             self._tentative.discard(task)
             self._stores.pop(task, None)
@@ -284,7 +285,7 @@ class Gatherer:
         Returns
         -------
         form, keys or None
-            None: not numbers by integer keys, in memory.
+            None if these are not numbers by integer keys, all in memory.
         """
         form = self._form
         if form is None:
@@ -295,7 +296,7 @@ class Gatherer:
         return form, np.asarray(default_back(form)(self._stores[0].keys()))
 
     def take_rows(self, form: Form) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-        """The result of :meth:`merged_keys`, instead of a shuffle: keys, and rows of shape (k, …)."""
+        """Take the values after :meth:`merged_keys`, instead of a shuffle: keys, and rows of shape (k, …)."""
         if not self._stores:
             return np.empty(0, form.keys), np.empty((0, *form.row), form.dtype)
         keys, rows, _ = self._stores[0].take()
@@ -303,7 +304,7 @@ class Gatherer:
         return np.asarray(default_back(form)(keys)), settled(rows, np.dtype(form.dtype)).reshape(-1, *form.row)
 
     def _take_form(self, form: Form) -> None:
-        """Convert to the form that all ranks agreed on: integers of lists have one type from here on."""
+        """Convert to the form that all ranks agreed on, in which integers of lists have one type."""
         mine = self._form
         if mine is not None and mine != form:
             if form.dtype not in (mine.dtype, "objects"):
@@ -341,14 +342,14 @@ class Gatherer:
 
 
 def _is_nothing(keys: Any) -> bool:
-    """An empty list, or an empty array that NumPy has made of one: no keys, of no kind."""
+    """True for an empty list, or an empty array that NumPy made of one: no keys, of no kind."""
     if isinstance(keys, np.ndarray):
         return keys.shape == (0,) and keys.dtype.kind in "fO"
     return isinstance(keys, (list, tuple)) and not keys
 
 
 def _signs_of(values: Any, rows: npt.NDArray[Any] | None) -> str | None:
-    """Of a list of integers, which types hold it; None: it has a type."""
+    """The integer types that can hold a list of integers; None for arrays, which have a type."""
     if rows is None or not isinstance(values, (list, tuple)) or rows.dtype.name not in ("int64", "uint64"):
         return None
     if rows.dtype == np.uint64:
@@ -366,7 +367,7 @@ def _both(keys: list[Any], values: Any) -> tuple[list[Any], list[Any]]:
 
 
 def default_back(form: Form) -> Callable[[Any], Any]:
-    """The kind of keys of a rank that had none: arrays of numbers, lists of strings."""
+    """Keys as a rank without keys of its own gets them: arrays of numbers, lists of strings."""
     return open_keys(np.empty(0, form.keys)).back if not form.strings else _list_back(form.keys)
 
 

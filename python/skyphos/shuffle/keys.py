@@ -34,13 +34,13 @@ class Keys:
     form : str
         ``str``, ``bytes``, or the integers' dtype.
     arrays
-        What the native table takes.
+        The keys as the native table takes them.
     count : int
-        How many there are.
+        Number of keys.
     back : callable
-        Makes the caller's kind of native arrays: NumPy's, Arrow's or a list.
+        Converts native arrays to the caller's kind: NumPy, Arrow or a list.
     signs : {"any", "signed", "unsigned"} or None
-        Of a list of integers, which has no type: whether int64 or uint64 holds it, or both do. None: it has a type.
+        For a list of integers, which has no type: whether int64, uint64 or both can hold it. None for other keys.
     """
 
     form: str
@@ -53,12 +53,12 @@ class Keys:
         return self.count
 
     def tolist(self) -> list[Any]:
-        """One by one as Python has them."""
+        """The keys as Python objects."""
         return listed(self.back(self.arrays))
 
 
 def open_keys(keys: Any) -> Keys:
-    """The keys of a NumPy or Arrow array or a list, of integers, ``str`` or ``bytes``, or what :func:`words` gives.
+    """The keys of a NumPy or Arrow array or a list, of integers, ``str`` or ``bytes``, or from :func:`words`.
 
     Examples
     --------
@@ -92,7 +92,7 @@ def open_keys(keys: Any) -> Keys:
 
 
 def _of_array(array: npt.NDArray[Any], is_list: bool) -> Keys | None:
-    """The keys of an array; None: they are none."""
+    """The keys of an array; None if its type is not one of keys."""
     if array.dtype.kind in "iu":
         return _of_integers(array, is_list)
     if array.dtype.kind in "SU" and not is_list:
@@ -111,7 +111,7 @@ def _kinds(keys: Any, array: npt.NDArray[Any]) -> str:
 
 
 def _to_keys(array: npt.NDArray[Any]) -> str:
-    """How to come to keys from others."""
+    """Advice on how to convert values to keys."""
     fixes = {"f": ".astype(np.int64) where they are whole", "b": ".astype(np.uint8)", "m": ".view(np.int64)"}
     fixes |= {"M": ".view(np.int64)", "O": "[repr(key) for key in keys]", "S": "[str(key) for key in keys]"}
     fixes["U"] = fixes["S"]
@@ -120,7 +120,7 @@ def _to_keys(array: npt.NDArray[Any]) -> str:
 
 
 def _of_listed_integers(keys: Any) -> Keys:
-    """A list of integers: int64, or uint64 where one is beyond that."""
+    """Keys of a list of integers: int64, or uint64 if one exceeds that."""
     least, most = int(min(keys)), int(max(keys))
     if least < -(2**63) or most >= 2**64 or (least < 0 and most >= 2**63):
         wrong = least if least < -(2**63) or most < 2**64 else most
@@ -161,18 +161,18 @@ def _of_list(strings: list[Any]) -> Keys:
 
 
 def _exactly(kind: type, key: Any) -> Any:
-    """A key of a class made of ``str`` or ``bytes``, NumPy's for example, as one of those."""
+    """A key of a subclass of ``str`` or ``bytes``, such as NumPy's, as one of those."""
     return str.__str__(key) if kind is str else bytes.__getitem__(key, slice(None))
 
 
 def as_list(arrays: Any, text: bool) -> list[Any]:
-    """Strings as the native library has them, one by one as ``str`` or ``bytes``."""
+    """Native strings as a list of ``str`` or ``bytes``."""
     offsets, letters = arrays
     return native.list_of(offsets, letters, text)
 
 
 def _of_text(array: npt.NDArray[Any]) -> Keys:
-    """NumPy's strings of one width."""
+    """Keys of a NumPy array of strings of fixed width."""
     text = array.dtype.kind == "U"
     arrays = native.strings_of(array.tolist())
 
@@ -217,7 +217,7 @@ def _of_arrow(arrow: Any, keys: Any) -> Keys:
 
 
 def hashable(keys: Any) -> tuple[Keys, list[Any]]:
-    """Keys, and they one by one, as a dictionary takes them.
+    """Keys, and the same keys as a list of hashable Python objects.
 
     Examples
     --------
@@ -233,21 +233,21 @@ def hashable(keys: Any) -> tuple[Keys, list[Any]]:
 
 
 def listed(keys: Any) -> list[Any]:
-    """Keys as Python objects, one by one."""
+    """Keys as a list of Python objects."""
     if hasattr(keys, "to_pylist"):
         return list(keys.to_pylist())
     return list(keys.tolist() if isinstance(keys, np.ndarray) else keys)
 
 
 def arrays_of(form: str, keys: list[Any]) -> KeyArrays:
-    """Keys one by one as the native library takes them."""
+    """A list of keys as the native library takes them."""
     if form in ("str", "bytes"):
         return native.strings_of(keys)
     return np.array([key % 2**64 for key in keys], np.uint64)
 
 
 def select(arrays: KeyArrays, mask: npt.NDArray[np.bool_]) -> KeyArrays:
-    """The keys that a mask chooses."""
+    """The keys that a mask selects."""
     if not isinstance(arrays, tuple):
         return arrays[mask]
     starts, letters = arrays

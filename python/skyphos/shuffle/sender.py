@@ -1,4 +1,4 @@
-"""Shuffle of one rank: merges what its tasks gathered, sends it to the owners of the keys, returns what it owns."""
+"""Shuffle of one rank: merges the values of its tasks, sends them to the owners of the keys, and returns its own."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ Partition = Callable[[Any, int], npt.ArrayLike]
 class Shuffle(Gatherer):
     """Values by key, gathered in batches from any number of tasks, then sent to their keys' owners.
 
-    :meth:`Comm.shuffle` does it for one batch; its parameters are these, and two more: ``waves`` are the parts of the
-    keys that go one after the other, at least; with ``objects=True`` values of a ``"list"`` are sent as they are, never
-    as rows of an array. Every rank makes one alike.
+    :meth:`Comm.shuffle` does it for one batch and has the same parameters. There are two more: ``waves`` is the least
+    number of parts of the keys that are sent one after the other; with ``objects=True`` values of a ``"list"`` are sent
+    as objects, never as rows of an array. Every rank constructs the same shuffle.
 
     Examples
     --------
@@ -76,9 +76,9 @@ class Shuffle(Gatherer):
         super().__init__(
             comm,
             Combine.of(combine),
-            # What is merged at owners alone needs nobody to ask.
+            # If values are merged only at owners, `mergeable` is not needed.
             mergeable=mergeable if local_reduction else None,
-            local="process" if local_reduction == "process" else bool(local_reduction),  # NumPy has its own True
+            local="process" if local_reduction == "process" else bool(local_reduction),  # may be a numpy.bool
             memory=memory,
             spill_dir=spill_dir,
             debug=debug,
@@ -96,7 +96,7 @@ class Shuffle(Gatherer):
 
     @property
     def _runs_user_code(self) -> bool:
-        """Whether merging may fail on one rank alone."""
+        """True if merging may fail on one rank only."""
         return self._combine.function is not None or callable(self._combine.op) or self._mergeable is not None
 
     def _fail(self, error: BaseException) -> None:
@@ -104,19 +104,19 @@ class Shuffle(Gatherer):
         fail(self._comm, error)
 
     def parts(self) -> Iterator[tuple[Any, Any]]:
-        """Send all values, and yield those that this rank owns, wave by wave. Collective.
+        """Send all values, and yield those that this rank owns in waves. Collective.
 
         Yields
         ------
         keys, values
-            As :meth:`Comm.shuffle` returns them. Between two of them the next wave waits.
+            As :meth:`Comm.shuffle` returns them. The next wave is sent when it is asked for.
         """
         for form, merged in self._merged():
             yield self._result(form, [merged])
 
     @collective(lambda shuffle: shuffle._comm)
     def result(self) -> tuple[Any, Any]:
-        """All that this rank owns, once it is there. Collective.
+        """Send all values, and return those that this rank owns. Collective.
 
         Returns
         -------
@@ -185,7 +185,7 @@ class Shuffle(Gatherer):
         return store
 
     def _agreed(self, stage: Callable[[Failed | None], Any]) -> Any:
-        """Run a stage; where it runs code of the user's, which may fail on one rank alone, it fails on all."""
+        """Run a stage. If it runs the user's code, which may fail on one rank only, an error is raised on all ranks."""
         if not self._runs_user_code:
             return stage(None)
         failed: Failed = []
@@ -205,7 +205,7 @@ class Shuffle(Gatherer):
             return store.places(size, 1)[0]  # type: ignore[no-any-return]
         stores = [store.store, store.apart] if isinstance(store, Pair) else [store]
         none = np.empty(0, np.int64)
-        arrays = [np.asarray(self._partition(_kept(form, one.keys()), size)) if len(one) else none for one in stores]
+        arrays = [np.asarray(self._partition(_listed(form, one.keys()), size)) if len(one) else none for one in stores]
         for array, one in zip(arrays, stores, strict=True):
             if array.shape != (len(one),) or array.dtype.kind not in "iu":
                 raise BadInput(
@@ -230,7 +230,7 @@ class Shuffle(Gatherer):
             return keys, to_values(rows)
         counts = np.concatenate([counts for _, _, counts in taken if counts is not None])
         ends = [0, *np.cumsum(counts).tolist()]
-        # Not np.split, which does more for each part.
+        # np.split is slower for each part.
         return keys, [to_values(rows[start:end]) for start, end in pairwise(ends)]
 
     def explanation(self) -> ShuffleExplanation:
@@ -251,8 +251,8 @@ def _power_of_two(count: int) -> int:
     return 1 << (count - 1).bit_length()
 
 
-def _kept(form: Form, keys: Any) -> Any:
-    """Keys as a partitioner sees them: an array of numbers, a list of strings."""
+def _listed(form: Form, keys: Any) -> Any:
+    """Keys as a ``partition`` function gets them: an array of numbers, a list of strings."""
     if isinstance(keys, list):
         return np.array(keys, form.keys) if not form.strings else keys
     return default_back(form)(keys)

@@ -1,4 +1,4 @@
-"""Spill files: keyed values that do not fit memory, in Arrow IPC files, by part of the key space."""
+"""Spill files: keyed values that exceed the memory limit, in Arrow IPC files, by part of the key space."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .stores import Store
 
 __all__ = ["PARTS", "Spill", "memory_of_rank"]
 
-#: Parts that keys are in, in a file: by their hash, so that a wave takes some of them.
+#: Parts of the keys in a file, by their hash; a wave reads some of them.
 PARTS = 64
 
 
@@ -32,7 +32,7 @@ def memory_of_rank(ranks_on_host: int) -> int:
 
 
 class Spill:
-    """Files of one rank and shuffle. They have no names that others see, and are gone when this is closed."""
+    """Temporary files of one rank and shuffle. They have no names in the file system, and end when this is closed."""
 
     def __init__(self, folder: str | os.PathLike[str] | None) -> None:
         self._parent = folder
@@ -42,12 +42,12 @@ class Spill:
         self.bytes = 0
 
     def add(self, store: Store) -> None:
-        """Write all that a store holds.
+        """Write the content of a store.
 
         Raises
         ------
         BadInput
-            pyarrow is not there, or the disk is full.
+            If pyarrow is not installed, or the disk is full.
         """
         try:
             import pyarrow as arrow  # type: ignore[import-untyped, unused-ignore]
@@ -80,7 +80,7 @@ class Spill:
             ) from None
 
     def blocks(self, wave: int, waves: int) -> Iterator[Bytes]:
-        """The blocks of a wave, in the order in which they were written. They lie in the files."""
+        """The blocks of a wave, in the order in which they were written, mapped from the files."""
         for file in self._files:
             for number in range(file.num_record_batches):
                 batch = file.get_batch(number)

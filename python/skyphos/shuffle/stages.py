@@ -1,4 +1,4 @@
-"""Stages of a shuffle: within each host to one rank a key, then to the owner of the key."""
+"""Stages of a shuffle: within each host to one rank per key, then to the owner of the key."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["Failed", "Link", "Stages", "keep", "only", "stages_of"]
 
 T = TypeVar("T")
 
-#: Where the first error of this rank is put, while the other ranks go on.
+#: Receives the first error of this rank while the other ranks go on.
 Failed: TypeAlias = list[BadInput]
 
 
@@ -28,7 +28,7 @@ Failed: TypeAlias = list[BadInput]
 class Link:
     """Exchange of blocks, with counts of bytes and frames sent and of bytes received.
 
-    Blocks up to ``push_bytes`` are pushed; of longer ones ``fetches`` are asked for at a time.
+    Blocks up to ``push_bytes`` are pushed; of longer ones ``fetches`` are requested at a time.
     """
 
     push_bytes: int
@@ -61,7 +61,7 @@ class Stages:
         self._host_of = np.array(topology.numbers()[0], np.uint32)
         #: Ranks of this host.
         self.here = hosts[int(self._host_of[comm.rank])]
-        #: Whether there is anything to merge on the way: hosts with several ranks, and several hosts.
+        #: Whether merging within hosts can save traffic: there are several hosts, and one has several ranks.
         self.has_hosts = len(hosts) > 1 and max(map(len, hosts)) > 1
         self._group: Comm | None = None
 
@@ -81,7 +81,7 @@ class Stages:
     def on_host(
         self, store: Store, owners: Destinations, new: Callable[[], Any], link: Link, failed: Failed | None = None
     ) -> Any:
-        """Bring each key to one rank of this host: its owner if that is here. As :func:`exchange`."""
+        """Send each key to one rank of this host, its owner if that is here. As :func:`exchange`."""
         group = self._host_group()
         if group.size == 1:
             return store
@@ -95,18 +95,18 @@ class Stages:
     def to_owners(
         self, store: Store, owners: Destinations, new: Callable[[], Any], link: Link, failed: Failed | None = None
     ) -> Any:
-        """Bring each key to its owner. As :func:`exchange`."""
+        """Send each key to its owner. As :func:`exchange`."""
         return exchange(self._comm, store, owners, new, link, failed)
 
 
 def exchange(
     comm: Comm, store: Store, to: Destinations, new: Callable[[], Any], link: Link, failed: Failed | None = None
 ) -> Any:
-    """Send what a store holds to the ranks that ``to`` says, and gather what comes in a new one: this rank's own first,
-    then that of the next rank, and so on around.
+    """Send the content of a store to the ranks ``to``, and gather the received blocks in a new store, in the order of
+    ranks from this one on.
 
-    If a block cannot be merged, the exchange fails on all ranks. With ``failed`` it goes on: the first error is put
-    there, for the caller to tell the other ranks. They may have completed the exchange by then.
+    If a block cannot be merged, the exchange fails on all ranks. With ``failed`` it continues: the first error is put
+    there, and the caller reports it to the other ranks, which may have completed the exchange by then.
     """
     blocks = store.blocks(to, comm.size)
     merged = new()
@@ -122,7 +122,7 @@ def exchange(
 
 
 def keep(failed: Failed | None, work: Callable[[], T]) -> T | None:
-    """Run ``work`` and return its result; an error is put into ``failed``. Does nothing after an earlier error."""
+    """Run ``work`` and return its result; an error is put into ``failed``. After an earlier error, do nothing."""
     if failed is None:
         return work()
     if not failed:
@@ -134,5 +134,5 @@ def keep(failed: Failed | None, work: Callable[[], T]) -> T | None:
 
 
 def only(to: Destinations, waves: Destinations, wave: int) -> Destinations:
-    """Destinations of keys that go in a wave; the others go nowhere."""
+    """Destinations of the keys of a wave; other keys are not sent."""
     return np.where(waves == wave, to, np.uint32(NOWHERE))

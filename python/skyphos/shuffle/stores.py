@@ -17,33 +17,33 @@ from .keys import KeyArrays, arrays_of
 
 __all__ = ["Destinations", "ObjectStore", "RowStore", "Store"]
 
-#: For each key the number of its destination.
+#: Number of the destination of each key.
 Destinations = npt.NDArray[np.uint32]
 
-#: Leaves a key out of all blocks.
+#: Destination of keys that are in no block.
 NOWHERE = 2**32 - 1
 
-#: Which keys may be merged before they are at their owner.
+#: (key) → True if its values may be merged before they reach its owner.
 Mergeable = Callable[[Any], bool]
 
 _EMPTY = np.empty(0, np.uint8)
 
 
 class Store(Protocol):
-    """Values by key. The first value of a key is stored; later ones are merged into it, or listed with it."""
+    """Values by key. The first value of a key is stored; later ones are merged into it, or appended to its list."""
 
     @property
     def bytes(self) -> int:
-        """About how much memory it takes."""
+        """Approximate memory in bytes."""
 
     def __len__(self) -> int:
-        """How many keys there are."""
+        """Number of keys."""
 
     def absorb(self, other: Any) -> None:
-        """Adds all of another."""
+        """Add the content of another store."""
 
     def places(self, ranks: int, waves: int) -> tuple[Destinations, Destinations]:
-        """The owner of each key, by its hash, and the wave that it goes in."""
+        """The owner and the wave of each key, by its hash."""
 
     def blocks(self, to: Destinations, count: int) -> list[Bytes]:
         """A block of keys and values for each destination."""
@@ -90,7 +90,7 @@ class RowStore:
         return self._table.keys()  # type: ignore[no-any-return]
 
     def take(self) -> tuple[KeyArrays, npt.NDArray[Any], npt.NDArray[np.uint64] | None]:
-        """Keys, rows one after the other, and of a list how many rows each key has."""
+        """Keys, rows one after the other, and for lists the number of rows of each key."""
         return self._table.take()
 
 
@@ -117,7 +117,7 @@ class ObjectStore:
             for key, value in zip(keys, values, strict=True):
                 self._merge(key, value)
         if len(keys):
-            # Of a few of them is known what they take, pickled.
+            # Estimate from the pickled size of a few values.
             some = min(len(keys), 8)
             each = sum(part.nbytes for part in pack((list(keys[:some]), list(values[:some])))) / some
             self._bytes += each * (len(keys) if self._lists else len(by_key) - before)
@@ -176,7 +176,7 @@ class ObjectStore:
 
 
 class Pair:
-    """A store, and another for keys that are not to be merged before they are at their owner."""
+    """A store, and another one for keys that are merged only at their owner."""
 
     def __init__(self, store: Any, apart: Any) -> None:
         self.store, self.apart = store, apart
@@ -208,14 +208,14 @@ class Pair:
             self.apart.add_block(second)
 
     def merged(self) -> Any:
-        """All of it in one store: at the owner."""
+        """Both in one store, at the owner."""
         for block in self.apart.blocks(np.zeros(len(self.apart), np.uint32), 1):
             self.store.add_block(block)
         return self.store
 
 
 def retype(store: Any, new: Any) -> Any:
-    """A copy of an int64 store as uint64, for lists that have larger numbers on another rank."""
+    """A copy of an int64 store as uint64, if lists of another rank have larger numbers."""
     if isinstance(store, Pair):
         return Pair(retype(store.store, new.store), retype(store.apart, new.apart))
     keys, rows, counts = store.take()
@@ -229,13 +229,13 @@ def retype(store: Any, new: Any) -> Any:
 
 
 def split_by(mergeable: Mergeable, keys: Sequence[Any], rank: int) -> npt.NDArray[np.bool_]:
-    """Which of the keys of a batch may be merged."""
+    """Mask of the keys of a batch that may be merged."""
     known: dict[Any, bool] = {}
     for key in keys:
         if key not in known:
             try:
                 known[key] = bool(mergeable(key))
-            except Exception as error:  # whatever it raises
+            except Exception as error:  # any error of the user's function
                 raise BadInput(
                     f"rank {rank}: mergeable raised {type(error).__name__} on key {key!r}: {error}"
                 ) from error
@@ -243,5 +243,5 @@ def split_by(mergeable: Mergeable, keys: Sequence[Any], rank: int) -> npt.NDArra
 
 
 def chosen(mask: npt.NDArray[np.bool_], values: Sequence[Any]) -> Sequence[Any]:
-    """The values that a mask chooses."""
+    """The values that a mask selects."""
     return values[mask] if isinstance(values, np.ndarray) else list(compress(values, mask))

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Form", "agree"]
 
-#: Types of numbers in rows, by the number that ranks exchange; 0 is objects.
+#: Types of numbers in rows by their code on the wire; 0 is objects.
 _DTYPES = (
     "objects",
     *("float32", "float64", "int32", "int64", "uint8", "uint32", "uint64", "bfloat16", "float16"),
@@ -38,11 +38,11 @@ class Form:
     keys : str
         ``str``, ``bytes`` or the integers' dtype.
     dtype : str
-        Of the values' numbers; ``objects``.
+        Type of the numbers in values, or ``objects``.
     row : tuple of int
         The shape of one value.
     key_signs, value_signs : {"any", "signed", "unsigned"} or None
-        Of lists of integers, which have no type: whether int64 or uint64 holds them, or both do. None: they have one.
+        For lists of integers, which have no type: whether int64, uint64 or both can hold them. None for other values.
     """
 
     keys: str
@@ -51,7 +51,7 @@ class Form:
     key_signs: str | None = field(default=None, compare=False)
     value_signs: str | None = field(default=None, compare=False)
 
-    #: Numbers that encode a form.
+    #: Number of integers that encode a form.
     WORDS: ClassVar[int] = 3 + MOST_AXES
 
     def __str__(self) -> str:
@@ -60,16 +60,16 @@ class Form:
 
     @property
     def width(self) -> int:
-        """Numbers of a row."""
+        """Number of elements of a row."""
         return int(np.prod(self.row, dtype=np.int64))
 
     @property
     def held(self) -> str:
-        """The type in which the native table has the numbers."""
+        """The type in which the native table stores the numbers."""
         return "uint8" if self.dtype == "bool" else self.dtype
 
     def joined(self, other: Form) -> Form | None:
-        """The common form of two, where types differ only because lists have none; None if they differ otherwise."""
+        """The common form of two that differ only because lists have no type; None if they differ otherwise."""
         keys = _common((self.keys, self.key_signs), (other.keys, other.key_signs))
         dtype = _common((self.dtype, self.value_signs), (other.dtype, other.value_signs))
         if keys is None or dtype is None or self.row != other.row:
@@ -82,25 +82,25 @@ class Form:
         return self.keys in ("str", "bytes")
 
     def words(self) -> list[int]:
-        """It as numbers."""
+        """The form as integers."""
         axes = [len(self.row), *self.row, *[0] * (MOST_AXES - len(self.row))]
         return [1 + FORMS.index(self.keys), _DTYPES.index(self.dtype), *axes]
 
     @classmethod
     def of_words(cls, words: Sequence[int]) -> Form | None:
-        """Decode a form; None: a rank without values."""
+        """Decode a form; None for a rank without values."""
         keys, dtype, axes, *row = words
         return cls(FORMS[keys - 1], _DTYPES[dtype], tuple(row[:axes])) if keys else None
 
 
-#: Forms by the number that ranks exchange.
+#: Signs by their code on the wire.
 _SIGNS = (None, "any", "signed", "unsigned")
 
 _Type = tuple[str, str | None]
 
 
 def _common(one: _Type, other: _Type) -> _Type | None:
-    """An integer type for the numbers of two ranks, and whether it is from lists; None: there is none."""
+    """An integer type for the numbers of two ranks, and whether it is from lists; None if there is none."""
     if one == other or (one[0] == other[0] and None not in (one[1], other[1])):
         strict = one if other[1] == "any" else other
         return None if {one[1], other[1]} == {"signed", "unsigned"} else strict
@@ -124,14 +124,14 @@ def agree(comm: Comm, form: Form | None, options: dict[str, Any], waves: int) ->
     Parameters
     ----------
     form : Form or None
-        What this rank has; None: nothing.
+        Form of this rank's keys and values; None without any.
     options : dict
         Arguments by name that must be the same on all ranks.
 
     Raises
     ------
     Mismatch
-        Two ranks have said, or have, different things; on all ranks.
+        On all ranks, if options, keys or values differ between ranks.
     """
     if comm.size == 1:
         return form, waves
@@ -160,7 +160,7 @@ def _with_signs(form: Form | None, signs: int) -> Form | None:
 
 
 def row_form(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """The shape of a row, if it is known."""
+    """The shape of a row, checked."""
     if len(shape) > MOST_AXES:
         raise BadInput(f"a value has {len(shape)} axes, {shape}: at most {MOST_AXES} are sent")
     if 0 in shape:

@@ -15,27 +15,27 @@ __all__ = ["words"]
 
 
 def words(text: Any, batch_bytes: int = 1 << 18) -> Iterator[Keys]:
-    """The words of a text, parted by white space, in batches that :meth:`skyphos.Comm.shuffle` takes as keys.
+    """The words of a text, split at white space, in batches that :meth:`skyphos.Comm.shuffle` takes as keys.
 
-    As ``text.split()``, but for white space beyond ASCII, which parts nothing; words stay in arrays, so that a batch is
-    counted at memory's pace.
+    Like ``text.split()``, but only ASCII white space separates words. Words stay in arrays, so counting a batch is as
+    fast as memory.
 
     Parameters
     ----------
     text : bytes-like or str
-        A ``str``'s words are ``str``, else they are ``bytes``.
+        Words of a ``str`` are ``str``, others ``bytes``.
     batch_bytes : int
-        Bytes of the text that a batch takes, about. What it makes of them stays near the processor.
+        Approximate bytes of text in a batch. The default keeps a batch in the cache.
 
     Yields
     ------
     Keys
-        As many words as ``len()`` says; ``tolist()`` has them one by one.
+        ``len()`` is the number of words; ``tolist()`` lists them.
 
     Raises
     ------
     BadInput
-        A text of another kind.
+        If ``text`` is of another type.
 
     Examples
     --------

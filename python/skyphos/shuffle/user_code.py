@@ -1,4 +1,4 @@
-"""Errors of the user's functions, in a form that all ranks raise."""
+"""Errors of the user's functions, in a form that all ranks can raise."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from ..planning.planner import Profile, is_real, read_json, read_text, short
 
 __all__ = ["Network", "checked_seed"]
 
-#: Fields of a network that count, that are so or not, and that may be drawn.
+#: Fields of a network that are whole numbers, booleans, and numbers or distributions.
 _WHOLE = ("ranks", "ranks_per_host", "hosts_per_rack", "mtu")
 _YES_OR_NO = ("dealt", "scattered", "topology_known")
 _DRAWN = ("jitter", "straggler_slowness", "start", "clock")
@@ -31,50 +31,49 @@ class Network:
     ranks : int
         1 to 4,096.
     rate_out, rate_in : float
-        Bytes a second that a host's link carries each way.
+        Bytes a second of a host's link in each direction.
     latency_s : float
-        Seconds until a small message is there.
+        Seconds until a small message arrives.
     message_s : float
-        Seconds for which a host's link is taken by each message, whatever its length: what makes small ones slow
+        Seconds for which each message occupies a host's link, whatever its length: the cost of small messages
         (*Kylix*, Figure 2).
     mtu : int
-        Bytes of the largest packet, with the heads of IP and TCP; Ethernet's come on top. 9000 where jumbo frames are.
+        Bytes of the largest packet with the headers of IP and TCP, without Ethernet's; 9000 for jumbo frames.
     packet_floor : float
-        Bytes that a frame takes at least.
+        Least bytes of a frame on the link.
     incast : float
-        By what share a transfer is slower for each further host that sends to the same one at once.
+        Share by which a transfer takes longer for each further host that sends to the same one at once.
     ranks_per_host, hosts_per_rack : int
-        0 hosts a rack: one rack.
+        Ranks of a host, and hosts of a rack; 0 hosts: one rack.
     dealt : bool
-        Ranks are dealt out to hosts in turn, rather than filling one after the other.
+        Ranks are placed on hosts round-robin, instead of filling one host after the other.
     scattered : bool
-        Ranks are put on hosts, and so into racks, at random, by the simulation's seed (:meth:`hosts_of_ranks`).
+        Ranks are placed on hosts at random, by the simulation's seed (:meth:`hosts_of_ranks`).
     topology_known : bool
-        Ranks know which of them share a host or a rack, and collectives go by that. False: they go by the ranks'
-        numbers alone.
+        Ranks know hosts and racks, and collectives use them. False: collectives use only the rank numbers.
     cores : float
-        Cores of a host, which its ranks share.
+        Cores of a host, shared by its ranks.
     uplink_rate : float, optional
         Bytes a second into and out of a rack for each host in it; below ``rate_out`` the uplink is oversubscribed.
-        None: nobody is held back.
+        None: not oversubscribed.
     host_rate, host_latency_s : float
-        Between ranks of one host.
+        Bytes a second, and latency, between ranks of one host.
     jitter : float or str
-        Seconds by which a message is late: a number or a named distribution, ``"exponential(1e-4)"``,
+        Seconds by which a message is late: a number or a distribution, ``"exponential(1e-4)"``,
         ``"lognormal(1e-4, 1)"``, ``"pareto(1e-5, 1.5)"``, ``"uniform(0, 1e-3)"``, ``"normal(1e-3, 1e-4)"``.
     straggler_share, straggler_slowness : float, float or str
-        Share of ranks that are slow, and how many times as long their work takes: a number or a distribution, of which
-        draws below 1 count as 1.
+        Share of ranks that are slow, and the factor by which their work takes longer: a number or a distribution, whose
+        values below 1 count as 1.
     start, clock : float or str
         Seconds by which a rank enters a call late, and by which its clock is ahead: numbers or distributions.
     machine : Profile
-        What work costs: frames, bytes, entries and rows. Its network, its share of a core, ``wake_s`` and ``call_s``
-        are not looked at.
+        Processor times of frames, bytes, entries and rows. Its network, its share of a core, ``wake_s`` and ``call_s``
+        are ignored.
 
     Raises
     ------
     BadInput
-        A field is of another type; names it.
+        If a field has another type; names it.
 
     Examples
     --------
@@ -111,7 +110,7 @@ class Network:
         for known in fields(self):
             object.__setattr__(self, known.name, _checked(known.name, getattr(self, known.name)))
         if self.uplink_rate is None:
-            # As if there were no uplink.
+            # So fast that the uplink never limits a transfer.
             object.__setattr__(self, "uplink_rate", max(self.rate_out, self.rate_in) * 1e3)
 
     def hosts_of_ranks(self, seed: int = 1) -> list[int]:
@@ -122,7 +121,7 @@ class Network:
         Raises
         ------
         BadInput
-            A network that cannot be, or no seed.
+            For an invalid network or seed.
 
         Examples
         --------
@@ -138,7 +137,7 @@ class Network:
     def load(cls, path: str) -> Network:
         """Read a description: a JSON object of these fields, with the path of a profile's file for ``machine``.
 
-        Raises BadInput if it is none; names the file, and the field that is wrong.
+        Raises BadInput for an invalid file; names it, and the wrong field.
         """
         found = read_json(read_text(path), path)
         known = {f.name for f in fields(cls)}
@@ -158,7 +157,7 @@ class Network:
 
 
 def _checked(name: str, value: Any) -> Any:
-    """The value of a network's field, if it is of the right type; a number in place of a distribution as its text."""
+    """Check the type of a field's value; convert a number given for a distribution to text."""
     is_number = is_real(value)
     if name in _WHOLE:
         is_whole = isinstance(value, Integral) and not isinstance(value, bool)
@@ -179,7 +178,7 @@ def _checked(name: str, value: Any) -> Any:
 
 
 def checked_seed(seed: int) -> int:
-    """The seed, if it is one; BadInput if not."""
+    """Return the seed if it is valid; raise BadInput if not."""
     if not 0 <= seed < 2**64:
         raise BadInput(f"a seed is a number from 0 to 2^64 - 1, not {seed}")
     return seed

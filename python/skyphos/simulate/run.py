@@ -1,8 +1,8 @@
 """Simulation of a collective: the same code under a virtual clock, at up to 4,096 ranks.
 
-A :class:`Network` says what links, racks and processors can do and what goes wrong in them; :func:`simulate` runs a
-collective on it with indices drawn from a model, or, for runs that no memory holds, with lengths alone
-(``sized=True``). All that is drawn follows from one seed.
+A :class:`Network` describes links, racks, processors and their disturbances. :func:`simulate` runs a collective on it
+with indices drawn from a model or, for runs that exceed memory, with lengths instead of data (``sized=True``). All
+random values follow from one seed.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from .network import Network, checked_seed
 
 __all__ = ["USED_BY", "Network", "Phase", "Round", "Simulation", "collectives", "simulate"]
 
-#: Ranks whose frames and work are kept for the timeline, unless others are asked for.
+#: Number of ranks whose frames and work are recorded for the timeline, unless ``watch`` names others.
 _WATCHED = 32
 
 
 @dataclass(frozen=True)
 class Round:
-    """All ranks' part of one round or layer.
+    """One round or layer of all ranks.
 
     Attributes
     ----------
     name : str
     first_s, last_s : float
-        Seconds at which its first frame was sent and its last one there.
+        Seconds at which its first frame was sent and its last one arrived.
     messages, sent_bytes, received_bytes : int
-        Of all ranks.
+        Sums over all ranks.
     """
 
     name: str
@@ -45,25 +45,25 @@ class Round:
 
 @dataclass(frozen=True)
 class Phase:
-    """One collective that ran.
+    """One simulated collective.
 
     Attributes
     ----------
     name, algorithm : str
     chunk_bytes : int or None
-        Of a broadcast: the most bytes of a chunk.
+        Most bytes of a chunk of a broadcast.
     degrees : tuple of int
         Layers of a butterfly.
     seconds : tuple of float
-        Each rank's time until it had its result.
+        Time of each rank until it had its result.
     rounds : tuple of Round
-        In the order in which they began.
+        In the order of their start.
     timeline : dict of rank to list of (round, first second, last second)
-        Of the ranks that were watched.
+        Rounds of the watched ranks.
     busy : dict of rank to list of (from, to)
-        When they worked.
+        Times at which the watched ranks computed.
     trace : str
-        What they did as JSON that Perfetto opens; empty unless asked for.
+        Trace of the watched ranks as JSON for Perfetto; empty unless requested.
     """
 
     name: str
@@ -90,7 +90,7 @@ class Simulation:
 
     @property
     def last_s(self) -> float:
-        """Seconds of the last part."""
+        """Seconds of the last phase."""
         return self.phases[-1].last_s
 
 
@@ -166,48 +166,47 @@ def simulate(
     network : Network
         The cluster.
     collective : str
-        One of :func:`collectives`. ``"reduce"`` is of a plan, which is configured first. ``"broadcast"`` goes from rank
-        0. ``"shuffle"`` is the exchange of blocks, one from each rank to each: without what merges them, and without a
-        stage of its own between ranks of a host. Each rank of a host has its own copy of a broadcast, where the library
-        keeps one a host.
+        One of :func:`collectives`. ``"reduce"`` is that of a plan, which is configured first. ``"broadcast"`` is from
+        rank 0. ``"shuffle"`` is the exchange of blocks between all ranks, without merging and without the stage within
+        hosts. In a broadcast each rank of a host has its own copy; the library has one per host.
     n : int
-        Size of the index space; of ``"allreduce_dense"`` the length of the arrays, of ``"broadcast"`` the rows of the
-        message, which is ``n * row_bytes`` bytes long; of ``"outer_product_sum"`` the rows of the sum. ``"barrier"``
-        and ``"shuffle"`` need none.
+        Size of the index space; for ``"allreduce_dense"`` the length of the arrays, for ``"broadcast"`` the rows of the
+        message of ``n * row_bytes`` bytes, for ``"outer_product_sum"`` the rows of the sum. Not used by ``"barrier"``
+        and ``"shuffle"``.
     cols : int, optional
         Columns of an ``"outer_product_sum"``; None: as many as rows.
     entries : float
-        Mean number of indices of a rank; of ``"topk_allreduce"`` also its k; of ``"shuffle"`` the rows of each rank, of
-        which each rank, itself among them, gets as many, to within one; of ``"outer_product_sum"`` the pairs of each
-        rank. What is of arrays or of nothing needs none.
+        Mean number of indices of a rank; for ``"topk_allreduce"`` also k; for ``"shuffle"`` the rows of each rank,
+        which are distributed evenly over all ranks; for ``"outer_product_sum"`` the pairs of each rank. Not used by
+        collectives of arrays or without data.
     alpha : float, optional
-        Exponent of a power law from which indices are drawn (*Kylix*, section IV); without it they are drawn evenly.
+        Exponent of a power law from which indices are drawn (*Kylix*, section IV); without it they are uniform.
     row_bytes : int
-        Bytes of an index's values; of ``"shuffle"`` and ``"broadcast"`` of a row with all that is in it; of
-        ``"outer_product_sum"`` of a number, 4 or 8.
+        Bytes of an index's values; for ``"shuffle"`` and ``"broadcast"`` of a whole row; for ``"outer_product_sum"`` of
+        a number, 4 or 8.
     algorithm, degrees
         As :meth:`skyphos.Comm.allreduce`, :meth:`skyphos.Comm.broadcast`, :meth:`skyphos.Comm.outer_product_sum` and
         :meth:`skyphos.Comm.configure` take them.
     chunk_bytes : int, optional
         As :meth:`skyphos.Comm.broadcast` takes it.
     sized : bool
-        Lengths in place of data, for ``"configure"``, ``"reduce"``, ``"broadcast"``, ``"shuffle"`` and
+        Simulate with lengths instead of data, for ``"configure"``, ``"reduce"``, ``"broadcast"``, ``"shuffle"`` and
         ``"outer_product_sum"``.
     repeats : int
-        How often it runs.
+        Number of runs.
     seed : int
-        What all that is drawn follows from; the same seed gives the same result, bit by bit.
+        Seed of all random values; the same seed gives the same result, bit by bit.
     watch : sequence of int, optional
-        Ranks whose frames and work are kept; None: 32 of them.
+        Ranks whose frames and work are recorded; None: 32 of them.
     trace : bool
         Whether a trace is made.
     progress : callable, optional
-        Called now and then with the part's name, how many ranks are done, and how late it is there in seconds.
+        Called now and then with the phase's name, the number of ranks that are done, and the virtual time in seconds.
 
     Raises
     ------
     BadInput
-        A network or data that cannot be, or data that is missing.
+        For an invalid network, or invalid or missing data.
 
     Examples
     --------

@@ -9,7 +9,7 @@ __all__ = ["data_summary", "phase_summary"]
 
 
 def data_summary(collective: str, n: int | None, entries: float | None, row_bytes: int) -> list[str]:
-    """Return the data of a simulated collective; ``n``, ``entries``: None where the collective has no such data.
+    """Describe the data of a simulated collective; ``n``, ``entries``: None if the collective has no such data.
 
     Examples
     --------
@@ -23,8 +23,8 @@ def data_summary(collective: str, n: int | None, entries: float | None, row_byte
         return [f"{entries:,.0f} rows a rank, which are {human_bytes(entries * row_bytes)}"]
     if collective == "outer_product_sum" and n is not None and entries is not None:
         return [f"{n:,} rows", f"{entries:,.0f} pairs a rank of {row_bytes} bytes a number"]
-    words = [] if n is None else [f"n = {n:,}"]
-    return words if n is None or entries is None else [*words, f"{entries:,.0f} entries a rank ({entries / n:.3g})"]
+    facts = [] if n is None else [f"n = {n:,}"]
+    return facts if n is None or entries is None else [*facts, f"{entries:,.0f} entries a rank ({entries / n:.3g})"]
 
 
 def phase_summary(phase: Phase) -> str:
@@ -37,7 +37,7 @@ def phase_summary(phase: Phase) -> str:
     >>> phase_summary(simulate(Network(4), "broadcast", n=10**6, algorithm="chain", chunk_bytes=65536).phases[0])
     'broadcast by chain, chunks of 65.5 kB'
     """
-    words = f" by {phase.algorithm}" if phase.name in USED_BY["algorithm"] else ""
-    words += f", chunks of {human_bytes(phase.chunk_bytes)}" if phase.chunk_bytes else ""
-    words += f", degrees {'x'.join(map(str, phase.degrees))}" if phase.degrees else ""
-    return phase.name + words
+    details = f" by {phase.algorithm}" if phase.name in USED_BY["algorithm"] else ""
+    details += f", chunks of {human_bytes(phase.chunk_bytes)}" if phase.chunk_bytes else ""
+    details += f", degrees {'x'.join(map(str, phase.degrees))}" if phase.degrees else ""
+    return phase.name + details

@@ -66,7 +66,7 @@ codecs.register_error(_HANDLER, _nearest)
 
 
 def encoded(text: str, encoding: str = "utf-8") -> bytes:
-    """Encode text; what the encoding lacks is degraded.
+    """Encode text; characters that the encoding lacks are degraded.
 
     Examples
     --------
@@ -90,7 +90,7 @@ def plain(text: str) -> str:
 
 
 def degrade(stream: TextIO | None) -> None:
-    """Make a text stream degrade what its encoding lacks, where it can be told to."""
+    """Make a text stream degrade characters that its encoding lacks, if its error handler can be set."""
     if stream is not None and hasattr(stream, "reconfigure"):
         stream.reconfigure(errors=_HANDLER)
 

@@ -1,1 +1,1 @@
-"""Vectors: the sparse vector, and the kinds of other libraries that collectives take and return."""
+"""Vectors: the sparse vector, and conversions of other libraries' vectors, which collectives take and return."""

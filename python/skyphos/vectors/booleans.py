@@ -1,6 +1,6 @@
-"""Booleans in reductions: the type of the result, and the type that travels.
+"""Booleans in reductions: the type of the result, and the type on the wire.
 
-The native library has no boolean type. Booleans travel as bytes of 0 and 1, or as numbers where they are counted:
+The native library has no boolean type. Booleans are sent as bytes of 0 and 1, or as numbers if they are counted:
 ``or``, ``and``, ``min`` and ``max`` give booleans, ``sum`` and ``prod`` give int64.
 """
 
@@ -22,7 +22,7 @@ _BOOL = np.dtype(np.bool_)
 
 
 def result_type(op: Op, dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """The result type of an operation: that of the values, or int64 where booleans are counted.
+    """The result type of an operation: that of the values, or int64 if booleans are counted.
 
     Examples
     --------
@@ -48,15 +48,14 @@ def result_type(op: Op, dtype: np.dtype[Any]) -> np.dtype[Any]:
 
 
 def as_sent(values: Array, result: np.dtype[Any]) -> Array:
-    """Values as the native library takes them, where an operation gives ``result``; truth values, where it gives those,
-    in the same memory."""
+    """Values as the native library takes them; for a boolean ``result`` they share the memory of ``values``."""
     if values.dtype.kind != "b":
         return values
     return values.view(np.uint8) if result.kind == "b" else values.astype(result)
 
 
 def as_room(out: Array) -> Array:
-    """The memory of a result as the native library fills it."""
+    """A view of ``out`` that the native library can fill: of bytes, if it is boolean."""
     return out.view(np.uint8) if out.dtype.kind == "b" else out
 
 
@@ -64,5 +63,5 @@ def settled(result: Array, dtype: np.dtype[Any]) -> Array:
     """A native result viewed as booleans, if ``dtype`` is bool."""
     if dtype.kind != "b":
         return result
-    # A rank that has passed bytes of another value has changed what a truth value may be.
+    # Another rank may have passed bytes other than 0 and 1; make booleans valid again.
     return np.not_equal(result.view(np.uint8), 0, out=result.view(np.bool_))

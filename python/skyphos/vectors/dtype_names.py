@@ -1,7 +1,7 @@
-"""Names of number types, from which another rank or a later program makes the types again.
+"""Names of number types, by which another rank or a later program finds the types.
 
 NumPy's own types have NumPy's names. Types of the package ``ml_dtypes`` (bfloat16, float8 …) have names there; NumPy's
-name for them says only their size, or is the name of another type.
+name for them gives only their size, or is the name of another type.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _NUMBERS = "biufc"
 
 
 def _extension_types() -> ModuleType | None:
-    """The package ``ml_dtypes``; None: it is not installed."""
+    """The package ``ml_dtypes``; None if it is not installed."""
     try:
         import ml_dtypes
     except ImportError:
@@ -29,7 +29,7 @@ def _extension_types() -> ModuleType | None:
 
 @lru_cache(maxsize=256)
 def name_of(dtype: np.dtype[Any]) -> str | None:
-    """The name that :func:`type_named` takes; None: not a type of numbers, or one without a name.
+    """The name of a type for :func:`type_named`; None for types that are not numbers or have no name.
 
     Examples
     --------
@@ -42,7 +42,7 @@ def name_of(dtype: np.dtype[Any]) -> str | None:
         if dtype.kind in _NUMBERS and np.dtype(dtype.str) == dtype:
             return dtype.str
     except TypeError:
-        pass  # float8_e5m2 is "<f1" to NumPy, which it does not read
+        pass  # NumPy names float8_e5m2 "<f1", and cannot read that name
     if dtype.type.__module__.partition(".")[0] != "ml_dtypes":
         return None
     known = getattr(_extension_types(), dtype.name, None)
@@ -56,9 +56,9 @@ def type_named(name: str) -> np.dtype[Any]:
     Raises
     ------
     ImportError
-        It is one of ``ml_dtypes``, which is not installed here.
+        If it is one of ``ml_dtypes``, which is not installed.
     ValueError
-        There is no such type, or it is not one of numbers.
+        If there is no such type, or it is not a type of numbers.
 
     Examples
     --------

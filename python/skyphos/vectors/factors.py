@@ -23,7 +23,7 @@ _TYPES = ("bfloat16", "float16", "float32", "float64")
 
 @dataclass(frozen=True)
 class DenseFactors:
-    """Contiguous arrays of ``pairs`` rows of ``n`` and ``m`` numbers, with the way back to the caller's kind."""
+    """Contiguous arrays of ``pairs`` rows of ``n`` and ``m`` numbers, and the conversion of the result."""
 
     a: npt.NDArray[Any]
     b: npt.NDArray[Any]
@@ -60,7 +60,7 @@ class DenseFactors:
             raise BadInput("out must be a writable, aligned, C-contiguous array")
         if np.may_share_memory(out, self.a) or np.may_share_memory(out, self.b):
             raise BadInput("out must not share memory with the factors")
-        plain_array(out, "out")  # refuses classes that give numbers another meaning
+        plain_array(out, "out")  # refuses classes with other arithmetic
         matrix: npt.NDArray[Any] = out
         return matrix
 
@@ -77,7 +77,7 @@ class Factors:
     kind: Any
 
     def back(self, found: native.Vector, rows: int) -> Any:
-        """The caller's kind of a sum of so many rows."""
+        """Convert a sum of ``rows`` rows to the caller's kind."""
         indices, values, present = found.indices, found.values, found.present
         if isinstance(self.kind, SparseVector):
             return SparseVector._of(indices, values, present, rows * self.m)
@@ -89,7 +89,7 @@ class Factors:
         return self.matrix_of((indices, values), rows, self.m)
 
     def matrix_of(self, entries: tuple[npt.NDArray[Any], npt.NDArray[Any]], rows: int, width: int) -> Any:
-        """A sparse array of the caller's kind, of SciPy's CSR where that is a vector."""
+        """A sparse array of the caller's kind; SciPy's CSR if that is a vector."""
         indices, values = entries
         at, cols = np.divmod(indices.astype(np.int64), max(width, 1))
         torch = sys.modules.get("torch")
@@ -108,7 +108,7 @@ class Factors:
 
 
 def _memory_of(tensor: Any) -> npt.NDArray[Any]:
-    """The array that has a tensor's memory."""
+    """The array that shares a tensor's memory."""
     torch = sys.modules.get("torch")
     if torch is None or not isinstance(tensor, torch.Tensor):
         raise BadInput(f"out must be an array, not {type(tensor).__name__}")
@@ -128,7 +128,7 @@ def _is_sparse(x: Any) -> bool:
 
 
 def open_factors(a: Any, b: Any) -> DenseFactors | Factors:
-    """What is in both, checked."""
+    """Convert and check both factors."""
     a, b = (as_numpy(x, name) if isinstance(x, (list, tuple)) else x for name, x in (("a", a), ("b", b)))
     if _is_sparse(a) or _is_sparse(b):
         return _sparse(a, b)
@@ -154,7 +154,7 @@ def _check(left: Any, right: Any, pairs: int, others: int) -> None:
 
 
 def _rows(array: npt.NDArray[Any], name: str) -> npt.NDArray[Any]:
-    """Contiguous rows in the machine's byte order; a vector is one."""
+    """Contiguous rows in the machine's byte order; a vector is one row."""
     if not array.dtype.isnative:
         array = array.astype(array.dtype.newbyteorder("="))
     if array.ndim not in (1, 2):

@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 #: A kind of vector that collectives return for the same kind of argument.
 AnyVector = TypeVar("AnyVector", bound="SparseVector | np.ndarray[Any, Any] | sparray | spmatrix | Tensor")
 
-#: Kinds that are no arrays, and have numbers: they are reduced one by one (:mod:`skyphos.collectives.python_numbers`).
+#: Python types of numbers and of lists of them, which :mod:`skyphos.collectives.python_numbers` reduces.
 _NUMBERS = frozenset([int, float, complex, bool, list, tuple])
 
 
-#: How objects show an array.
-_SHOWN = ("__array_interface__", "__dlpack__", "__array__")
+#: Attributes by which objects give access to an array.
+_ARRAY_PROTOCOLS = ("__array_interface__", "__dlpack__", "__array__")
 
 
 def _same(vector: Any) -> Any:
@@ -36,17 +36,17 @@ def _same(vector: Any) -> Any:
 
 
 def is_number(x: Any) -> bool:
-    """Whether it is a number of Python's or NumPy's, or a list or tuple, which may hold some."""
+    """True for a number of Python or NumPy, and for a list or tuple, which may contain numbers."""
     return type(x) in _NUMBERS or isinstance(x, np.generic)
 
 
 def is_vector(x: Any) -> bool:
-    """Whether it travels as an array or vector; all else travels as an object: bytes, tables, arrays of text."""
+    """True if ``x`` is sent as an array or vector; bytes, tables, arrays of text and others are sent as objects."""
     if isinstance(x, np.ndarray):
         return supported(x.dtype) or is_masked(x)
     if isinstance(x, (np.generic, type, bytes, bytearray, LowRank)) or hasattr(x, "__dataframe__"):
         return False
-    if isinstance(x, SparseVector) or any(hasattr(x, way) for way in _SHOWN):
+    if isinstance(x, SparseVector) or any(hasattr(x, way) for way in _ARRAY_PROTOCOLS):
         return True
     scipy_sparse = sys.modules.get("scipy.sparse")
     if scipy_sparse is not None and scipy_sparse.issparse(x):
@@ -59,12 +59,12 @@ def is_vector(x: Any) -> bool:
 
 
 def open_vector(x: Any, *, rows: bool = False) -> tuple[SparseVector | np.ndarray[Any, Any], Callable[[Any], Any]]:
-    """The vector or dense array inside, and the conversion of a result to the caller's kind.
+    """The sparse vector or dense array of an argument, and the conversion of a result to the caller's kind.
 
-    SparseVector, NumPy, SciPy and torch are known; the last two are not imported here, since an object of theirs
-    means that they have been. Of anything else that shows an array (``__array_interface__``, DLPack, ``__array__``, the
-    buffer protocol) the memory is used as it is, and the result is a NumPy array. A sparse matrix is the vector of its
-    entries in C order; with ``rows`` that of its rows.
+    SparseVector, NumPy, SciPy and torch are recognised; the last two are not imported here, because an object of theirs
+    exists only if they have been. Other objects that give access to an array (``__array_interface__``, DLPack,
+    ``__array__``, the buffer protocol) are used without a copy, and the result is a NumPy array. A sparse matrix is the
+    vector of its entries in C order; with ``rows`` the vector of its rows.
     """
     if isinstance(x, SparseVector):
         return x, _same
@@ -80,7 +80,7 @@ def open_vector(x: Any, *, rows: bool = False) -> tuple[SparseVector | np.ndarra
         return open_tensor(x)
     if isinstance(x, LowRank):
         raise BadInput("a LowRank is no vector: pass .to_dense(), or reduce with comm.outer_product_sum")
-    shown = _shown(x)
+    shown = _array_in(x)
     if shown is not None:
         return shown, _same
     raise BadInput(
@@ -90,7 +90,7 @@ def open_vector(x: Any, *, rows: bool = False) -> tuple[SparseVector | np.ndarra
 
 
 def _as_matrix(result: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """``numpy.matrix`` again, where the result has its two dimensions: the class gives ``*`` another meaning."""
+    """The result as a ``numpy.matrix``, whose ``*`` is the matrix product, if it has two dimensions."""
     return result.view(np.matrix) if result.ndim == 2 else result
 
 
@@ -108,8 +108,8 @@ def _instead(x: Any) -> str:
     return ": comm.allgather, comm.gather and comm.broadcast take any object"
 
 
-def _shown(x: Any) -> np.ndarray[Any, Any] | None:
-    """The array that an object shows to others, without a copy; None if it shows none."""
+def _array_in(x: Any) -> np.ndarray[Any, Any] | None:
+    """The array to which an object gives access, without a copy; None if it has none."""
     if isinstance(x, (np.generic, type)):
         return None
     if hasattr(x, "__array_interface__") or (hasattr(x, "null_count") and hasattr(x, "__array__")):  # Arrow's

@@ -14,14 +14,14 @@ from ..inputs.arrays import refuse_masked
 
 __all__ = ["LowRank"]
 
-#: Bytes of rows of a product that are made at a time where the whole is not wanted.
+#: Bytes of rows of a product that are computed at a time when the whole product is not formed.
 _PIECE_BYTES = 8 << 20
 
 
 class LowRank:
     """The matrix ``scale * a.T @ b``, stored as factors; returned by ``comm.outer_product_sum(a, b, factors=True)``.
 
-    ``W -= lr * G`` multiplies straight into ``W``, and ``G @ x`` and ``x @ G`` never form ``G``; :meth:`to_dense` does.
+    ``W -= lr * G`` multiplies directly into ``W``, and ``G @ x`` and ``x @ G`` never form ``G``; :meth:`to_dense` does.
 
     Parameters
     ----------
@@ -111,7 +111,7 @@ class LowRank:
         return self * -1.0
 
     def __add__(self, other: Any) -> Any:
-        """A low-rank matrix with the pairs of both; of an array a new array."""
+        """A low-rank matrix with the pairs of both; a new array if ``other`` is an array."""
         if isinstance(other, LowRank):
             if self.shape != other.shape or self.is_sparse != other.is_sparse:
                 raise BadInput(f"{self} and {other} do not fit")
@@ -130,7 +130,7 @@ class LowRank:
         return self + (-other)
 
     def __matmul__(self, x: Any) -> Any:
-        """``G @ x``, by way of the K numbers ``b @ x``."""
+        """``G @ x``, from the K numbers ``b @ x``."""
         return self._scaled(self.a.T @ (self.b @ x))
 
     def __rmatmul__(self, x: Any) -> Any:
@@ -156,14 +156,14 @@ class LowRank:
         return (self if ufunc is np.add else -self).add_to(target)
 
     def add_to(self, matrix: npt.NDArray[Any], *, threads: int | None = None) -> npt.NDArray[Any]:
-        """Add this matrix to an array of its shape, in place, and return it; the sum is not formed apart.
+        """Add this matrix to an array of its shape, in place, and return it; this matrix is not formed.
 
         Parameters
         ----------
         matrix : array of shape (N, M)
             Any dtype and strides; arrays of the factors' type in C or Fortran order are fastest.
         threads : int, optional
-            None: as many as this process may use.
+            Number of threads; None: as many as this process may use.
 
         Examples
         --------

@@ -1,4 +1,4 @@
-"""Entries and rows of SciPy's sparse arrays, as NumPy arrays. Nothing is written to."""
+"""Entries and rows of SciPy's sparse arrays, as NumPy arrays. The arrays are not changed."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ __all__ = ["entries_of", "rows_of"]
 
 
 def entries_of(x: Any) -> tuple[npt.NDArray[np.int64], npt.NDArray[Any]]:
-    """The places of all entries, counted in C order, and their values. An entry may be there more than once."""
+    """The flat positions of all entries in C order, and their values. A position may be repeated."""
     _check_type(x)
     if prod(x.shape) > 2**63:
         raise BadInput(f"a sparse array of shape {x.shape} has more than 2^63 places: fewer can be numbered")
-    coo = x.tocoo()  # of a COO itself: nothing below writes to it
+    coo = x.tocoo()  # returns a COO array itself; nothing below changes it
     positions = np.zeros(len(coo.data), np.int64)
     for length, coords in zip(x.shape, _coords(coo), strict=True):
         positions = positions * length + coords
@@ -27,7 +27,7 @@ def entries_of(x: Any) -> tuple[npt.NDArray[np.int64], npt.NDArray[Any]]:
 
 
 def rows_of(x: Any) -> tuple[npt.NDArray[np.int64], npt.NDArray[Any]]:
-    """The numbers of the rows that store anything, and their values: of shape (rows,) and (rows, width)."""
+    """The numbers of the rows with stored entries, and their values: of shape (rows,) and (rows, width)."""
     _check_type(x)
     coo = x.tocoo()
     row, column = _coords(coo)

@@ -1,4 +1,4 @@
-"""SciPy's sparse arrays and matrices as vectors, and back to their class, format and shape. Nothing is written to."""
+"""SciPy's sparse arrays and matrices as vectors, and conversion back to their class, format and shape."""
 
 from __future__ import annotations
 
@@ -18,8 +18,7 @@ __all__ = ["matrix_shape", "open_scipy"]
 def open_scipy(x: Any, *, rows: bool = False) -> tuple[SparseVector, Callable[[SparseVector], Any]]:
     """The vector of a sparse array's entries, in C order, and the conversion of a result to such an array.
 
-    Entries that are stored more than once are summed, as SciPy means them. With ``rows`` a matrix of several rows is
-    the vector of its rows instead.
+    Repeated entries are summed, as SciPy does. With ``rows`` a matrix of several rows is the vector of its rows.
 
     Examples
     --------
@@ -40,7 +39,7 @@ def open_scipy(x: Any, *, rows: bool = False) -> tuple[SparseVector, Callable[[S
 def matrix_shape(x: Any) -> tuple[int, ...] | None:
     """The shape of a sparse matrix of several rows, which must be the same on all ranks; None for anything else.
 
-    A matrix of one row goes with vectors of as many entries.
+    A matrix of one row can be reduced with vectors of the same length.
 
     Examples
     --------
@@ -58,7 +57,7 @@ def matrix_shape(x: Any) -> tuple[int, ...] | None:
 
 
 def _entries_of_rows(rows: SparseVector) -> SparseVector:
-    """The entries of a vector of rows that are not zero."""
+    """The nonzero entries of a vector of rows."""
     dense, width = rows.values, rows.width
     row, column = np.nonzero(dense.reshape(-1, width))
     positions = np.asarray(rows.indices, np.int64)[row] * width + column
@@ -66,7 +65,7 @@ def _entries_of_rows(rows: SparseVector) -> SparseVector:
 
 
 def _of_entries(result: SparseVector, like: Any) -> Any:
-    """A sparse array of the class, the format and the shape of another, of a vector of entries in C order."""
+    """A sparse array of the class, format and shape of ``like``, from a vector of entries in C order."""
     import scipy.sparse
 
     if result._indices is None and result._present is None:

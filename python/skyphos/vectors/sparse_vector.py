@@ -1,4 +1,4 @@
-"""SparseVector: indices and values, or all rows once that is smaller."""
+"""SparseVector: indices and values, or all rows if that is smaller."""
 
 from __future__ import annotations
 
@@ -26,32 +26,32 @@ _UFUNCS = {name: ufunc for ufunc, name in NAMED_UFUNCS.items()}
 
 
 class SparseVector:
-    """A vector of ``n`` numbers, or rows of ``width`` numbers, of which those not held are absent.
+    """A vector of ``n`` numbers, or rows of ``width`` numbers, of which only some are entries.
 
-    Absent counts as the identity of whatever operation meets it: 0 in a sum, infinity in a minimum. A stored zero
-    is an entry. A vector is sparse inside, or dense where a collective made it so (see :attr:`is_dense`).
+    An index without an entry counts as the identity of the operation: 0 in a sum, infinity in a minimum. A stored zero
+    is an entry. The vector is stored sparse, or dense if a collective made it so (see :attr:`is_dense`).
 
     Parameters
     ----------
     indices : 1-D array of int32, int64, uint32 or uint64
-        Where entries stand, 0 <= index < n, in any order. Sorted distinct ones are taken without a copy.
+        Indices of the entries, 0 <= index < n, in any order. Sorted distinct ones are used without a copy.
     values : array of shape (nnz,) or (nnz, width)
         float16, float32, float64, bfloat16 (of the package ``ml_dtypes``), int32, int64, uint8, uint32, uint64 or bool.
     n : int
         Size of the index space, up to 2^63.
     op : str, default "sum"
-        How values of a repeated index combine: a name (``sum``, ``prod``, ``min``, ``max``, ``or``, ``and``). Of truth
-        values the sum is whether any is true, as in SciPy's arrays; ``.astype(np.int64)`` counts them.
+        Combines the values of a repeated index: ``sum``, ``prod``, ``min``, ``max``, ``or`` or ``and``. The sum of
+        truth values is their "or", as in SciPy's arrays; ``.astype(np.int64)`` counts them.
 
     Raises
     ------
     BadInput
-        An index out of range, arrays that do not fit each other, a type that cannot be reduced.
+        If an index is out of range, the arrays do not fit each other, or the type cannot be reduced.
 
     Notes
     -----
-    SparCML, section 5.1. The arrays are not copied where they can be used as they are: do not change them
-    while the vector is in use.
+    SparCML, section 5.1. The arrays are not copied if they can be used as they are: do not change them while the
+    vector is in use.
 
     Examples
     --------
@@ -86,12 +86,12 @@ class SparseVector:
         self._values = rows
         self._present: Array | None = None
         self._owned: range | None = None
-        # Its values have the type that NumPy gives to such a list.
+        # The type of the values was chosen by NumPy, not by the caller.
         self._is_of_list = isinstance(values, (list, tuple))
 
     @classmethod
     def _of(cls, indices: Array | None, values: Array, present: Array | None, n: int) -> SparseVector:
-        """A vector of parts that are known to be right."""
+        """A vector of parts that are known to be valid."""
         vector = cls.__new__(cls)
         vector._indices, vector._values, vector._present = indices, values, present
         vector._n, vector._owned, vector._is_of_list = n, None, False
@@ -99,12 +99,12 @@ class SparseVector:
 
     @classmethod
     def from_dense(cls, array: npt.ArrayLike, *, keep_zeros: bool = False) -> SparseVector:
-        """Make a vector of an array of shape (n,) or (n, width).
+        """Make a vector from an array of shape (n,) or (n, width).
 
         Parameters
         ----------
         array : array
-            Rows that are all zero become absent.
+            Rows that are all zero become no entries.
         keep_zeros : bool
             Every row becomes an entry; the vector is then dense and shares the array's memory.
 
@@ -126,9 +126,9 @@ class SparseVector:
 
     @classmethod
     def from_scipy(cls, array: Any) -> SparseVector:
-        """Make a vector of a 1-D ``coo_array``, or of a matrix whose rows become rows of numbers.
+        """Make a vector from a 1-D ``coo_array``, or from a matrix whose rows become rows of numbers.
 
-        A matrix of shape (n, width) has an entry for each row that stores anything.
+        A matrix of shape (n, width) gives an entry for each row with stored entries.
 
         Examples
         --------
@@ -146,9 +146,9 @@ class SparseVector:
 
     @classmethod
     def from_torch(cls, tensor: torch.Tensor) -> SparseVector:
-        """Make a vector of a sparse COO tensor of shape (n,) or, with one dense dimension, (n, width).
+        """Make a vector from a sparse COO tensor of shape (n,) or, with one dense dimension, (n, width).
 
-        A coalesced tensor in the processor's memory is not copied.
+        A coalesced CPU tensor is not copied.
 
         Examples
         --------
@@ -173,7 +173,7 @@ class SparseVector:
     def from_arrow(
         cls, table: Any, n: int, *, index: str = "index", values: str = "value", op: str = "sum"
     ) -> SparseVector:
-        """Make a vector of two columns of a pyarrow ``Table`` or ``RecordBatch``.
+        """Make a vector from two columns of a pyarrow ``Table`` or ``RecordBatch``.
 
         Parameters
         ----------
@@ -184,12 +184,12 @@ class SparseVector:
         index, values : str
             Names of the columns.
         op : str
-            What makes one entry of several with one index, as in :class:`SparseVector`.
+            Combines the values of a repeated index, as in :class:`SparseVector`.
 
         Raises
         ------
         BadInput
-            There is no such column; a null; what is no number.
+            If there is no such column, or it has nulls or other values than numbers.
 
         Examples
         --------
@@ -222,7 +222,7 @@ class SparseVector:
 
     @property
     def width(self) -> int:
-        """Numbers an index."""
+        """Numbers per index."""
         return self._values.shape[1] if self._values.ndim == 2 else 1
 
     @property
@@ -232,13 +232,13 @@ class SparseVector:
 
     @property
     def is_dense(self) -> bool:
-        """Whether it holds a row for every index. It then still knows which are entries, unless it was made of an
-        array, or by ``split_allgather_dense``: then all are."""
+        """True if a row is stored for every index. A bitmap then marks the entries, unless the vector was made from an
+        array or by ``split_allgather_dense``: then all rows are entries."""
         return self._indices is None
 
     @property
     def nnz(self) -> int:
-        """Number of entries, stored zeros included."""
+        """Number of entries, including stored zeros."""
         if self._present is not None:
             return int(np.bitwise_count(self._present).sum())
         return len(self._values)
@@ -251,12 +251,12 @@ class SparseVector:
 
     @property
     def owned(self) -> range | None:
-        """Indices that this rank owns, of a result of ``reduce_scatter``; None of any other vector."""
+        """Indices that this rank owns in a result of ``reduce_scatter``; None for any other vector."""
         return self._owned
 
     @property
     def indices(self) -> Array:
-        """Ascending indices of the entries. Of a dense vector they are made anew each time."""
+        """Ascending indices of the entries. For a dense vector they are computed at each access."""
         if self._indices is not None:
             return self._indices
         if self._present is None:
@@ -270,27 +270,27 @@ class SparseVector:
         return self._values if self._present is None else self._values[self.indices]
 
     def to_dense(self, fill: float = 0) -> Array:
-        """Return an array of shape (n,) or (n, width) in which absent rows are ``fill``.
+        """Return an array of shape (n,) or (n, width) in which rows without an entry are ``fill``.
 
         Raises
         ------
         BadInput
-            ``fill`` is no number of this type (NaN among integers); the array is larger than this machine's memory.
+            If ``fill`` is not a number of this type (NaN for integers), or the array exceeds this machine's memory.
         """
         absent = _fill_of(fill, self.dtype)
         shape = (self._n, *self._values.shape[1:])
         if self._indices is None and self._present is None:
             return self._values.copy()
-        _check_room(shape, self.dtype)
+        _check_memory(shape, self.dtype)
         try:
             dense = np.full(shape, absent, self.dtype)
         except (MemoryError, ValueError) as error:
-            raise _no_room(shape, self.dtype, str(error)) from None
+            raise _too_large(shape, self.dtype, str(error)) from None
         dense[self.indices] = self.values
         return dense
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
-        """The dense array, with zeros for absent rows; ``np.asarray(x)`` returns it."""
+        """The dense array, with zeros in rows without an entry; ``np.asarray(x)`` returns it."""
         if copy is False:
             raise ValueError("a SparseVector becomes an array only by a copy")
         dense = self.to_dense()
@@ -299,7 +299,7 @@ class SparseVector:
     def to_scipy(self) -> scipy.sparse.coo_array | scipy.sparse.csr_array:
         """Return a 1-D ``coo_array``; with rows of numbers a ``csr_array`` of shape (n, width).
 
-        Of a dense vector all of whose rows are entries, those that are zero are left out.
+        Zero rows of a dense vector whose rows are all entries are left out.
         """
         import scipy.sparse
 
@@ -316,7 +316,7 @@ class SparseVector:
     def to_torch(self) -> torch.Tensor:
         """Return a coalesced sparse COO tensor that shares the memory of the values (and of int64 indices).
 
-        Of a dense vector all of whose rows are entries, those that are zero are left out.
+        Zero rows of a dense vector whose rows are all entries are left out.
         """
         import torch
 
@@ -325,7 +325,7 @@ class SparseVector:
         positions = torch.from_numpy(np.ascontiguousarray(self.indices, np.int64))
         size = (self._n, *self._values.shape[1:])
         values = torch.from_numpy(self.values)
-        # What torch would check holds by construction.
+        # The invariants that torch would check hold by construction.
         return torch.sparse_coo_tensor(positions[None], values, size, is_coalesced=True, check_invariants=False)
 
     def prune(self, identity: float = 0) -> SparseVector:
@@ -355,7 +355,7 @@ def _column(table: Any, name: str) -> Array:
 
 
 def _fill_of(fill: Any, dtype: np.dtype[Any]) -> Any:
-    """The value of absent rows, in a type that can hold it."""
+    """The value of rows without an entry, in a type that can hold it."""
     refuse_masked(fill, "fill")
     try:
         (given,) = np.asarray(fill).reshape(-1).tolist()
@@ -379,15 +379,15 @@ def _whole(number: Any) -> int:
     return whole
 
 
-def _check_room(shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
-    """Refuse an array that is larger than all memory: making it would end the process."""
+def _check_memory(shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
+    """Refuse an array that exceeds the machine's memory: allocating it would end the process."""
     pages = os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else 0
     memory = pages * os.sysconf("SC_PAGE_SIZE") if pages > 0 else 2**63
     if prod(shape) * dtype.itemsize > memory:
-        raise _no_room(shape, dtype, f"this machine has {memory / 1e9:,.0f} GB")
+        raise _too_large(shape, dtype, f"this machine has {memory / 1e9:,.0f} GB")
 
 
-def _no_room(shape: tuple[int, ...], dtype: np.dtype[Any], why: str) -> BadInput:
+def _too_large(shape: tuple[int, ...], dtype: np.dtype[Any], why: str) -> BadInput:
     size = prod(shape) * dtype.itemsize
     return BadInput(
         f"a dense array of {dtype} of shape {shape} takes {size / 1e9:,.0f} GB ({why}): use .indices and .values"
@@ -395,7 +395,7 @@ def _no_room(shape: tuple[int, ...], dtype: np.dtype[Any], why: str) -> BadInput
 
 
 def _sorted(positions: Array, rows: Array, op: str) -> tuple[Array, Array]:
-    """Sorts by index and combines the values of repeated ones."""
+    """Sort by index and combine the values of repeated indices."""
     order = positions.argsort(kind="stable")
     positions, rows = positions[order], rows[order]
     fresh = np.empty(len(positions), bool)

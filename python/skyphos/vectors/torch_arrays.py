@@ -1,4 +1,4 @@
-"""NumPy arrays of the entries of PyTorch tensors, and tensors of arrays."""
+"""Conversion of PyTorch tensors to NumPy arrays of entries, and of arrays to tensors."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ def plain(x: torch.Tensor) -> torch.Tensor:
 
 
 def array_of(x: torch.Tensor) -> npt.NDArray[Any]:
-    """The numbers of a strided tensor, without a copy if it is contiguous and in the processor's memory."""
+    """The array of a strided tensor, without a copy if it is a contiguous CPU tensor."""
     return _numpy(_on_host(x.detach()).contiguous())
 
 
 def entries_of(x: torch.Tensor) -> tuple[npt.NDArray[np.int64], npt.NDArray[Any]]:
-    """The places of a COO tensor's entries, counted in C order over its sparse dimensions, and their values.
+    """The flat positions of a COO tensor's entries in C order over its sparse dimensions, and their values.
 
-    Values are of shape (entries,), or (entries, width) where the tensor has dense dimensions.
+    Values have shape (entries,), or (entries, width) if the tensor has dense dimensions.
     """
     dims = x.sparse_dim()
     shape, dense = tuple(x.shape[:dims]), tuple(x.shape[dims:])
@@ -62,7 +62,7 @@ def entries_of(x: torch.Tensor) -> tuple[npt.NDArray[np.int64], npt.NDArray[Any]
 
 
 def tensor_of(array: npt.NDArray[Any]) -> torch.Tensor:
-    """A tensor of an array's memory."""
+    """A tensor that shares an array's memory."""
     import torch
 
     if array.dtype.name == "bfloat16":
@@ -71,7 +71,7 @@ def tensor_of(array: npt.NDArray[Any]) -> torch.Tensor:
 
 
 def _numpy(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
-    """A contiguous tensor's memory; of bfloat16 as ml_dtypes has it."""
+    """The array of a contiguous tensor's memory; bfloat16 as the type of ml_dtypes."""
     import torch
 
     tensor = tensor.resolve_conj().resolve_neg()
@@ -92,7 +92,7 @@ def _numpy(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
 
 
 def _on_host(tensor: torch.Tensor) -> torch.Tensor:
-    """A tensor in the processor's memory; from a GPU through pinned memory, which it writes at the bus's full rate."""
+    """The tensor on the CPU; from a GPU through pinned memory, to which it copies at the bus's full rate."""
     import torch
 
     if not tensor.is_cuda:

@@ -18,7 +18,7 @@ __all__ = ["open_tensor"]
 
 
 def open_tensor(x: torch.Tensor) -> tuple[SparseVector | np.ndarray[Any, Any], Callable[[Any], Any]]:
-    """The vector or array inside a tensor of any layout, and the conversion of a result to such a tensor.
+    """The vector or array of a tensor of any layout, and the conversion of a result to such a tensor.
 
     Examples
     --------
@@ -40,7 +40,7 @@ def open_tensor(x: torch.Tensor) -> tuple[SparseVector | np.ndarray[Any, Any], C
 
 
 def _sparse(x: torch.Tensor) -> tuple[SparseVector, Callable[[SparseVector], torch.Tensor]]:
-    """The vector over a COO tensor's sparse dimensions, whose rows are its dense ones."""
+    """The vector over a COO tensor's sparse dimensions; its rows are the dense dimensions."""
     import torch
 
     dims = x.sparse_dim()

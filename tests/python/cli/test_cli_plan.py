@@ -169,7 +169,7 @@ def test_defaults_are_in_the_help() -> None:
     hosts, one_host = Profile.network(1e9), Profile.one_host(1)
     assert f"default: {hosts.latency_s:g}, with --one-host {one_host.latency_s:g}" in said
     assert f"a link. [default: {hosts.message_s:g}]" in said
-    assert "Only a file that is named here" in said
+    assert "Only a file that is named here is read" in said
 
 
 def test_rates_and_sizes() -> None:

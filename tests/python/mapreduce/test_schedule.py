@@ -70,7 +70,7 @@ class Ranks:
         self.now = end
 
     def talk(self) -> None:
-        told: dict[int, int] = {}
+        maxima: dict[int, int] = {}
         for rank in range(self.size):
             run = self.running[rank]
             late = self.now - run[1] if run else 0.0
@@ -78,17 +78,17 @@ class Ranks:
             own = {run[0]: late} if run and self.board.copies.get(run[0]) != rank else {}
             status = Status(max(self.mean[rank], late), 1, idle, own, self.done[rank])
             self.done[rank] = []
-            words = self.board.words(rank, status)
-            for index, value in zip(words.indices.tolist(), words.values.tolist(), strict=True):
-                told[index] = max(told.get(index, 0), value)
-        order = sorted(told)
+            report = self.board.encode(rank, status)
+            for index, value in zip(report.indices.tolist(), report.values.tolist(), strict=True):
+                maxima[index] = max(maxima.get(index, 0), value)
+        order = sorted(maxima)
         before = self.board.owner.copy()
-        self.board.hear(np.array(order, np.int64), np.array([told[index] for index in order], np.int64))
+        self.board.update(np.array(order, np.int64), np.array([maxima[index] for index in order], np.int64))
         for task in np.flatnonzero(self.board.winner >= 0).tolist():
             for rank in range(self.size):
                 run = self.running[rank]
                 if run and run[0] == task and self.board.winner[task] != rank:
-                    self.running[rank] = None  # what is lost is let go
+                    self.running[rank] = None  # a lower rank has completed the task
         for task, taker in self.board.moves():
             self.queues[before[task]].remove(task)
             self.queues[taker].append(task)
@@ -143,12 +143,12 @@ def test_stuck_tasks_are_run_elsewhere_too(slow: float) -> None:
 
 def test_of_two_copies_the_lower_rank_has_won() -> None:
     board = Board([0, 1], 2, [range(2)] * 2)
-    told = [board.words(rank, Status(1.0, 1, 1, done=[0, 1])) for rank in (0, 1)]
+    told = [board.encode(rank, Status(1.0, 1, 1, done=[0, 1])) for rank in (0, 1)]
     held: dict[int, int] = {}
     for words in told:
         for index, value in zip(words.indices.tolist(), words.values.tolist(), strict=True):
             held[index] = max(held.get(index, 0), value)
-    board.hear(np.array(list(held)), np.array(list(held.values())))
+    board.update(np.array(list(held)), np.array(list(held.values())))
     assert board.is_complete and board.winner.tolist() == [0, 0]
 
 
