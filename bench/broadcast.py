@@ -1,12 +1,12 @@
-"""Broadcast of an array in the lab, beside MPICH's Bcast and Gloo's, in one run.
+"""Broadcast of an array in the lab, compared with MPICH's Bcast and Gloo's broadcast in one run.
 
     sudo .venv/bin/python bench/broadcast.py                         # 8 hosts at 1 Gbit/s, 256 MB
     sudo .venv/bin/python bench/broadcast.py --hosts 16 --rate 250mbit --only chain
     sudo .venv/bin/python bench/broadcast.py --rate 100mbit --mb 32 --racks 2 --uplink 100mbit --only chain --unaware
 
-A time is from when the first rank begins to when the last has all, on one clock. The floor is the array with its
+A time is from the start of the first rank to the end of the last, on one clock. The floor is the array with its
 framing over the link's rate: no broadcast can take less. The bars: a chain within 1.02 of it, 1.75 times faster than
-MPICH and 5 times faster than Gloo; 16 hosts at most 1.03 of what 8 take.
+MPICH and 5 times faster than Gloo; 16 hosts take at most 1.03 times as long as 8.
 """
 
 from __future__ import annotations
@@ -36,21 +36,21 @@ DEFAULT = "chain,scatter_allgather,binomial,auto,mpich,gloo"
 
 @dataclass(frozen=True)
 class Rank:
-    """A rank of a contest: how it waits for the others, and what it writes down."""
+    """A rank of a contest: its barrier, and the recorded times."""
 
     number: int
     wait: Callable[[], None]
     rounds: int
     rows: list[Any] = field(default_factory=list)
 
-    def time(self, name: str, way: Callable[[Any], Any], count: int) -> None:
-        """Call it again and again, and take note of when each call began and ended here."""
+    def time(self, name: str, broadcast: Callable[[Any], Any], count: int) -> None:
+        """Call ``broadcast`` several times, and record the start and the end of each call on this rank."""
         x = np.zeros(count, np.float32)
         for k in range(self.rounds + 1):
             x[:] = k if self.number == 0 else -1
             self.wait()
             begin = time.monotonic()
-            got = way(x)
+            got = broadcast(x)
             end = time.monotonic()
             if not (got[:: len(got) // 97] == k).all() or got[-1] != k:
                 raise SystemExit(f"{name}: wrong")
@@ -59,12 +59,12 @@ class Rank:
             del got
 
     def write(self, contest: str) -> None:
-        """For the process that started all."""
+        """Write the times for the process that started all ranks."""
         Path(os.environ["BENCH_ROWS"], f"{contest}-{self.number}").write_text(json.dumps(self.rows))
 
 
 def ours(names: list[str], count: int, rounds: int) -> None:
-    """A rank of ours, and of Gloo."""
+    """A rank of Skyphos and of Gloo."""
     import skyphos as sky
 
     comm = sky.init(timeout=300)
@@ -72,10 +72,10 @@ def ours(names: list[str], count: int, rounds: int) -> None:
     for name in OURS:
         if name in names:
 
-            def way(x: Any, name: Any = name) -> Any:
+            def skyphos_broadcast(x: Any, name: Any = name) -> Any:
                 return comm.broadcast(x if comm.rank == 0 else None, algorithm=name)
 
-            rank.time(name, way, count)
+            rank.time(name, skyphos_broadcast, count)
     if "gloo" in names:
         import torch
         import torch.distributed as dist
@@ -93,17 +93,17 @@ def ours(names: list[str], count: int, rounds: int) -> None:
 
 
 def mpich(count: int, rounds: int) -> None:
-    """A rank of MPICH's."""
+    """A rank of MPICH."""
     from mpi4py import MPI
 
     world = MPI.COMM_WORLD
     rank = Rank(world.rank, world.Barrier, rounds)
 
-    def way(x: Any) -> Any:
+    def bcast(x: Any) -> Any:
         world.Bcast(x, 0)
         return x
 
-    rank.time("mpich", way, count)
+    rank.time("mpich", bcast, count)
     rank.write("mpich")
 
 
@@ -121,10 +121,10 @@ def main() -> None:
     parser.add_argument("--mb", type=int, default=256)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--only", default=DEFAULT)
-    parser.add_argument("--racks", type=int, default=1, help="hosts are dealt out to them in turn")
+    parser.add_argument("--racks", type=int, default=1, help="racks, to which hosts are assigned round-robin")
     parser.add_argument("--uplink", default="none", help="rate of a rack's link to the others")
     parser.add_argument("--unaware", action="store_true", help="ranks do not know racks")
-    parser.add_argument("--json", type=Path, help="gets seconds of each call, by name")
+    parser.add_argument("--json", type=Path, help="file for the seconds of each call, by name")
     parser.add_argument("--rank", choices=("ours", "mpich"), help=argparse.SUPPRESS)
     options = parser.parse_args()
     names, count = options.only.split(","), options.mb << 18

@@ -1,7 +1,7 @@
-"""What small blocking calls take: two processes of this host, each call alone, checked once.
+"""Time of small blocking calls: two processes of this host, each call alone, checked once.
 
-``--against FOLDER`` runs another build beside this one, in turns: FOLDER is the ``python`` folder of its tree, with its
-native library in it. Ratios are of runs made next to each other.
+``--against FOLDER`` alternates with another build: FOLDER is the ``python`` folder of its tree, with its native
+library. Ratios are of neighbouring runs.
 
     python bench/call_latency.py
     python bench/call_latency.py --against /path/to/another/tree/python --rounds 8
@@ -31,7 +31,7 @@ HERE = str(Path(sky.__file__).resolve().parents[1])
 
 
 def calls_of(comm: sky.Comm) -> dict[str, Callable[[], Any]]:
-    """The calls, by what they are."""
+    """The calls by name."""
     rng = np.random.default_rng(comm.rank)
     vector = sky.SparseVector(np.sort(rng.choice(N, ENTRIES, replace=False)), np.ones(ENTRIES), N)
     dense = np.ones(8)
@@ -51,7 +51,7 @@ def calls_of(comm: sky.Comm) -> dict[str, Callable[[], Any]]:
 
 
 def measure() -> None:
-    """In each of two processes; rank 0 prints microseconds a call, the least of some repetitions."""
+    """Run one of the two processes; rank 0 prints microseconds per call, the least of some repetitions."""
     with sky.init(timeout=60) as comm:
         spent = {}
         for name, call in calls_of(comm).items():

@@ -1,4 +1,4 @@
-"""A process of `kills.py`: all collectives in an order that a seed gives, each result compared with NumPy's."""
+"""A process of `kills.py`: all collectives in an order from a seed, each result compared with NumPy's."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SPARSE = (
 
 
 class Calls:
-    """What the ranks of a group have in each step, calls with that, and whether their results are right."""
+    """Inputs of the ranks in each step, the calls with them, and the checks of their results."""
 
     def __init__(self, seed: int, comm: sky.Comm) -> None:
         self.seed, self.comm = seed, comm
@@ -43,7 +43,7 @@ class Calls:
             self.all[f"sparse allreduce by {algorithm}"] = self.sparse_allreduce(algorithm)
 
     def run(self, step: int) -> str | None:
-        """The step's call: its name, if it has a wrong result."""
+        """Make the step's call; return its name if the result is wrong."""
         draw = random.Random(f"{self.seed} {step}")
         name, n, root = draw.choice(list(self.all)), draw.choice(SIZES), draw.randrange(self.comm.size)
         return None if self.all[name](step, n, root) else f"{name} of {n}"
@@ -115,7 +115,7 @@ class Calls:
         return same(got, sum(self.parts(step, n)[self.comm.rank % 2 :: 2]))
 
     def topk_allreduce(self, step: int, n: int, _root: int) -> bool:
-        # As many as there are: nothing is left out, whichever values are equal.
+        # k is the number of all entries, so that ties do not matter.
         return same(
             self.comm.topk_allreduce(self.part(step, self.comm.rank, n), n).to_dense(), sum(self.parts(step, n))
         )
@@ -126,17 +126,17 @@ class Calls:
 
 
 def same(got: Any, want: Any) -> bool:
-    """Whether all numbers are the same: they are integers, so that no order of additions matters."""
+    """True if all numbers are equal. They are integers, so the order of additions does not matter."""
     return bool(np.array_equal(np.asarray(got), np.asarray(want)))
 
 
 def say(what: str, **more: Any) -> None:
-    """A line for whoever has started this."""
+    """Print a line for the parent process."""
     print(json.dumps({"what": what, "at": time.time(), **more}), flush=True)
 
 
 def main(seed: int, heartbeat: float, timeout: float) -> None:
-    """Calls until two are left."""
+    """Make calls until only two processes are left."""
     comm = sky.init(heartbeat=heartbeat, timeout=timeout)
     calls, step, shrunk = Calls(seed, comm), 0, True
     say("group", size=comm.size)
@@ -144,7 +144,7 @@ def main(seed: int, heartbeat: float, timeout: float) -> None:
         try:
             if not shrunk:
                 calls.comm = calls.comm.shrink()
-                # They were not all in the same call.
+                # Survivors may have been in different calls.
                 step, shrunk = int(calls.comm.allreduce(np.array([step]), op="max")[0]), True
                 say("group", size=calls.comm.size)
             wrong = calls.run(step)

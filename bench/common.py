@@ -1,4 +1,4 @@
-"""What all benchmarks share: data, checks, and how figures are printed."""
+"""Shared by all benchmarks: data, checks, and the printing of figures."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ def check(what: str, got: np.ndarray, expected: np.ndarray, tolerance: float = 1
 
 
 def median_ratio(ours: list[float], theirs: list[float]) -> float:
-    """Median of the ratios of runs made next to each other."""
+    """Median of the ratios of neighbouring runs."""
     return median(a / b for a, b in zip(ours, theirs, strict=True))
 
 
 def report(title: str, seconds: dict[str, list[float]], ratio: float, bar: float) -> None:
-    """Print medians and spread, the ratio and its bar; as JSON too where BENCH_JSON names a file."""
+    """Print medians and spread, the ratio and its bar; also as JSON if BENCH_JSON names a file."""
     print(title)
     for name, runs in seconds.items():
         low, high = min(runs), max(runs)
@@ -57,7 +57,7 @@ def report(title: str, seconds: dict[str, list[float]], ratio: float, bar: float
 
 
 def spawn(script: str, ranks: int, main: Callable[[], None]) -> None:
-    """Run ``main`` in ``ranks`` local processes: this process starts them and leaves the work to them."""
+    """Run ``main`` in ``ranks`` local processes: this process only starts them."""
     if "SKYPHOS_RANK" in os.environ:
         main()
         return

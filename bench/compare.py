@@ -1,12 +1,12 @@
-"""Two builds of Skyphos on the same benchmarks, in turns: median times, and ratios of runs next to each other.
+"""Two builds of Skyphos on the same benchmarks, alternating: median times, and ratios of neighbouring runs.
 
     python bench/compare.py --before /path/to/tree --after . loopback_small small_calls startup
     python bench/compare.py --before /path/to/tree --after . --rounds 6 --json ratios.json
 
 A tree is a project folder with the native library in its ``python/skyphos``. Both builds run this folder's benchmarks,
-so only the package differs. Each benchmark is run once before and once after in every round, the order changing each
-time. Every line of the form ``NAME  TIME ms`` (or s, µs) that a benchmark prints is compared. Rust examples such as
-``kernel_rates`` are not run.
+so only the package differs. Each round runs each benchmark once with each build, in alternating order. Every line of
+the form ``NAME  TIME ms`` (or s, µs) that a benchmark prints is compared. Rust examples such as ``kernel_rates`` are
+not run.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ UNITS = {"s": 1.0, "ms": 1e-3, "µs": 1e-6}
 
 
 def figures(text: str) -> dict[str, float]:
-    """Seconds by name, from what a benchmark printed; names that occur again are numbered."""
+    """Seconds by name, from a benchmark's output; repeated names are numbered."""
     found: dict[str, float] = {}
     for line in text.splitlines():
         match = FIGURE.match(line)
@@ -95,7 +95,7 @@ def main() -> None:
     parser.add_argument("--before", type=Path, required=True, metavar="TREE")
     parser.add_argument("--after", type=Path, default=HERE.parent, metavar="TREE")
     parser.add_argument("--rounds", type=int, default=6)
-    parser.add_argument("--json", type=Path, help="gets the figures")
+    parser.add_argument("--json", type=Path, help="file for the figures")
     options = parser.parse_args()
     names = options.names or list(COMMANDS)
     if unknown := sorted(set(names) - set(COMMANDS)):

@@ -1,8 +1,8 @@
-"""Degrees that the planner chooses against the best of all, on clusters that are not there.
+"""Degrees that the planner chooses, compared with all others, on simulated clusters.
 
-`python bench/degrees.py --ranks 64` simulates the graphs of *Kylix* on its cluster with late messages and slow nodes,
-once with the degrees that the planner chooses from what its probe measures in there, and once with each ordered
-factorisation of the number of nodes. Times are virtual, so a busy machine changes nothing.
+`python bench/degrees.py --ranks 64` simulates the graphs of *Kylix* on its cluster with delayed messages and slow
+nodes, once with the degrees that the planner chooses from a probe of the simulated cluster, and once with each ordered
+factorisation of the number of nodes. Times are virtual, so other load on the machine does not matter.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ DISTURBED = {"jitter": "exponential(5e-4)", "straggler_share": 0.05, "straggler_
 
 @click.command()
 @click.option("--ranks", "sizes", multiple=True, type=int, default=(64, 256), show_default=True, help="Nodes.")
-@click.option("--graph", "names", multiple=True, type=click.Choice([g.name for g in GRAPHS]), help="One of them alone.")
-@click.option("--seeds", default=1, show_default=True, help="Clusters drawn of each kind; medians count.")
+@click.option("--graph", "names", multiple=True, type=click.Choice([g.name for g in GRAPHS]), help="Only this graph.")
+@click.option("--seeds", default=1, show_default=True, help="Random clusters of each kind; results are medians.")
 @click.option("--output", type=click.Path(dir_okay=False, path_type=Path), help="All times, as JSON.")
 def main(sizes: tuple[int, ...], *, names: tuple[str, ...], seeds: int, output: Path | None) -> None:
     """Measure the planner's degrees against all others in the simulator."""
@@ -55,13 +55,13 @@ def _written(degrees: list[int]) -> str:
 
 
 def _measure(graph: Graph, on: Network, seeds: int, console: Console) -> dict[str, Any]:
-    """Seconds of a reduction by the chosen degrees and by all."""
+    """Seconds of a reduction with the chosen degrees and with all others."""
 
     def seconds(degrees: tuple[int, ...]) -> float:
         return median(plan(graph, degrees, on, seed=seed).last_s for seed in range(1, seeds + 1))
 
     chosen = plan(graph, None, on).phases[-1].degrees
-    # The planner's own list of all ordered factorisations; what it predicts does not matter here.
+    # The planner's list of all ordered factorisations; its predictions are not used.
     every = [p.degrees for p in predict_plans(on.ranks, graph.n, graph.entries(on.ranks), profile=Profile.network(1e9))]
     label = f"{graph.name}, {on.ranks}"
     all_s = {d: seconds(d) for d in track(every, label, console=console, transient=True)}

@@ -1,10 +1,10 @@
-"""What crosses the network where hosts have several ranks: 2 hosts of 4, over the union of each host's entries.
+"""Bytes on the network with several ranks per host: 2 hosts of 4, relative to the union of each host's entries.
 
     sudo .venv/bin/python bench/hosts.py
 
-Hosts are network namespaces (`bench/lab/cluster.py`); ranks of one talk through shared memory. Bytes are those of the
-host's interface, frames and acknowledgements included, a call. The least that must cross is what a host's ranks have
-together, compressed: what one rank a host sends in an allreduce of the unions. The bar: 1.1 of that with its framing.
+Hosts are network namespaces (`bench/lab/cluster.py`) whose ranks use shared memory. Bytes are those of the host's
+interface per call, including frames and acknowledgements. The least possible is the union of a host's entries,
+compressed: the bytes that one rank per host sends in an allreduce of the unions. The bar: 1.1 of that with its framing.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ def entries(kind: str, rank: int) -> Any:
 
 
 def sent() -> int:
-    """Bytes that this host's interfaces, but for the loopback, have sent."""
+    """Bytes sent by this host's interfaces except the loopback."""
     lines = Path("/proc/net/dev").read_text().splitlines()[2:]
     return sum(int(line.split(":")[1].split()[8]) for line in lines if not line.strip().startswith("lo:"))
 
 
 def one_rank() -> None:
-    """A rank: all data and algorithms in turn; rank 0 of each host says what its host has sent."""
+    """A rank: all data and algorithms in turn; rank 0 of each host prints the bytes that its host has sent."""
     import skyphos as sky
 
     comm = sky.init(timeout=120)
@@ -65,7 +65,7 @@ def one_rank() -> None:
             options: dict[str, Any] = {"algorithm": algorithm, "explain": True}
             if algorithm == "butterfly":
                 options["degrees"] = (EACH, HOSTS)
-            # `auto` has tried what it wants to try by then.
+            # `auto` has completed its tries by then.
             for _ in range(24 if algorithm == "auto" else 3):
                 got, how = comm.allreduce(x, **options)
             comm.barrier()

@@ -1,11 +1,11 @@
-"""An iteration of map-reduce by a shuffle, a collection and a broadcast, and by one sparse allreduce, in one run.
+"""An iteration of map-reduce by shuffle, gather and broadcast, and by one sparse allreduce, in one run.
 
     sudo .venv/bin/python bench/iteration.py                        # 8 hosts at 250 Mbit/s
     sudo .venv/bin/python bench/iteration.py --rate 1gbit --tasks 4
 
 Hosts are network namespaces (`bench/lab/cluster.py`) of `--tasks` ranks. Each has rows of `--width` float32 for keys
 drawn with P(i) ~ 1/i^1.1 of `--keys`, and the next state is the sums by key, as in k-means. A time is that of a whole
-iteration on the slowest rank, map and all.
+iteration on the slowest rank, including map.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ WAYS = ("shuffle", "allreduce")
 
 
 def one_rank(options: argparse.Namespace) -> None:
-    """A rank: both ways in turn, again and again."""
+    """A rank: both methods alternately, several times."""
     import skyphos as sky
     from skyphos.mapreduce import MapReduce
 
@@ -49,7 +49,7 @@ def one_rank(options: argparse.Namespace) -> None:
                     collective=way,
                 )
                 comm.barrier()
-                # The first iteration also deals out, the last one's state goes to all after it: the second counts.
+                # The first iteration also assigns partitions, and the last is followed by a broadcast: use the second.
                 state = job.iterate(np.zeros(1, np.float32), iterations=3)
                 right = state if right is None else right
                 if not (state == right).all():

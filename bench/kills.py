@@ -1,12 +1,12 @@
-"""Real processes killed and cut off at random moments of all collectives: nothing hangs, nothing is wrong.
+"""Real processes killed and cut off at random times in all collectives: no hang and no wrong result.
 
     sudo .venv/bin/python bench/kills.py                 500 losses, some 9 minutes
     sudo .venv/bin/python bench/kills.py --losses 50
 
-Groups of processes on hosts of their own (network namespaces) make calls drawn from a seed, and compare each result
-with NumPy's (`checked_calls.py`). One after the other, or two at once, are killed (SIGKILL), or their cable is pulled.
-Each survivor must hear of it in time (a second, or the heartbeat and a second), and all of them go on in a smaller
-group (`Comm.shrink`) until two are left; then the next group begins.
+Processes on hosts of their own (network namespaces) make random calls from a seed, and compare each result with NumPy's
+(`checked_calls.py`). One process at a time, or two at once, are killed (SIGKILL), or their links are cut. Each survivor
+must notice it in time (a second after a kill, the heartbeat and a second after a cut), and all survivors continue in a
+smaller group (`Comm.shrink`) until two are left; then the next group starts.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from lab.cluster import Cluster
 
 HOSTS, HEARTBEAT_S = 8, 2.0
 
-#: Seconds within which a loss must be known, and within which all must be in the smaller group.
+#: Seconds within which a kill and a cut must be noticed, and within which all must be in the smaller group.
 KILLED_S, CUT_S, HANG_S = 1.0, HEARTBEAT_S + 1.0, 60.0
 
 
 @dataclass
 class Tally:
-    """What has happened so far."""
+    """Counts and times of the losses so far."""
 
     losses: Counter[str] = field(default_factory=Counter)
     noticed: dict[str, list[float]] = field(default_factory=lambda: {"kill": [], "cut": []})
@@ -47,7 +47,7 @@ class Tally:
 
 
 class Groups:
-    """The processes of one group, and what they say."""
+    """The processes of one group, and their messages."""
 
     def __init__(self, cluster: Cluster, port: int, seed: int) -> None:
         self.cluster, self.said = cluster, queue.Queue[tuple[int, dict[str, Any]]]()
@@ -74,7 +74,7 @@ class Groups:
         self.said.put((host, {"what": "gone", "code": process.wait()}))
 
     def wait(self, size: int, tally: Tally, since: tuple[str, float] | None) -> None:
-        """Until all that live are in a group of so many."""
+        """Wait until all living processes are in a group of ``size``."""
         missing, deadline = set(self.alive), time.time() + HANG_S
         while missing:
             try:
@@ -99,7 +99,7 @@ class Groups:
                 missing.discard(host)
 
     def lose(self, how: str, hosts: list[int], apart_s: float) -> None:
-        """Kill some, or pull their cables."""
+        """Kill the processes of some hosts, or cut their links."""
         for number, host in enumerate(hosts):
             if number:
                 time.sleep(apart_s)
@@ -111,7 +111,7 @@ class Groups:
                 self.processes[host].kill()
 
     def end(self) -> None:
-        """Nothing of it is left."""
+        """End all processes, and restore the links."""
         for process in self.processes:
             process.kill()
             process.wait()
@@ -120,13 +120,13 @@ class Groups:
 
 
 def one_group(groups: Groups, draw: random.Random, most: int, tally: Tally) -> None:
-    """Losses until two processes are left."""
+    """Lose processes until two are left."""
     groups.wait(HOSTS, tally, None)
     while len(groups.alive) > 2 and sum(tally.losses.values()) < most:
         time.sleep(10 ** draw.uniform(-2.5, -0.3))
         how = "cut" if draw.random() < 0.25 else "kill"
         left = len(groups.alive)
-        # Of those that may live more than half must be left.
+        # More than half of the processes that may be alive must remain.
         count = 2 if draw.random() < 0.3 and left - 2 > 2 + len(groups.cut) else 1
         if how == "cut" and 2 * (left - count) <= left:
             how = "kill"
@@ -138,7 +138,7 @@ def one_group(groups: Groups, draw: random.Random, most: int, tally: Tally) -> N
 
 
 def main() -> None:
-    """Read the options, lose processes, and print what came of it."""
+    """Read the options, lose processes, and print the results."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--losses", type=int, default=500)
     parser.add_argument("--seed", type=int, default=1)

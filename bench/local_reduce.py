@@ -1,4 +1,4 @@
-"""`Plan.reduce` in memory: P = 4, one layer, on one core, against `memcpy` of the same values.
+"""`Plan.reduce` in memory: P = 4, one layer, on one core, compared with `memcpy` of the same values.
 
 The bar: at most 4 times the time of copying each rank's values once for each hop (one down, one up).
 """

@@ -1,11 +1,11 @@
-"""Memory of a sparse allreduce: a rank's peak, beside what its input and the result take.
+"""Memory of a sparse allreduce: a rank's peak, relative to its input and the result.
 
     .venv/bin/python bench/memory.py                # `Comm.allreduce`, each algorithm
     .venv/bin/python bench/memory.py --torch        # PyTorch's `all_reduce`, ours and Gloo's (`make .venv/.torch`)
 
-Each rank holds rows of 64 float32 at uniform places of 100,000,000, 50 MB unless `--megabytes` says otherwise. They
-hardly meet: the result is as large as all inputs. A fresh group for each line. The figure is what resident memory was
-above that of an idle rank, at its peak, over input + result, of the rank where it is most; 1 is the least. Linux only.
+Each rank has rows of 64 float32 at random indices below 100,000,000, 50 MB by default (`--megabytes`). Few indices are
+common, so the result is as large as all inputs. Each line has a new group. The figure is the peak of resident memory
+above that of an idle rank, over input + result, for the rank with the largest; the least possible is 1. Linux only.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ MB = 1e6
 
 
 def resident(key: str) -> float:
-    """A line of this process's status, in MB: ``VmRSS`` now, ``VmHWM`` at its peak."""
+    """A memory value of this process in MB: ``VmRSS`` is the present one, ``VmHWM`` the peak."""
     status = Path("/proc/self/status").read_text()
     return int(status.split(f"{key}:")[1].split()[0]) * 1024 / MB
 
 
 def places(rank: int, call: int, rows: int) -> np.ndarray:
-    """Where this rank has rows."""
+    """Indices of this rank's rows."""
     drawn = np.random.default_rng([rank, call]).integers(0, N, rows)
     return np.unique(drawn)
 
 
 def with_arrays(options: argparse.Namespace) -> Any:
-    """One call of ours on arrays."""
+    """One call of Skyphos on arrays."""
     import skyphos as sky
 
     comm = sky.init()
@@ -61,7 +61,7 @@ def with_arrays(options: argparse.Namespace) -> Any:
 
 
 def with_tensors(options: argparse.Namespace) -> Any:
-    """One call of PyTorch's on COO tensors."""
+    """One call of PyTorch on COO tensors."""
     import torch
     import torch.distributed as dist
 
@@ -86,24 +86,24 @@ def with_tensors(options: argparse.Namespace) -> Any:
 
 
 def end_group() -> None:
-    """Gloo's threads would end a process that leaves without it."""
+    """Leave the group: otherwise Gloo's threads abort the process at its end."""
     import torch.distributed as dist
 
     dist.destroy_process_group()
 
 
 def forget_peak() -> None:
-    """From here on ``VmHWM`` is of what comes."""
+    """Reset ``VmHWM`` to the present memory."""
     Path("/proc/self/clear_refs").write_text("5")
 
 
 def size(*arrays: np.ndarray) -> float:
-    """Of arrays, in MB."""
+    """Size of arrays in MB."""
     return sum(array.nbytes for array in arrays) / MB
 
 
 def one_rank(options: argparse.Namespace) -> None:
-    """Calls of one algorithm or backend; leaves what they took in the folder."""
+    """Make calls of one algorithm or backend; write their memory to the folder."""
     rank, call = (with_tensors if options.torch else with_arrays)(options)
     took = [call(number) for number in range(options.calls)]
     if options.torch:
@@ -112,7 +112,7 @@ def one_rank(options: argparse.Namespace) -> None:
 
 
 def group(options: argparse.Namespace, algorithm: str) -> list[list[list[float]]]:
-    """What calls of a fresh group took, by rank."""
+    """Memory of the calls of a new group, by rank."""
     with tempfile.TemporaryDirectory() as folder:
         torchrun = ["torch.distributed.run", "--standalone", "--nproc-per-node", str(options.ranks)]
         launcher = torchrun if options.torch else ["skyphos.cli", "run", "-n", str(options.ranks)]
@@ -126,7 +126,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--torch", action="store_true", help="PyTorch's all_reduce, ours and Gloo's")
     parser.add_argument("--ranks", type=int, default=2)
-    parser.add_argument("--megabytes", type=float, default=50, help="of a rank's input")
+    parser.add_argument("--megabytes", type=float, default=50, help="size of a rank's input")
     parser.add_argument("--calls", type=int, default=3)
     parser.add_argument("--only", help="one algorithm or backend")
     parser.add_argument("--folder", help=argparse.SUPPRESS)

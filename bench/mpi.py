@@ -1,9 +1,9 @@
-"""Over an MPI library, beside that library's own calls through mpi4py, in one run: small and large dense allreduces of
-2 processes, and a sparse one of 8.
+"""Skyphos over an MPI library, compared with the library's own calls through mpi4py in one run: small and large dense
+allreduces of 2 processes, and a sparse one of 8.
 
 The bars: 8 bytes at most 2.5 times mpi4py's time; 64 MB at most 1/0.9 of it; 131,072 uniform entries of 2^24 a rank
 (8 ranks) at most a quarter of MPICH's dense allreduce, and half of gathering and summing. ``tcp`` is the same through
-our own shared memory.
+Skyphos's own shared memory.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Ways = dict[str, Callable[[], Any]]
 
 
 def rounds(world: Any, ways: Ways, count: int, calls: int) -> dict[str, list[float]]:
-    """Seconds a call, of the slowest rank, in rounds in which all take turns."""
+    """Seconds per call of the slowest rank; the methods alternate in each round."""
     spent: dict[str, list[float]] = {name: [] for name in ways}
     for round_ in range(count + 1):
         for name, way in ways.items():

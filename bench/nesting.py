@@ -1,8 +1,8 @@
-"""What nesting saves: bytes of configuration against a butterfly that does not return by the same ranks.
+"""Bytes of a nested configuration, compared with a butterfly whose results return by other ranks.
 
 Such a variant must carry the in-indices through a second set of layers, along with their values (*Sparse
-Allreduce*, section IV-A: about 50 % more). The same index sets in the same coding are counted for both: the
-variant sends what we send, and the in-parts once more.
+Allreduce*, section IV-A: about 50 % more). Both are counted with the same index sets in the same coding: the
+variant sends the bytes of the nested configuration, and the in-parts a second time.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ RANKS, N, COUNT, DEGREES = 8, 1 << 22, 200_000, [4, 2]
 
 
 def config_bytes(comm: sky.Comm, contribute: np.ndarray, want: np.ndarray) -> int:
-    """Bytes that this rank sends to configure."""
+    """Bytes that this rank sends in `configure`."""
     plan = comm.configure(contribute, want, n=N, degrees=DEGREES, missing="identity")
     return sum(layer.config_bytes for layer in plan.volume)
 

@@ -1,7 +1,7 @@
 """Broadcast of a dict of arrays of 1 GB to the processes of a host: bar 3 GB/s from object to object.
 
-Each rank gets it whole, and reads a number of each page. A time is from when root calls to when the last rank has done
-so. The copy beside it is `numpy.copy` of the same arrays in one process, which no way that moves them can do without.
+Each rank gets the whole object, and reads a number of each page. A time is from the call on root to the end of the last
+rank. For comparison: `numpy.copy` of the same arrays in one process, a lower bound for any method that copies them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Runs a program as the ranks of a cluster of namespaces, and gathers the lines of JSON that they print."""
+"""Runs a program as ranks on a cluster of namespaces, and gathers the lines of JSON that they print."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from lab.cluster import Cluster
 
 
 def again(script: str) -> list[str]:
-    """This program as a rank of its own."""
+    """The command that runs this program as a rank."""
     return [sys.executable, os.path.abspath(script), *sys.argv[1:], "--rank"]
 
 
 def rows_of_ranks(program: Sequence[str], hosts: int, tasks: int, rate: str, port: int) -> list[Any]:
-    """Run it ``tasks`` times on each host; what all have printed."""
+    """Run the program ``tasks`` times on each host; return the printed rows."""
     with Cluster(hosts, rate, "128k") as cluster:
         size, ranks = hosts * tasks, []
         for rank in range(size):
@@ -36,7 +36,7 @@ def rows_of_ranks(program: Sequence[str], hosts: int, tasks: int, rate: str, por
 
 
 def keyed_options(text: str | None, *, hosts: int, rate: str, rows: int) -> argparse.ArgumentParser:
-    """What a benchmark of :func:`keyed_rows` can be told."""
+    """The options of a benchmark of :func:`keyed_rows`."""
     parser = argparse.ArgumentParser(description=text, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--hosts", type=int, default=hosts)
     parser.add_argument("--rate", default=rate)

@@ -1,4 +1,4 @@
-"""Processes of a replicated group on a shaped cluster: each says, a line of JSON a call, what its calls took.
+"""Processes of a replicated group on a shaped cluster: each prints the times of its calls, one line of JSON per call.
 
 Started by `replication.py` and `figures/kylix_table1.py`; as a program it is one of those processes.
 """
@@ -23,7 +23,7 @@ _port = 29600
 
 @dataclass
 class Call:
-    """One reduction on a process: when it began, how long it took, and the configuration before it, if any."""
+    """One reduction on a process: its start, its time, and the time of the configuration before it, if any."""
 
     began: float
     seconds: float
@@ -31,7 +31,7 @@ class Call:
 
 
 class Group:
-    """Processes on the first hosts of a cluster, some of them a rank; `words`: options of the program below."""
+    """Replicated processes on the first hosts of a cluster; `words`: options of the program below."""
 
     def __init__(self, cluster: Cluster, size: int, replication: int, words: list[str]) -> None:
         global _port  # noqa: PLW0603 -- a port for each group, since one may still be closing
@@ -45,7 +45,7 @@ class Group:
             self.processes.append(subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True))
 
     def wait_for(self, call: int) -> None:
-        """Until process 0 has done a call. Its output is small and stays in the pipe for the others."""
+        """Wait until process 0 has completed a call. The output of the others is small and stays in their pipes."""
         stdout = self.processes[0].stdout
         assert stdout is not None
         for line in stdout:
@@ -55,7 +55,7 @@ class Group:
         raise RuntimeError("process 0 ended early")
 
     def results(self, lost: list[int], *, killed: bool) -> list[list[Call]]:
-        """Each surviving process's calls; refuses a wrong one."""
+        """The calls of each surviving process; raises for a wrong result."""
         for host in lost:
             if not killed:
                 self.processes[host].kill()
@@ -73,14 +73,14 @@ class Group:
         return all_calls
 
     def kill(self) -> None:
-        """End what is left."""
+        """End the remaining processes."""
         for process in self.processes:
             process.kill()
             process.wait()
 
 
 def slowest(calls: list[list[Call]]) -> list[float]:
-    """Seconds of each call: from its last process's begin to its last one's end."""
+    """Seconds of each call: from the start of its last process to the end of the last."""
     return [max(c.began + c.seconds for c in each) - max(c.began for c in each) for each in zip(*calls, strict=True)]
 
 
@@ -93,13 +93,13 @@ def power_law(rank: int, ranks: int, edges: int, n: int) -> npt.NDArray[np.int64
 
 
 def main() -> None:
-    """One process: reductions again and again, each compared with the first one, bit by bit."""
+    """One process: repeated reductions, each compared bitwise with the first."""
     import skyphos as sky
 
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--replication", type=int, required=True)
     parser.add_argument("--n", type=int, required=True)
-    parser.add_argument("--entries", type=int, help="of each rank, drawn evenly")
+    parser.add_argument("--entries", type=int, help="of each rank, uniform")
     parser.add_argument("--edges", type=int, help="of all ranks, by a power law")
     parser.add_argument("--calls", type=int, required=True)
     parser.add_argument("--configure", action="store_true", help="before each call")

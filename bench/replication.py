@@ -1,12 +1,12 @@
-"""What replicas cost, and what the death of some costs: reductions on shaped links, some hosts killed or cut.
+"""Cost of replicas and of losing some: reductions on shaped links, with hosts killed or cut off.
 
     sudo .venv/bin/python bench/replication.py                     all of it, some minutes
     sudo .venv/bin/python bench/replication.py --lose cut --hosts 3
 
-Hosts are network namespaces (`bench/lab/cluster.py`), a process each. Every process reduces with one plan again and
-again and compares the bits with those of the first call. In the middle of a call some hosts are lost, no two replicas
-of a rank. Told are medians over rounds: the call that was hit and the later ones over the calls before, and, for the
-same number of ranks, calls with two replicas of each over calls with one.
+Hosts are network namespaces (`bench/lab/cluster.py`), a process each. Every process reduces with one plan repeatedly
+and compares the bits with those of the first call. During a call some hosts are lost, no two replicas of a rank.
+Reported are medians over rounds: the affected call and the later ones relative to the calls before and, for the same
+number of ranks, calls with two replicas of each relative to calls without replicas.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ def group(cluster: Cluster, options: argparse.Namespace, size: int, replication:
 
 
 def spread(size: int, hosts: int, draw: random.Random) -> list[int]:
-    """So many processes, no two of one rank, and not the first, from which others hear where the call is."""
+    """Draw ``hosts`` processes, no two of one rank, and not process 0, which reports the progress of calls."""
     ranks = draw.sample(range(size // 2), hosts)
     return [rank + size // 2 * (1 if rank == 0 else draw.randrange(2)) for rank in ranks]
 
 
 def disturbed(cluster: Cluster, options: argparse.Namespace, how: str, hosts: int, seed: int) -> tuple[float, float]:
-    """The call that was hit, and later ones, over those before."""
+    """Times of the affected call and of later ones, relative to earlier ones."""
     draw = random.Random(seed)
     processes = group(cluster, options, 8, 2)
     lost = spread(8, hosts, draw)
@@ -78,7 +78,7 @@ def undisturbed(cluster: Cluster, options: argparse.Namespace, size: int, replic
 
 
 def touch_memory(gigabytes: int = 6) -> None:
-    """Use memory once: what a virtual machine has never used costs 9 us a page, twenty times as much as later."""
+    """Use memory once: a page that a virtual machine has never used costs 9 µs, twenty times as much as later."""
     np.empty(gigabytes << 30, dtype=np.uint8)[::4096] = 1
 
 

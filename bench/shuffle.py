@@ -4,10 +4,10 @@
     sudo .venv/bin/python bench/shuffle.py --rows 100000 --width 4
 
 Hosts are network namespaces (`bench/lab/cluster.py`); each map task is a rank, and has `--rows` rows of `--width`
-float32 for keys drawn with P(i) ~ 1/i^1.1 of `--keys`. A time is from when the first task begins to put rows in to when
-the last rank has what it owns. Bytes are those of the host's interface, a call. The fewest that can be: each key that a
-host has leaves it once, as its row, unless it is owned there; which keys these are takes log2 of the ways to choose so
-many; all of it in full frames. Bars: 5 times less time with local reduction, and 1.1 of the fewest bytes.
+float32 for keys drawn with P(i) ~ 1/i^1.1 of `--keys`. A time is from the first task's first batch to the last
+rank's result. Bytes are those of the host's interface per call. The fewest possible: each key of a host that another
+host owns is sent once, with its row; the set of keys takes log2 of the number of such sets; all of it in full frames.
+Bars: 5 times less time with local reduction, and 1.1 of the fewest bytes.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ WAYS: dict[str, Any] = {"in the host": True, "in each task": "process", "none": 
 
 
 def one_rank(options: argparse.Namespace) -> None:
-    """A rank: all ways in turn, again and again."""
+    """A rank: all settings alternately, several times."""
     import skyphos as sky
 
     comm = sky.init(timeout=300)
@@ -58,7 +58,7 @@ def one_rank(options: argparse.Namespace) -> None:
     mine_sum = np.frombuffer(told["right"][1], np.float32).reshape(-1, options.width).sum(axis=0, dtype=np.float64)
     if not (comm.allreduce(mine_sum) == whole).all():
         raise SystemExit("rows are lost")
-    # What has to leave this host: its keys that no rank of it owns.
+    # Keys that must leave this host: those that none of its ranks owns.
     here = comm.split(comm.rank // TASKS)
     has = np.zeros(options.keys, np.uint8)
     has[keys] = 1

@@ -1,6 +1,6 @@
-"""Starting: `import skyphos` beyond NumPy's own time (bar 40 ms), and a group of 8 local processes (bar 1.5 s).
+"""Start-up time: `import skyphos` without NumPy's part (bar 40 ms), and a group of 8 local processes (bar 1.5 s).
 
-Modules are compiled before, as pip leaves them; an editable install under PYTHONDONTWRITEBYTECODE compiles each time.
+Modules are compiled before, as by pip; an editable install under PYTHONDONTWRITEBYTECODE compiles each time.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""What a slow machine costs a map-reduce job by each schedule.
+"""Time of a map-reduce job with a slow machine, by schedule.
 
     .venv/bin/python bench/stragglers.py
 
-Four processes of one map thread, 64 partitions of even length, tasks that wait 25 ms each (so that cores are not what
-counts). On the slow rank tasks take 10 times as long, or the first one takes 40 times as long. Times from the first
-task to the last key, over what all ranks together could do at best: 64 tasks on three quick ranks and a tenth of one;
-63 on three.
+Four processes with one map thread each, 64 equal partitions, tasks that wait for 25 ms each (so that the number of
+cores does not matter). On the slow rank tasks take 10 times as long, or the first one takes 40 times as long. Times are
+from the first task to the last key, relative to the best possible: 64 tasks on three fast ranks and a tenth of one; 63
+on three.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ BEST_S = {"slow": TASKS * TASK_S / (QUICK + 1 / TIMES_SLOW), "stuck": (TASKS - 1
 
 
 def main() -> None:
-    """A rank; 0 prints."""
+    """A rank; rank 0 prints."""
     import skyphos as sky
     from skyphos.mapreduce import MapReduce, split
 

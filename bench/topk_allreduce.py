@@ -1,7 +1,8 @@
-"""`topk_allreduce` where its authors' code was measured: 8 processes on one host, n = 2^24, k = 1 %, float32.
+"""`topk_allreduce` in the setting in which its authors' code was measured: 8 processes on one host, n = 2^24, k = 1 %,
+float32.
 
-Their code takes 744 ms there, 58 of them communicating, and does not hold its bound of 6k words; the bar is their
-time. The second line is the call on entries that were selected before: what is sent, added and selected of 8k entries.
+Their code takes 744 ms, 58 of them for communication, and exceeds its bound of 6k words; the bar is their time. The
+second line is the call on preselected entries: sending, adding and selecting 8k entries.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ K = N // 100
 
 
 def gradient(rank: int) -> np.ndarray:
-    """What ranks have in common, and noise as large as that."""
+    """A part common to all ranks, and noise of the same size."""
     common = np.random.default_rng(99).standard_normal(N, np.float32)
     return common + np.random.default_rng(rank).standard_normal(N, np.float32)
 

@@ -3,10 +3,10 @@
     sudo .venv/bin/python bench/torch_atis.py                       # 8 hosts at 100 Mbit/s; the bar: 5 times
     sudo .venv/bin/python bench/torch_atis.py --rate 250mbit        # the bar: 10 times less communication
 
-The paper's network (SparCML, section 8.3: 20 M parameters, 80 MB, k = 2 of 512, batches of 560 words) on hosts of one
-rank, network namespaces of this machine (`bench/lab/cluster.py`), whose cores all of them share. Some steps of each
-way, one way after the other; an epoch is 102 steps. Communication is what hooks take and what is waited for after
-backward. Needs the data of the example (`../shared/data`), PyTorch and Pillow (`make .venv/.torch`).
+The paper's network (SparCML, section 8.3: 20 M parameters, 80 MB, k = 2 of 512, batches of 560 words) on hosts with one
+rank each, network namespaces that share the cores of this machine (`bench/lab/cluster.py`). Some steps of each method,
+one method after the other; an epoch is 102 steps. Communication is the time in hooks and of waiting after backward.
+ Needs the data of the example (`../shared/data`), PyTorch and Pillow (`make .venv/.torch`).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ RATES = {"1gbit": 125e6, "250mbit": 31.25e6, "100mbit": 12.5e6}
 
 
 def run(cluster: Cluster, hosts: int, number: int, arguments: list[str], limit: int) -> dict[str, Any]:
-    """One way: what rank 0 recorded of its last epoch."""
+    """Run one method; return rank 0's record of the last epoch."""
     common = ["--preset", "full", "--epochs", "2", "--limit", str(limit)]
     return train_on(cluster, hosts, PORT + 2 * number, "atis", [*common, *arguments])
 
@@ -46,7 +46,7 @@ def main() -> None:
     parser.add_argument("--rate", choices=list(RATES), default="100mbit")
     parser.add_argument("--limit", type=int, default=200, help="Sentences of an epoch.")
     parser.add_argument("--ways", nargs="*", choices=list(WAYS), default=list(WAYS))
-    parser.add_argument("--json", type=Path, help="Keep the records here.")
+    parser.add_argument("--json", type=Path, help="File for the records.")
     options = parser.parse_args()
     records: dict[str, dict[str, Any]] = {}
     with Cluster(options.hosts, options.rate, "128k") as cluster:

@@ -1,13 +1,13 @@
-"""Gradients of a sparse embedding under PyTorch: ours beside Gloo's, the same `all_reduce` of the same COO tensors.
+"""Gradients of a sparse embedding in PyTorch: Skyphos and Gloo with the same `all_reduce` of the same COO tensors.
 
     sudo .venv/bin/python bench/torch_embedding.py                  # 8 hosts at 1 Gbit/s; the bar: 4 times
     .venv/bin/python bench/torch_embedding.py --place host          # 8 ranks of one host; the bar: 5 times
 
 An embedding of 1,000,000 rows of 64 float32, of which each rank's batch touches 4,096 different ones, drawn with
-P(i) ~ 1/i^1.1 (`--rows uniform`: any alike). Needs PyTorch (`make .venv/.torch`). A time is that of the slowest rank,
-of a call among several in a row, as a training job makes them: alone, each would also pay for what the other backend
-left behind in caches and in the scheduler's queues. Both by turns, and the sums are compared. The floor is what a rank
-must get: the others' part of the sum, at the link's rate.
+P(i) ~ 1/i^1.1 (`--rows uniform`: uniform). Needs PyTorch (`make .venv/.torch`). A time is that of the slowest rank
+for one of several consecutive calls, as in a training job: a single call would also suffer from the state of caches and
+scheduler that the other backend left. The backends alternate, and the sums are compared. The floor is the data that a
+rank must receive, the others' part of the sum, at the link's rate.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from rich.table import Table
 from common import zipf_distinct
 from on_hosts import again, rows_of_ranks
 
-#: Calls before those that count: ours try what should take about as long.
+#: Warm-up calls, in which `auto` makes its tries.
 WARM = 24
 IN_A_ROW = 4
 RANKS, N, WIDTH, TOUCHED, PORT = 8, 1_000_000, 64, 4096, 29940
@@ -38,7 +38,7 @@ BACKENDS = ("skyphos", "gloo")
 
 
 def gradient(rank: int, rows: str) -> Any:
-    """What a backward pass leaves."""
+    """A gradient as a backward pass makes it."""
     import torch
 
     rng = np.random.default_rng(rank)

@@ -1,10 +1,10 @@
-"""What hooks cost where there is nothing to be gained: ranks of one host, beside plain DDP.
+"""Cost of hooks where compression gains nothing: ranks of one host, compared with plain DDP.
 
     .venv/bin/python bench/torch_hook.py                # 2 ranks of one thread; the bar: 1.1 times plain DDP over Gloo
 
-Training steps of a network with two layers of `--width`, all ways in turn in the same processes. With two levels (the
-default) a host alone adds up densely; with one each rank chooses, sends and writes out what came. A time is that
-of the slowest rank. Needs PyTorch (`make .venv/.torch`).
+Training steps of a network with two layers of `--width`, all methods alternating in the same processes. With two levels
+(the default) a single host adds up densely; with one level each rank selects, sends, and expands the received values. A
+time is that of the slowest rank. Needs PyTorch (`make .venv/.torch`).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ PORT, WARM = 29920, 5
 
 
 def one_rank(options: argparse.Namespace) -> None:
-    """A rank: a step of each way in turn."""
+    """A rank: a step of each method in turn."""
     import torch
     import torch.distributed as dist
     from torch import nn

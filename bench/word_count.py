@@ -1,12 +1,12 @@
-"""Word count of 1 GB of text beside a Spark DataFrame on the same cores, in one run.
+"""Word count of 1 GB of text, compared with a Spark DataFrame on the same cores in one run.
 
     .venv/bin/pip install -e '.[spark]'        # Spark, and Java 17 or later
     .venv/bin/python bench/word_count.py       # two texts of 1 GB; bar: 5 times faster
 
-Texts: ``multi30k``, the sentences of Multi30k (train, English and German) again and again; ``drawn``, words drawn with
-P(i) ~ 1/i^1.1 of five million. A time is from files in the page cache to the ten most frequent words; processes are
-up, and the first run, in which Spark compiles, does not count. Ours reads partitions that ``skyphos split`` made, Spark
-the text.
+Texts: ``multi30k``, the sentences of Multi30k (train, English and German) repeated; ``drawn``, words drawn from five
+million with P(i) ~ 1/i^1.1. A time is from files in the page cache to the ten most frequent words, with processes
+already running; the first run, in which Spark compiles, does not count. Skyphos reads partitions of ``skyphos split``,
+Spark the text.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ TOP = 10
 
 
 def sentences() -> bytes:
-    """What Multi30k has to train with."""
+    """The training sentences of Multi30k."""
     files = [MULTI30K / f"train.lc.norm.tok.{language}.gz" for language in ("en", "de")]
     return b"".join(gzip.decompress(file.read_bytes()) for file in files)
 
@@ -56,7 +56,7 @@ def drawn(rng: np.random.Generator) -> bytes:
 
 
 def write(path: Path, kind: str, size: int) -> None:
-    """A text of so many bytes, in whole lines."""
+    """Write a text of about ``size`` bytes, in whole lines."""
     rng = np.random.default_rng(1)
     same = sentences() if kind == "multi30k" else b""
     with path.open("wb") as file:
@@ -65,14 +65,14 @@ def write(path: Path, kind: str, size: int) -> None:
 
 
 def all_words(text: bytes, state: None) -> Iterator[tuple[Any, None]]:
-    """The map of ours."""
+    """The map function for Skyphos."""
     from skyphos.shuffle import words
 
     return ((some, None) for some in words(text))
 
 
 def ours(partitions: str) -> None:
-    """A rank of ours: rank 0 prints the times, how many words there are, and the most frequent."""
+    """A rank of Skyphos: rank 0 prints the times, the number of words, and the most frequent ones."""
     import skyphos as sky
     from skyphos.mapreduce import MapReduce
 
@@ -98,7 +98,7 @@ def ours(partitions: str) -> None:
 
 
 def spark(path: str) -> None:
-    """The same of Spark."""
+    """The same in Spark."""
     from pyspark.sql import SparkSession
     from pyspark.sql.functions import col, desc, explode, split
 
@@ -112,7 +112,7 @@ def spark(path: str) -> None:
     times = []
     for _ in range(ROUNDS + 1):
         start = time.perf_counter()
-        # One space parts all words, which Spark splits at without a regular expression.
+        # Words are separated by single spaces, at which Spark splits without a regular expression.
         words = session.read.text(path).select(explode(split(col("value"), " ")).alias("word")).where("word != ''")
         counts = words.groupBy("word").count()
         top = [(row["count"], row["word"]) for row in counts.orderBy(desc("count"), "word").limit(TOP).collect()]
@@ -123,7 +123,7 @@ def spark(path: str) -> None:
 
 
 def run(command: list[str]) -> tuple[list[float], int, list[list[Any]]]:
-    """What one of them printed."""
+    """Run one of the programs; return its printed results."""
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
     _, begin, told = done.stdout.splitlines()[-1].partition("[[")
     times, distinct, top = json.loads(begin + told)

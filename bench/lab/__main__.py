@@ -1,4 +1,4 @@
-"""`python bench/lab SCENARIO ...`: measure scenarios one after the other. `bench/README.md` has the rest."""
+"""`python bench/lab SCENARIO ...`: measure scenarios one after the other. See `bench/README.md`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _RESULTS = Path(__file__).resolve().parent / "results"
 
 @click.command()
 @click.argument("scenarios", nargs=-1)
-@click.option("--placements", type=click.IntRange(1), help="How often ranks are dealt to hosts anew.")
+@click.option("--placements", type=click.IntRange(1), help="Number of random placements of ranks on hosts.")
 @click.option("--iterations", type=click.IntRange(2), help="Most iterations of a contender in a placement.")
 @click.option("--rate", help="Rate of the links, as tc writes it.")
 @click.option("--burst", help="Bucket of the shaper, as tc writes it.")

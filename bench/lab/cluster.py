@@ -2,8 +2,8 @@
 
 A namespace `skylab-PID-sw` holds a bridge for each rack, and one between them where there are several, whose links are
 shaped too; `skylab-PID-hI` holds host I with one interface `eth0`, 10.99.0.(I + 1).
-`tc tbf` shapes what leaves a host, and what leaves the switch for it. Names carry the process's number, so that
-clusters do not meet, and so that what a killed run left is known and removed by the next.
+`tc tbf` shapes what leaves a host, and what leaves the switch for it. Names contain the process id, so that
+clusters do not collide, and the next run can remove the namespaces of a killed one.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from types import TracebackType
 
 _PREFIX = "skylab"
 _NAMED = re.compile(rf"{_PREFIX}-(\d+)-(?:sw|h\d+)$")
-# How long a frame may wait in a shaper before it is dropped; longer than any queue that a collective builds.
+# Longest time of a frame in a shaper before it is dropped; longer than any queue of a collective.
 _LATENCY = "100ms"
 
 
 class NoCluster(RuntimeError):
-    """Namespaces cannot be made here; says why."""
+    """Namespaces cannot be made here; the text has the reason."""
 
 
 class Loopback:
-    """The machine as it is: all ranks on 127.0.0.1, nothing shaped, no rights needed."""
+    """No cluster: all ranks on 127.0.0.1, without shaping, without root."""
 
     interface = "lo"
 
@@ -44,34 +44,34 @@ class Loopback:
         return None
 
     def address(self, host: int) -> str:
-        """Where a host is found."""
+        """The address of a host."""
         return "127.0.0.1"
 
     def command(self, host: int, arguments: Sequence[str]) -> list[str]:
-        """What to start to run a command on a host."""
+        """The command line that runs a command on a host."""
         return list(arguments)
 
 
 class Cluster:
-    """A cluster of namespaces: a context manager that removes it at its end, whatever happened."""
+    """A cluster of namespaces; as a context manager it is removed at the end, also after errors."""
 
     interface = "eth0"
 
     def __init__(
         self, hosts: int, rate: str, burst: str, port_buffer: int | None = None, *, racks: int = 1, uplink: str = "none"
     ) -> None:
-        """``port_buffer``: bytes that may wait at the switch for a host; None: as many as ever come. Hosts are dealt
-        out to ``racks`` in turn, each of which has ``uplink`` both ways."""
+        """``port_buffer``: bytes that the switch buffers for a host; None: without limit. Hosts are assigned
+        round-robin to ``racks``, each with ``uplink`` in both directions."""
         self.hosts, self.rate, self.burst, self.port_buffer = hosts, rate, burst, port_buffer
         self.racks, self.uplink = racks, uplink
         self.name = f"{_PREFIX}-{os.getpid()}"
 
     def address(self, host: int) -> str:
-        """Where a host is found."""
+        """The address of a host."""
         return f"10.99.{host // 250}.{host % 250 + 1}"
 
     def command(self, host: int, arguments: Sequence[str]) -> list[str]:
-        """What to start to run a command on a host."""
+        """The command line that runs a command on a host."""
         return ["ip", "netns", "exec", self._host(host), *arguments]
 
     def environment(self, rank: int, size: int, port: int, token: str) -> dict[str, str]:
@@ -84,11 +84,11 @@ class Cluster:
         }
 
     def cut(self, host: int) -> None:
-        """Cut a host off silently, as if its cable behind the switch were pulled."""
+        """Cut a host off silently, as if its cable were pulled at the switch."""
         _ip("-n", f"{self.name}-sw", "link", "set", f"p{host}", "nomaster")
 
     def heal(self, host: int) -> None:
-        """Mend what :meth:`cut` did."""
+        """Undo :meth:`cut`."""
         _ip("-n", f"{self.name}-sw", "link", "set", f"p{host}", "master", self._bridge(host))
 
     def __enter__(self) -> Cluster:
@@ -156,7 +156,7 @@ class Cluster:
 
 
 def unavailable() -> str | None:
-    """Why a cluster cannot be made here; None where it can."""
+    """The reason why a cluster cannot be made here; None if it can."""
     if os.geteuid() != 0:
         return "a cluster of network namespaces needs root: run it with sudo"
     for tool in ("ip", "tc"):
@@ -171,7 +171,7 @@ def _namespaces() -> list[str]:
 
 
 def _remove_abandoned() -> None:
-    """Remove the namespaces of runs whose process is gone."""
+    """Remove the namespaces of runs whose process has ended."""
     for name in _namespaces():
         found = _NAMED.match(name)
         if found and not Path(f"/proc/{found[1]}").exists():
@@ -190,7 +190,7 @@ def _check(*command: str) -> None:
 
 @contextmanager
 def _undisturbed() -> Iterator[None]:
-    """Ctrl-C waits until the block is done."""
+    """Defer Ctrl-C to the end of the block."""
     main = threading.current_thread() is threading.main_thread()
     before = signal.signal(signal.SIGINT, signal.SIG_IGN) if main else None
     try:

@@ -1,7 +1,7 @@
-"""Starts one process a host and leads them through a contender's iterations, word by word.
+"""Conductor: starts one process per host, and sends them commands for each iteration of a contender.
 
 One group of processes serves all contenders of a placement, each with its connections open, so that iterations of
-different contenders lie next to each other in time and meet the same noise.
+different contenders are adjacent in time and see the same noise.
 """
 
 from __future__ import annotations
@@ -23,32 +23,32 @@ from typing import IO, Any
 
 from .cluster import Cluster, Loopback
 from .link import size_bytes
-from .words import Failure, Job
+from .protocol import Failure, Job
 
 _BENCH = Path(__file__).resolve().parent.parent
 _START_S = 120.0
-# How long before a call all ranks are told when it begins.
+# Seconds between the message with the start time of a call and that time.
 _NOTICE_S = 0.005
 
-# MPICH in a cluster: every rank is a host of its own (no shared memory between them), and talks TCP over the link.
+# MPICH in a cluster: every rank is a host of its own (no shared memory between them), and uses TCP over the link.
 MPICH_IN_A_CLUSTER = {
     "MPIR_CVAR_NOLOCAL": "1",
     "UCX_TLS": "tcp,self",
     "FI_PROVIDER": "tcp",
 }
-# MPICH on one machine: after some calls it turns to an allreduce in which ranks spin for each other. With more ranks
-# than cores that takes minutes for 64 MB instead of 0.1 s.
+# MPICH on one machine: after some calls it switches to an allreduce in which ranks busy-wait. With more ranks than
+# cores that takes minutes for 64 MB instead of 0.1 s.
 _MPICH_HERE = {"MPIR_CVAR_ALLREDUCE_POSIX_INTRA_ALGORITHM": "mpir"}
 _ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "SKYPHOS_THREADS": "1"}
 
 
 class GroupFailed(RuntimeError):
-    """A rank failed, ended or did not answer in time; the group is of no more use."""
+    """A rank failed, ended or did not answer in time; the group cannot be used any more."""
 
 
 @dataclass(frozen=True)
 class Timing:
-    """One iteration: the longest time of any rank; from the first to begin to the last to end; to the last to begin."""
+    """One iteration: the longest time of a rank; from first start to last end; from first start to last start."""
 
     longest_s: float
     span_s: float
@@ -88,12 +88,12 @@ class Group:
         self._end()
 
     def tell(self, *word: Any, limit_s: float) -> list[Any]:
-        """Send a word to all ranks and return their answers by rank."""
+        """Send a command to all ranks and return their answers by rank."""
         self._send(dict.fromkeys(self.ranks, word))
         return self._answers(limit_s)
 
     def iterate(self, contender: str, limit_s: float, drain_s: float, check: bool = True) -> Timing:
-        """One iteration of a contender, whose answer is checked."""
+        """Run one iteration of a contender, and check its answer."""
         self.tell("prepare", contender, limit_s=limit_s)
         if drain_s:
             self.tell("drain", limit_s=limit_s)
@@ -154,7 +154,7 @@ class Group:
                     stdin=subprocess.DEVNULL,
                     stdout=self.output,
                     stderr=self.output,
-                    start_new_session=True,  # a Ctrl-C is for the conductor, which then ends them
+                    start_new_session=True,  # Ctrl-C must reach only the conductor, which ends the ranks
                 )
             )
 
@@ -209,7 +209,7 @@ class Group:
 
 
 def drain_seconds(burst: str, rate: float | None) -> float:
-    """How long to keep the links busy before a call: twice what fills the bucket, and a little to wake up in."""
+    """Seconds to keep the links busy before a call: twice the time that empties the bucket, and some for waking up."""
     return 0.0 if rate is None else 2 * size_bytes(burst) * 8 / rate + 0.003
 
 
@@ -231,12 +231,12 @@ def mpiexec_of(ranks: Sequence[Sequence[str]]) -> list[str]:
 
 
 def _python_path() -> str:
-    """Where ranks find this package, before what they would find anyway."""
+    """PYTHONPATH for the ranks, beginning with this package."""
     return os.pathsep.join(filter(None, [str(_BENCH), os.environ.get("PYTHONPATH")]))
 
 
 def _is_rank(pid: int) -> bool:
-    """Whether this is (still) a process of ours: numbers are used again."""
+    """True if the process id still belongs to a rank: ids are reused."""
     try:
         return b"lab.rank" in Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:

@@ -1,9 +1,9 @@
-"""Inputs: what each rank holds. Made once by the driver, kept as files, mapped by the ranks.
+"""Inputs of each rank, made once by the driver, stored in files, and mapped by the ranks.
 
-Kinds: ``uniform`` (``nnz`` or ``density``: indices drawn without replacement), ``zipf`` (``draws`` draws with
-P(i) ~ (i + 1)^-``exponent``, the values of repeats added up; ``scattered = true`` renames indices at random, the
-same way on all ranks), ``dense``, and ``trace`` (``file``: an `.npz` with ``indices_R`` and ``values_R`` for each
-rank R, as a program recorded them).
+Kinds: ``uniform`` (``nnz`` or ``density``: indices drawn without replacement), ``zipf`` (``draws`` draws with P(i) ~ (i
++ 1)^-``exponent``, the values of repeats added up; ``scattered = true`` renames indices by a random permutation, the
+same on all ranks), ``dense``, and ``trace`` (``file``: an `.npz` with ``indices_R`` and ``values_R`` for each rank R,
+as recorded from a program).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Data:
     values: Array
 
     def dense(self, identity: Any = 0) -> Array:
-        """A new dense vector of it."""
+        """The data as a new dense vector."""
         if self.indices is None:
             return np.array(self.values)
         out = np.full(self.n, identity, self.values.dtype)
@@ -38,7 +38,7 @@ class Data:
         return out
 
     def sparse(self) -> tuple[npt.NDArray[np.int64], Array]:
-        """Indices and values; of a dense vector all of them."""
+        """Indices and values; for a dense vector all indices."""
         return (np.arange(self.n) if self.indices is None else self.indices), self.values
 
 
@@ -75,7 +75,7 @@ def load(folder: Path, rank: int, n: int) -> Data:
 
 
 def _values(rng: np.random.Generator, count: int, dtype: str) -> Array:
-    """Values that do not compress: normal, or small integers."""
+    """Incompressible values: normal, or small integers."""
     if np.issubdtype(dtype, np.floating):
         return rng.standard_normal(count, dtype=np.float32).astype(dtype)
     return rng.integers(0, 100, count).astype(dtype)

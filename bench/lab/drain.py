@@ -3,8 +3,8 @@
 `tc tbf` lets as much as its burst pass at once after a pause: 128 KB, the size that keeps the full rate when the
 machine is busy. That is 4 ms at 250 Mbit/s, enough to make a small message look faster than the wire. So before each
 call every host keeps its link busy with datagrams to the next host, which drops them: that empties the bucket of its
-own link out and of the next host's link in. It stops only when its own call begins, for ranks are told to begin one
-after the other. The datagrams still under way then delay the call.
+own link out and of the next host's link in. Each host stops only when its own call starts, because
+ranks do not start at exactly the same time. Datagrams still in flight then delay the call.
 
 Measured at 250 Mbit/s, a message and an answer of a byte: 100 KB, for which the wire needs 3.35 ms, took 0.25 to
 0.35 ms with a full bucket and 3.6 to 3.9 ms with an empty one; 20 KB (0.67 ms) took 0.93 to 0.99 ms. So a figure may be
@@ -25,17 +25,17 @@ _UDP_SEGMENT = 103  # linux/udp.h: one call hands over datagrams of this size
 
 
 class Drain:
-    """One host's part. All hosts need theirs before the first is started."""
+    """The drain of one host. All hosts must have made theirs before the first is started."""
 
     def __init__(self, own: str, following: str, rate_bits: float) -> None:
         self.sink = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-        self.sink.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1)  # nobody reads: the kernel drops what comes
+        self.sink.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1)  # never read: the kernel drops the datagrams
         self.sink.bind((own, PORT))
         count = max(1, min(_MOST_AT_ONCE, round(rate_bits * _AHEAD_S / 8 / _PAYLOAD_BYTES)))
         self.datagrams = bytes(_PAYLOAD_BYTES * count)
         self.source = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         self.source.setsockopt(socket.IPPROTO_UDP, _UDP_SEGMENT, _PAYLOAD_BYTES)
-        # Room for one write: the next one waits until the link has taken it.
+        # A buffer for one write: the next one waits until the link has taken it.
         self.source.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, len(self.datagrams))
         self.source.connect((following, PORT))
         self.busy = threading.Event()
@@ -46,7 +46,7 @@ class Drain:
         self.busy.set()
 
     def stop(self) -> None:
-        """Send no more."""
+        """Stop sending."""
         self.busy.clear()
 
     def _send(self) -> None:

@@ -1,13 +1,13 @@
-"""The floor of a sparse allreduce: the fewest bytes that a rank must receive over all schedules we know.
+"""The floor of a sparse allreduce: the fewest bytes that a rank must receive over all known schedules.
 
-It is a floor, not a theorem: a schedule nobody has thought of may go below it. Nothing is counted but payload: no
-headers, no latency, no work. P ranks hold sets S_r of indices below n, each with a value.
+It is not a proven bound: an unknown schedule may go below it. Only payload is counted: no headers, no latency, no
+work. P ranks hold sets S_r of indices below n, each with a value.
 
-**Bytes of a set.** log2 C(n, k) bits say which k of n indices are there, if all sets of k are as likely. Where
-indices crowd together they can be said in fewer: cut 0..n into B equal ranges, say how many indices lie in each
-(log2 C(k + B - 1, B - 1) bits) and then which (the sum of log2 C(n/B, k_b)). We take the best of B = 1, 2^4, 2^8 ...
-Then the values as they are; and never more than the dense vector. U(m) is the mean of this over the unions of m
-neighbouring ranks, so U(1) is an input and U(P) the result.
+**Bytes of a set.** log2 C(n, k) bits encode a set of k of n indices, if all sets are equally likely. Clustered indices
+take fewer: cut 0..n into B equal ranges, encode the number of indices in each range (log2 C(k + B - 1, B - 1) bits) and
+then the indices (the sum of log2 C(n/B, k_b)). The module takes the best of B = 1, 2^4, 2^8 ... Values are added
+uncompressed; the total is at most the dense vector. U(m) is the mean of this over the unions of m neighbouring ranks,
+so U(1) is an input and U(P) the result.
 
 **Schedules**, bytes received by the mean rank (the worst rank receives no fewer):
 
@@ -42,7 +42,7 @@ def log2_choose(n: npt.ArrayLike, k: npt.ArrayLike) -> npt.NDArray[np.float64]:
 
 
 def index_bits(indices: Indices, n: int) -> float:
-    """The fewest bits that say which of ``n`` indices are in a sorted set without repeats."""
+    """The fewest bits that encode a sorted set of distinct indices below ``n``."""
     count = len(indices)
     best = float(log2_choose(n, count))
     for shift in range(n.bit_length() - 1 - 4, 3, -4):
@@ -58,12 +58,12 @@ def index_bits(indices: Indices, n: int) -> float:
 
 
 def set_bytes(indices: Indices, n: int, itemsize: int) -> float:
-    """The fewest bytes that say which indices there are and the value of each."""
+    """The fewest bytes that encode the indices and their values."""
     return min(index_bits(indices, n) / 8 + len(indices) * itemsize, n * itemsize)
 
 
 def received_bytes(sets: Sequence[Indices], n: int, itemsize: int) -> dict[str, float]:
-    """Bytes that the mean rank receives in each schedule (see above), for these very sets; sorted, without repeats."""
+    """Bytes that the mean rank receives in each schedule (see above), for these sorted sets of distinct indices."""
     ranks = len(sets)
     if ranks == 1:
         return {"alone": 0.0}
@@ -89,7 +89,7 @@ def received_bytes(sets: Sequence[Indices], n: int, itemsize: int) -> dict[str, 
 
 
 def _doubling(ranks: int, union: Callable[[int], float], unit: int = 1) -> float:
-    """Bytes of doubling between ``ranks`` parties, each of which stands for ``unit`` ranks."""
+    """Bytes of doubling between ``ranks`` parties of ``unit`` ranks each."""
     total, held = 0.0, 1
     while held < ranks:
         more = min(held, ranks - held)

@@ -1,10 +1,10 @@
-"""Plain TCP flows between the lab's hosts: who sends to whom at once, how long it takes, and what TCP had to wait for.
+"""Plain TCP flows between the lab's hosts: times of simultaneous transfers, and TCP's time-outs.
 
-A process on each host (`python -m lab.flows HOST FLOWS TCP`) holds ``FLOWS`` connections to each other host and does
-what lines on its standard input say. Time-outs are the kernel's own count for each connection (`struct tcp_info`,
-Linux 6.7 and later). ``TCP`` is ``today``: cubic as the kernel has it; or ``plain``: cubic without the probes of a
-message's last packets and without recovery by time (`tcp_early_retrans`, `tcp_recovery`), which Linux had not yet when
-the papers were written.
+A process on each host (`python -m lab.flows HOST FLOWS TCP`) holds ``FLOWS`` connections to each other host and
+executes the commands on its standard input, one per line. Time-outs are the kernel's own count for each connection
+(`struct tcp_info`, Linux 6.7 and later). ``TCP`` is ``today``: the kernel's cubic; or ``plain``: cubic without tail
+loss probes and without RACK (`tcp_early_retrans`, `tcp_recovery`), which Linux did not have when the papers were
+written.
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ PORT = 29_500
 _TCP_INFO_BYTES = 248
 _SYSTEM = Path("/proc/sys/net/ipv4")
 _AHEAD_S = 0.05
-#: That a connection may have in its host's own queue. The kernel's 4 MB, times many, would be there for longer than a
-#: time-out on links as slow as the lab's.
+#: Send buffer of a connection. The kernel's 4 MB, times the connections, would stay queued for longer than a time-out
+#: on the lab's slow links.
 _QUEUED_BYTES = 16 << 10
 _CHUNK = bytes(1 << 16)
 
 
 @dataclass(frozen=True)
 class Turn:
-    """What happened when all sent at once.
+    """Result of simultaneous transfers.
 
     Attributes
     ----------
     seconds : float
         Until the last receiver had everything.
     late_s : list of float
-        Of each flow: seconds that TCP stood still until time-outs ran out and were made good.
+        For each flow: seconds for which TCP waited for time-outs.
     retransmitted : int
-        Packets sent again, of all flows.
+        Retransmitted packets of all flows.
     """
 
     seconds: float
@@ -103,7 +103,7 @@ class Flows:
         )
 
     def _ask(self, words: Sequence[Any]) -> list[Any]:
-        """A word to each host, and its answer."""
+        """Send a command to each host; return the answers."""
         for process, word in zip(self.running, words, strict=True):
             assert process.stdin is not None
             process.stdin.write(json.dumps(word) + "\n")
@@ -122,7 +122,7 @@ class Flows:
 
 
 class _Host:
-    """One host's connections: those that it made, to send, and those that others made to it."""
+    """Connections of one host: its own for sending, and those of others for receiving."""
 
     def __init__(self, host: int, flows: int, tcp: str) -> None:
         self.host, self.flows = host, flows
@@ -149,7 +149,7 @@ class _Host:
             came.setblocking(False)
 
     def turn(self, word: dict[str, Any]) -> dict[str, Any]:
-        """Send and receive what the word says."""
+        """Send and receive as the command says."""
         flows, size = word["flows"], word["size"]
         sending = {made.fileno(): made for other in word["to"] for made in self.out[other][:flows]}
         coming = {came.fileno(): came for other in word["from"] for came in self.into[other][:flows]}
@@ -183,7 +183,7 @@ class _Host:
 
 @dataclass(frozen=True)
 class _Waits:
-    """Of one connection since it began; ``recoveries`` are time-outs that did not follow another."""
+    """Time-outs of a connection since its start; ``recoveries`` are those that did not follow another one."""
 
     unacknowledged: int
     retransmitted: int
@@ -192,7 +192,7 @@ class _Waits:
     time_out_s: float
 
     def stood_still_s(self, since: _Waits) -> float:
-        """Each first time-out waits for the connection's own time, one that follows twice as long or more."""
+        """Seconds of waiting: a first time-out takes the connection's own, each following one at least twice that."""
         first = self.recoveries - since.recoveries
         following = self.time_outs - since.time_outs - first
         return since.time_out_s * (first + 2 * following)
@@ -209,14 +209,14 @@ def _waits(connection: socket.socket) -> _Waits:
 
 
 def _settled(connection: socket.socket) -> _Waits:
-    """When all that was sent has been acknowledged."""
+    """Wait until all sent data have been acknowledged."""
     while (waits := _waits(connection)).unacknowledged:
         time.sleep(0.001)
     return waits
 
 
 def main() -> None:
-    """Do what standard input says, a line each."""
+    """Execute the commands on standard input, one per line."""
     host = _Host(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3])
     _say("listening")
     host.connect(json.loads(sys.stdin.readline()))

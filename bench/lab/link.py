@@ -1,9 +1,9 @@
-"""What a link of the lab can carry: rates as `tc` writes them, framing, and the bound of a dense allreduce.
+"""Capacity of a link of the lab: rates as `tc` writes them, framing, and the bound of a dense allreduce.
 
 The shaper (`tc tbf`) counts the bytes of each Ethernet frame without preamble, checksum and gap, and counts a large
 segment as the frames it will be cut into. A full frame is 14 bytes of Ethernet, 20 of IP, 32 of TCP (timestamps
 included) and 1,448 of payload. Measured: 32 MiB of payload passed as 35,084,746 bytes in 23,185 frames, where
-this says 35,083,922.
+this module computes 35,083,922.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def size_bytes(text: str) -> int:
 
 
 def seconds(payload_bytes: float, rate: float) -> float:
-    """The least time in which a link of ``rate`` bits a second carries so much payload over TCP."""
+    """The least time in which a link of ``rate`` bits a second carries a payload over TCP."""
     return payload_bytes * FRAMING * 8 / rate
 
 

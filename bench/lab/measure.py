@@ -1,6 +1,6 @@
-"""What is timed of a call. Here: from the agreed beginning to the result.
+"""The timed part of a call: from the agreed start to the result.
 
-Another measure, such as how much of a call hides behind a computation, has its place beside this one.
+Other measures, such as the overlap of a call with a computation, belong in this module.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from .contenders import Contender
 
 
 def latency(contender: Contender, given: Any) -> tuple[float, float, Any]:
-    """When the call began and ended on this rank (seconds of the machine's one clock), and its result."""
+    """Start and end of the call on this rank (seconds of the machine's clock), and its result."""
     begin = time.monotonic()
     result = contender.run(given)
     return begin, time.monotonic(), result

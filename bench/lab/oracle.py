@@ -1,4 +1,4 @@
-"""The right answer, by NumPy from all inputs, and the check of everybody's.
+"""The right answer, by NumPy from all inputs, and the check of each contender's answer.
 
 Sums are made in float64. An answer in floats of precision eps may differ at an index by P eps times the sum of the
 absolute values there (twice the bound of any order of P - 1 additions); minima, maxima and integers not at all.
@@ -15,7 +15,7 @@ import numpy as np
 
 from .data import Array, Data
 
-# What a contender hands in: a dense vector, or indices and values.
+# Answer of a contender: a dense vector, or indices and values.
 Answer = Array | tuple[Array, Array]
 
 # Values compared at once: few enough to stay in the cache.
@@ -24,7 +24,7 @@ _UFUNCS = {"sum": np.add, "min": np.minimum, "max": np.maximum}
 
 
 def identity(op: str, dtype: str) -> Any:
-    """What an absent index counts as."""
+    """The value of an absent index."""
     if op == "sum":
         return np.dtype(dtype).type(0)
     limits = np.finfo(dtype) if np.issubdtype(dtype, np.floating) else np.iinfo(dtype)
@@ -35,7 +35,7 @@ def identity(op: str, dtype: str) -> Any:
 
 @dataclass(frozen=True)
 class Oracle:
-    """The union of all indices (None: every index), the reduced value of each, and how far an answer may be off."""
+    """The union of all indices (None: every index), the reduced value of each, and the error bound of each."""
 
     indices: Array | None
     values: Array
@@ -43,7 +43,7 @@ class Oracle:
     identity: Any
 
     def fault(self, answer: Answer, whole: bool = True) -> str | None:
-        """What is wrong with an answer, or None. ``whole=False``: it may hold a part of the indices."""
+        """The error of an answer as text, or None. ``whole=False``: it may have only a part of the indices."""
         if isinstance(answer, tuple):
             return self._fault_of_sparse(*answer, whole)
         if self.indices is None:
@@ -81,7 +81,7 @@ class Oracle:
         return f"{count} values are wrong, the first {got[first]} instead of {expected[first]}" if count else None
 
     def save(self, folder: Path) -> None:
-        """Write it where :meth:`load` finds it."""
+        """Write the answer to files for :meth:`load`."""
         for name, array in (("indices", self.indices), ("values", self.values), ("bound", self.bound)):
             if array is not None:
                 np.save(folder / f"oracle_{name}.npy", array)
@@ -89,7 +89,7 @@ class Oracle:
 
     @classmethod
     def load(cls, folder: Path) -> Oracle:
-        """Map it."""
+        """Map the files of :meth:`save`."""
         path = folder / "oracle_indices.npy"
         indices = np.load(path, mmap_mode="r") if path.exists() else None
         values, bound = (np.load(folder / f"oracle_{name}.npy", mmap_mode="r") for name in ("values", "bound"))

@@ -1,4 +1,4 @@
-"""The figures as a picture: one dot a contender, its interval behind it, and the limits as lines."""
+"""The results as a picture: a dot and an interval for each contender, and lines for the limits."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _NAMES = {
 
 
 def draw(result: Result, found: list[Line], bound: Limits, path: Path) -> None:
-    """Draw it into a file; its name's ending says which kind."""
+    """Draw the picture into a file; the suffix of its name selects the format."""
     import matplotlib
 
     matplotlib.use("Agg")

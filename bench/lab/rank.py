@@ -1,8 +1,8 @@
-"""A rank of the lab: a process on its host that does what the conductor says, in step with the others.
+"""A rank of the lab: a process on its host that executes the commands of the conductor.
 
-It is started as `python -m lab.rank SOCKET RANK`, says hello and is sent a :class:`Job`. Then words come as tuples,
-and each is answered by what it returns or by the text of its error. The socket is a file, so that no word to or from
-the conductor goes over the links.
+It is started as `python -m lab.rank SOCKET RANK`, says hello and receives a :class:`Job`. Then commands arrive as
+tuples, and each is answered by its result or the text of its error. The socket is a Unix socket, so that commands and
+answers do not use the links.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from .data import load
 from .drain import Drain
 from .measure import latency
 from .oracle import Oracle
-from .words import Failure, Job
+from .protocol import Failure, Job
 
 
 class Rank:
-    """Each public method is a word of the conductor."""
+    """Each public method is a command of the conductor."""
 
     def __init__(self, job: Job) -> None:
         self.job, place = job, job.place
@@ -41,7 +41,7 @@ class Rank:
             self.drainer = Drain(place.addresses[place.rank], following, job.rate_bits)
 
     def load(self, folder: Path, n: int) -> None:
-        """Take other inputs, with contenders that have joined."""
+        """Load other inputs; contenders keep their groups."""
         self.data, self.oracle = load(folder, self.job.place.rank, n), Oracle.load(folder)
 
     def setup(self, name: str) -> None:
@@ -50,10 +50,10 @@ class Rank:
         contender.setup(self.job.place)
         self.contenders[name] = contender
         gc.collect()
-        gc.freeze()  # libraries are not looked through before each call
+        gc.freeze()  # the collection before each call then skips the objects of libraries
 
     def prepare(self, name: str) -> None:
-        """Make its input."""
+        """Convert the input for a contender."""
         self.given = self.contenders[name].prepare(self.data)
         gc.collect()
 
@@ -63,7 +63,7 @@ class Rank:
             self.drainer.start()
 
     def run(self, name: str, start_s: float, check: bool) -> tuple[float, float, str | None]:
-        """Call it at an agreed time: when it began and ended, and what is wrong with its answer, if that is asked."""
+        """Call a contender at an agreed time; return start, end and, with ``check``, the error of its answer."""
         contender = self.contenders[name]
         gc.disable()
         time.sleep(max(0.0, start_s - time.monotonic()))
@@ -78,7 +78,7 @@ class Rank:
         return begin, end, fault
 
     def explain(self, name: str) -> Any:
-        """What a call of ours does with the input at hand. Collective."""
+        """The explanation of a call of Skyphos with the present input. Collective."""
         contender = self.contenders[name]
         assert isinstance(contender, Ours)
         return contender.explain(contender.prepare(self.data))

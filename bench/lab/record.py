@@ -1,4 +1,4 @@
-"""The figures as JSON, with the machine and the date: a file that appears whole or not at all."""
+"""The results as JSON, with machine and date, in a file that appears complete or not at all."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .summary import Limits, Line, fairness, headline
 
 
 def record(result: Result, found: list[Line], bound: Limits) -> dict[str, Any]:
-    """Everything as plain values; times in seconds."""
+    """All results as plain values; times in seconds."""
     scenario = asdict(result.scenario)
     scenario.pop("folder")
     return {
@@ -41,13 +41,13 @@ def record(result: Result, found: list[Line], bound: Limits) -> dict[str, Any]:
 
 
 def write(path: Path, entry: dict[str, Any]) -> None:
-    """Write it."""
+    """Write a record to a file."""
     with replacing(str(path)) as file:
         file.write(json.dumps(entry, indent=1).encode() + b"\n")
 
 
 def machine() -> dict[str, Any]:
-    """What a reader must know of the machine and the contenders' versions."""
+    """Description of the machine, and the contenders' versions."""
     model = platform.processor()
     info = Path("/proc/cpuinfo")
     if info.exists():

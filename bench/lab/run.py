@@ -1,8 +1,8 @@
 """A scenario from inputs to figures: placements one after the other, contenders in turn within each.
 
-The rules are those of *DSOP* (section 6.1): all ranks begin together; the first iteration of a contender is
+The rules are those of *DSOP* (section 6.1): all ranks start together; the first iteration of a contender is
 dropped; an iteration's time is the longest of any rank; the median of a placement's iterations is one observation;
-placements (which rank is on which host) are drawn anew and give the distribution.
+random placements of ranks on hosts give the distribution.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from .conductor import Group, GroupFailed, Timing, drain_seconds
 from .contenders import CONTENDERS, Place, make
 from .floor import received_bytes
 from .oracle import solve
+from .protocol import Job
 from .scenario import BadScenario, Scenario
-from .words import Job
 
 Tell = Callable[[str], None]
 
 
 @dataclass
 class Result:
-    """What a run found. Times in seconds, one list a placement, the first iteration dropped."""
+    """Results of a run. Times in seconds, one list per placement, without the first iteration."""
 
     scenario: Scenario
     nnz: list[int]
@@ -49,7 +49,7 @@ class _ContenderFailed(Exception):
 
 
 def run(scenario: Scenario, tell: Tell) -> Result:
-    """Measure a scenario; ``tell`` is told how it goes."""
+    """Measure a scenario; ``tell`` receives lines of progress."""
     unknown = [name for name in scenario.contenders if name not in CONTENDERS]
     if unknown:
         raise BadScenario(f"no such contender: {', '.join(unknown)}; there are {', '.join(CONTENDERS)}")
@@ -80,7 +80,7 @@ def run(scenario: Scenario, tell: Tell) -> Result:
 
 
 def _inputs(scenario: Scenario, folder: Path) -> Result:
-    """Make inputs and answer, leave them in files, and work out what the wire must carry."""
+    """Make inputs and answer, write them to files, and compute the bytes that the links must carry."""
     inputs = data.make(scenario)
     for rank, held in enumerate(inputs):
         data.save(held, folder, rank)
@@ -135,7 +135,7 @@ def _measure(result: Result, hosts: Cluster | Loopback, placement: list[int], na
 
 
 def _is_due(turn: int, wanted: int, turns: int) -> bool:
-    """Whether a contender with fewer iterations runs in this turn: they are spread evenly."""
+    """True if a contender with fewer iterations runs in this turn; its iterations are spread evenly."""
     return turn * wanted // turns != (turn - 1) * wanted // turns
 
 
@@ -153,7 +153,7 @@ def _jobs(scenario: Scenario, hosts: Cluster | Loopback, placement: list[int], f
 
 
 def ports(ranks: int) -> tuple[int, int, int]:
-    """Free ports of this machine for the groups to meet at, and the first of a row of them for plain TCP."""
+    """Free ports of this machine for the rendezvous of groups, and the first of consecutive ports for plain TCP."""
     with socket.create_server(("127.0.0.1", 0)) as first, socket.create_server(("127.0.0.1", 0)) as second:
         row = 20_000 + int(np.random.default_rng().integers(10_000 - ranks))
         return first.getsockname()[1], second.getsockname()[1], row

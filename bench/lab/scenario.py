@@ -1,4 +1,4 @@
-"""What to measure, read from a TOML file. `scenarios/` holds ours; `bench/README.md` says what the keys mean."""
+"""A scenario, read from a TOML file. Examples are in `scenarios/`; `bench/README.md` lists the keys."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _OPS = ("sum", "min", "max")
 
 
 class BadScenario(ValueError):
-    """The scenario file cannot be used; says why."""
+    """The scenario file is invalid; the text has the reason."""
 
 
 @dataclass(frozen=True)
 class Scenario:
-    """One scenario: a network, inputs, and who competes for how many iterations."""
+    """One scenario: a network, inputs, contenders, and iterations."""
 
     name: str
     title: str
@@ -51,16 +51,16 @@ class Scenario:
 
     @property
     def rate_bits(self) -> float | None:
-        """Bits a second of each link in each direction; None: as fast as it goes."""
+        """Bits a second of each link in each direction; None: not limited."""
         return rate_bits(self.rate) if self.shaped else None
 
     def iterations_of(self, contender: str) -> int:
-        """Iterations of a contender in each placement, the dropped first one included."""
+        """Iterations of a contender in each placement, including the dropped first one."""
         return min(self.iterations, int(self.contenders[contender].get("iterations", self.iterations)))
 
 
 def load(name: str, **changes: Any) -> Scenario:
-    """Read a scenario by the name of a file of ours or by path; ``changes`` go before what it says."""
+    """Read a scenario by the name of a file in `scenarios/` or by path; ``changes`` override its settings."""
     path = Path(name) if name.endswith(".toml") else FOLDER / f"{name}.toml"
     try:
         with path.open("rb") as file:

@@ -1,4 +1,4 @@
-"""From times to figures: percentiles over placements with bootstrap intervals, limits, ratios and the headline."""
+"""Statistics of the times: percentiles over placements with bootstrap intervals, limits, ratios and the headline."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .run import Result
 from .scenario import Scenario
 
 CONFIDENCE = 0.95
-# Gloo's dense allreduce of 64 MB may take this much of the link bound on a machine that is free.
+# Largest time of Gloo's dense allreduce of 64 MB, relative to the link bound, on a machine without other load.
 FAIR = 1.15
 _FAIR_BYTES = 64 << 20
 
@@ -43,7 +43,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Limits:
-    """What the wire allows; None where links have no rate."""
+    """Limits of the links; None if links have no rate."""
 
     dense_s: float | None
     floor_s: float | None
@@ -90,7 +90,7 @@ def limits(scenario: Scenario, received: dict[str, float]) -> Limits:
 
 
 def headline(found: list[Line], bound: Limits) -> list[str]:
-    """Our best contender against the best dense one, the best sparse one of others, and the floor."""
+    """Compare the best contender of Skyphos with the best dense one, the best sparse one of others, and the floor."""
     best: dict[str, Line] = {}
     for line in found:
         best.setdefault(line.kind, line)
@@ -114,7 +114,7 @@ def headline(found: list[Line], bound: Limits) -> list[str]:
 
 
 def hidden(found: list[Line]) -> list[str]:
-    """What computing beside an allreduce costs, of the longer of the two alone."""
+    """Time of an allreduce that overlaps a computation, relative to the longer of the two alone."""
     times = {line.name: line.median.value for line in found}
     if not {"overlapped", "computing", "auto"} <= times.keys():
         return []
@@ -126,7 +126,7 @@ def hidden(found: list[Line]) -> list[str]:
 
 
 def fairness(scenario: Scenario, found: list[Line], bound: Limits) -> str | None:
-    """Whether the machine was free enough for these figures to mean something; None where that cannot be said."""
+    """Whether the machine had too much other load; None if the scenario does not show it."""
     by_name = {line.name: line for line in found}
     vector = scenario.n * np.dtype(scenario.dtype).itemsize
     if "gloo" not in by_name or bound.dense_s is None or vector < _FAIR_BYTES:

@@ -22,7 +22,7 @@ KINDS = {
 
 
 def show(result: Result, found: list[Line], bound: Limits, console: Console) -> None:
-    """Print everything that a reader needs to judge the figures."""
+    """Print the results with their limits and conditions."""
     scenario = result.scenario
     console.print(f"\n[bold]{scenario.title}[/bold]")
     console.print(describe(result))
@@ -60,7 +60,7 @@ def show(result: Result, found: list[Line], bound: Limits, console: Console) -> 
 
 
 def describe(result: Result) -> str:
-    """The scenario in a line."""
+    """The scenario as one line."""
     scenario = result.scenario
     link = f"{scenario.rate} links" if scenario.shaped else "loopback"
     least, most = min(result.nnz), max(result.nnz)
@@ -102,5 +102,5 @@ def _interval(estimate: Estimate) -> str:
 
 
 def _ratio(line: Line, bound: float | None) -> str:
-    """Of a bound; nothing for who does not deliver an allreduce."""
+    """Ratio to a bound; empty for contenders that do not make an allreduce."""
     return "" if bound is None or line.kind in ("probe", "partial", "computing") else f"{line.median.value / bound:.2f}"

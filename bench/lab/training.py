@@ -16,7 +16,7 @@ _EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "torch"
 
 
 def train_on(cluster: Cluster, hosts: int, port: int, example: str, arguments: Sequence[str]) -> dict[str, Any]:
-    """What rank 0 recorded. Rank 0's host uses ``port`` and the next one."""
+    """Train; return rank 0's record. Rank 0's host uses ``port`` and the next one."""
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "run.json"
         command = [sys.executable, str(_EXAMPLES / f"{example}.py"), *arguments, "--out", str(out)]

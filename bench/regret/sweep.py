@@ -19,8 +19,8 @@ from lab.conductor import Group, drain_seconds
 from lab.contenders import DENSE, LAYERS, Place
 from lab.link import rate_bits
 from lab.oracle import solve
+from lab.protocol import Job
 from lab.run import ports
-from lab.words import Job
 
 from .cases import Case, inputs
 

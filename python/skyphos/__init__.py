@@ -97,7 +97,7 @@ def __dir__() -> list[str]:
 
 
 def __getattr__(name: str) -> Any:
-    """Import what few programs use and what takes long to import, and say what a name of MPI's is here."""
+    """Import modules that few programs use; for a name of MPI, raise an error with its equivalent here."""
     if name in ("Checkpoint", "Restored"):
         from . import checkpoint
 

@@ -1,7 +1,7 @@
-"""Names of calls in errors, for calls that the native library knows by a reserved size of the index space.
+"""Names in errors for calls with objects and Python numbers.
 
-Objects and numbers travel as the entries of sparse vectors. Their index space has a size that users cannot pass, which
-distinguishes these calls from users' calls.
+Objects and numbers are sent as the entries of sparse vectors. Their index space has a reserved size, which users cannot
+pass, and by which these calls differ from users' calls.
 """
 
 from __future__ import annotations

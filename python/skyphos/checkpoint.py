@@ -1,13 +1,13 @@
 """Checkpoints: the state of each rank after an iteration, on disk, from which a group continues with the same bits.
 
 Each rank writes one file under a temporary name, and renames it when it is complete on the disk. The name ends in a
-checksum of the content, so a damaged file is recognised and is no checkpoint. An iteration counts when all ranks have
-it complete: on restoring, ranks agree on the last such iteration. Older ones are removed only after all ranks have
-written a newer one, so a group that dies while it writes still has the one before. All hosts may share the folder, or
+checksum of the content, so that a damaged file is recognised and ignored. An iteration can be restored if all ranks
+have a complete file of it: ranks agree on the last such iteration. Older files are removed only after all ranks have
+written a newer one, so a group that dies while it writes still has the previous one. All hosts may share the folder, or
 each may have its own.
 
 Replicas of a rank need the same files. A replica that finds other files than its siblings raises, or the group fails as
-it does when replicas hold different data. Which processes raise is not certain, because ranks agree here and not
+if replicas had different data. Which processes raise is not determined, because the agreement is between ranks, not
 processes (``docs/known-limits.md``).
 """
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Checkpoint", "Restored"]
 
-#: Iterations that are kept whole.
+#: Number of complete iterations that are not removed.
 _KEEP = 2
 
 #: Hexadecimal digits of a checksum in a name.
@@ -46,7 +46,7 @@ _DIGITS = 32
 
 _NAMED = re.compile(r"iteration-(\d{1,18})\.rank-(\d+)-of-(\d+)\.([0-9a-f]{32})\.npz")
 
-#: Iterations end here: their digits must match the name.
+#: Upper bound of iteration numbers, so that their digits fit the pattern of names.
 _MOST = 10**18
 
 
@@ -72,19 +72,19 @@ class Restored:
 
 
 class Checkpoint:
-    """Saves the state of all ranks every so many iterations.
+    """Saves the state of all ranks every ``every`` iterations.
 
     Parameters
     ----------
     path : str or path
-        A folder, made if it is not there; of one program only. ``~`` is the user's home.
+        A folder for one program only, made if it does not exist. ``~`` is the user's home.
     every : int, default 1
-        Iterations from one checkpoint to the next.
+        Iterations between two checkpoints.
 
     Raises
     ------
     BadInput
-        ``every`` is below 1, or there is no such user as ``path`` names.
+        If ``every`` is below 1, or ``path`` names an unknown user.
 
     Examples
     --------
@@ -100,7 +100,7 @@ class Checkpoint:
     ...         checkpoint.save(comm, iteration, {"x": x})
     ...     return first, x
     >>> with sky.init() as comm:
-    ...     run(comm, 5)  # dies, let us say, after iteration 5
+    ...     run(comm, 5)  # suppose that it dies after iteration 5
     ...     run(comm, 6)  # continues after iteration 4
     (0, array([15., 15., 15.]))
     (4, array([21., 21., 21.]))
@@ -118,12 +118,12 @@ class Checkpoint:
         return f"Checkpoint({str(self.path)!r}, every={self.every})"
 
     def is_due(self, iteration: int) -> bool:
-        """Whether :meth:`save` would write this iteration.
+        """True if :meth:`save` would write this iteration.
 
         Raises
         ------
         BadInput
-            ``iteration`` is no whole number, or not from 0 to 10^18 - 1.
+            If ``iteration`` is not a whole number from 0 to 10^18 - 1.
 
         Examples
         --------
@@ -142,7 +142,7 @@ class Checkpoint:
         comm : Comm
             The group.
         iteration : int
-            Its number, 0 or more, the same on all ranks.
+            Number of the iteration, 0 or more, the same on all ranks.
         state : mapping of str to array_like
             The arrays that :meth:`restore` returns: numbers in any shape, of NumPy's types, or of those of the
             package ``ml_dtypes`` (bfloat16, float8 …). A sparse vector or tensor is saved as its arrays.
@@ -150,15 +150,15 @@ class Checkpoint:
         Returns
         -------
         bool
-            Whether it was due.
+            True if the checkpoint was due.
 
         Raises
         ------
         BadInput
-            A file cannot be written, something in ``state`` is no array of numbers, ``iteration`` is no whole number,
-            or ranks save different ones; on all ranks.
+            On all ranks, if a file cannot be written, ``state`` has something other than arrays of numbers,
+            ``iteration`` is not a whole number, or ranks save different iterations.
         Mismatch
-            Other ranks are in another call; so it is where ``iteration`` is due on some ranks only.
+            If other ranks are in another call; also if ``iteration`` is due on some ranks only.
         """
         if not self.is_due(iteration):
             return False
@@ -166,29 +166,29 @@ class Checkpoint:
         with _named(f"Checkpoint.save of iteration {number}"):
             _refuse_different(gather_numbers(comm, number))
             together(comm, lambda: self._write(comm, number, state))
-            # All have this one whole now.
+            # All ranks have written this iteration now.
             self._remove_before(comm, number)
         return True
 
     @collective(argument=1)
     def restore(self, comm: Comm) -> Restored | None:
-        """This rank's state after the last iteration that all ranks have complete; None if there is none. Collective.
+        """This rank's state after the last iteration that all ranks have saved; None if there is none. Collective.
 
-        A group continues only from a checkpoint of as many ranks. Where a group of another size has saved a later
-        iteration, this raises, because to continue from an earlier one would silently discard the work since then.
-        Older ones of other sizes do no harm.
+        A group continues only from a checkpoint of as many ranks. If a group of another size has saved a later
+        iteration, this raises, because continuing from an earlier one would silently discard the work since then.
+        Earlier iterations of groups of other sizes are ignored.
 
         Raises
         ------
         BadInput
-            A folder cannot be read, or its checkpoint is from a group of another size; on all ranks. Replicas of this
-            rank have different files: one may have returned, and learns of it in its next call.
+            On all ranks, if a folder cannot be read, or its last checkpoint is from a group of another size. If
+            replicas of this rank have different files: one of them may have returned, and raises in its next call.
         """
         with _named("Checkpoint.restore"):
             try:
                 return self._restore(comm)
             except SkyphosError as error:
-                # With other files a replica takes other steps; which of both is found first is chance.
+                # With other files a replica makes other calls or sends other data; either may be noticed first.
                 differ = isinstance(error, Mismatch) or "put different data" in str(error)
                 if comm.replication == 1 or not differ:
                     raise
@@ -201,7 +201,7 @@ class Checkpoint:
         mine = _of(comm, files)
         below = _MOST
         while True:
-            # The last that each rank has below the last one tried; then the least of those, if all have it whole.
+            # Each rank's last iteration before the one tried; then the earliest of those, if all ranks have it.
             last = max((iteration for iteration in mine if iteration < below), default=-1)
             below = int(gather_numbers(comm, last).min())
             state = together(comm, partial(_read, mine.get(below)))
@@ -223,14 +223,14 @@ class Checkpoint:
             raise self._unusable(comm, "read checkpoints", error) from None
         unfinished = re.compile(rf"\.iteration-\d+\.{re.escape(_process(comm))}\.[0-9a-f]+")
         for name in names:
-            if unfinished.fullmatch(name):  # by a process that was killed: this one is not writing now
+            if unfinished.fullmatch(name):  # of a killed process, because this one is not writing now
                 with suppress(OSError):
                     (self.path / name).unlink()
         matches = [_NAMED.fullmatch(name) for name in names]
         return [(self.path / m[0], int(m[1]), int(m[2]), int(m[3])) for m in matches if m]
 
     def _refuse_later(self, comm: Comm, iteration: int, files: list[_File]) -> None:
-        """Raise if groups of other sizes were further than ``iteration``, this group's last (-1: it has none)."""
+        """Raise if groups of other sizes have iterations after ``iteration``, this group's last (-1: none)."""
         last: dict[int, int] = {}
         for _, number, _, size in files:
             last[size] = max(number, last.get(size, -1))
@@ -252,7 +252,7 @@ class Checkpoint:
         if not isinstance(state, Mapping):
             raise BadInput(f"rank {comm.rank}: state must be a mapping of names to arrays, not {type(state).__name__}")
         arrays = {name: _array(comm, name, value) for name, value in state.items()}
-        self._files(comm)  # makes room: unfinished files of a killed process may be as large
+        self._files(comm)  # frees disk space: removes unfinished files of a killed process
         temporary = self.path / f".iteration-{iteration}.{_process(comm)}.{secrets.token_hex(4)}"
         try:
             self.path.mkdir(parents=True, exist_ok=True)
@@ -270,7 +270,7 @@ class Checkpoint:
                 temporary.unlink(missing_ok=True)
 
     def _remove_before(self, comm: Comm, iteration: int) -> None:
-        # Files that cannot be removed now are tried again after the next save. A replica may have removed them.
+        # Files that cannot be removed are tried again after the next save. A replica may have removed them.
         with suppress(OSError, BadInput):
             mine = _of(comm, self._files(comm))
             older = sorted(number for number in mine if number < iteration)
@@ -279,7 +279,7 @@ class Checkpoint:
                     path.unlink(missing_ok=True)
 
 
-#: Where a checkpoint is; iteration, rank, and ranks of the group that saved it.
+#: Path of a checkpoint; iteration, rank, and size of the group that saved it.
 _File = tuple[Path, int, int, int]
 
 
@@ -293,12 +293,12 @@ def _of(comm: Comm, files: list[_File]) -> dict[int, list[Path]]:
 
 
 def _process(comm: Comm) -> str:
-    """A process's part in the name of a file that it has not finished. Replicas of a rank may share a folder."""
+    """Part of an unfinished file's name that identifies the process. Replicas of a rank may share a folder."""
     return f"rank-{comm.rank}-of-{comm.size}.replica-{comm.replica}"
 
 
 def _whole(iteration: int) -> int:
-    """An iteration's number, checked: a file under another name would never be found."""
+    """Check an iteration's number: a file with another form of name would never be found."""
     return whole(iteration, "iteration", 0, _MOST - 1)
 
 
@@ -337,7 +337,7 @@ def _array(comm: Comm, name: str, value: npt.ArrayLike) -> npt.NDArray[Any]:
 
 
 def _is_kept(dtype: np.dtype[Any]) -> bool:
-    """Whether NumPy's file format records the dtype: of types from other packages it records only the size."""
+    """True if NumPy's file format records the dtype; of other packages' types it records only the size."""
     try:
         return np.lib.format.descr_to_dtype(np.lib.format.dtype_to_descr(dtype)) == dtype
     except (TypeError, ValueError):
@@ -345,8 +345,8 @@ def _is_kept(dtype: np.dtype[Any]) -> bool:
 
 
 def _numbered(arrays: dict[str, npt.NDArray[Any]]) -> dict[str, Any]:
-    """Arrays under numbers, and their names as one more: not every name can be one in an archive. Types that a file of
-    NumPy's does not tell are named beside, and their arrays are bytes."""
+    """Arrays under numbers, and their names as another array, because not every name is valid in an archive. Types that
+    NumPy's format does not record are stored by name, and their arrays as bytes."""
     names = {"names": np.frombuffer(json.dumps(list(arrays)).encode(), np.uint8)}
     types = {str(k): array.dtype.name for k, array in enumerate(arrays.values()) if not _is_kept(array.dtype)}
     if types:
@@ -383,8 +383,8 @@ def _read(paths: list[Path] | None) -> dict[str, npt.NDArray[Any]] | None:
         except _Unreadable:
             raise
         except Exception:
-            # It was removed meanwhile, or cannot be read; or it is no checkpoint though its name says so, which NumPy
-            # tells by errors of all kinds. The others will hear that this rank has none.
+            # The file was removed meanwhile, cannot be read, or is not a checkpoint despite its name (NumPy raises
+            # errors of many kinds). The other ranks will receive that this rank has none.
             continue
     return None
 

@@ -1,8 +1,8 @@
 """The errors that Skyphos raises.
 
 One base class, :class:`SkyphosError`, and one class for each thing that a caller may want to handle in its
-own way. Where Python already has a class for the situation ours is that too, so ``except TimeoutError`` and
-``except ConnectionError`` work in code that knows nothing of Skyphos.
+own way. If Python has a class for the situation, ours is a subclass of it, so that ``except TimeoutError`` and
+``except ConnectionError`` work in code that does not know Skyphos.
 
 A collective that fails on one rank fails on all of them ("everyone raises or nobody"), so a group may catch
 an error, agree on what to do, and make its next call.
@@ -24,7 +24,7 @@ __all__ = ["BadInput", "Diverged", "Mismatch", "PeerLost", "Refused", "SkyphosEr
 
 
 def text_of(error: BaseException) -> str:
-    """Return what an error says, as text that can be sent, whatever its ``__str__`` does and whatever is in it.
+    """Return the text of an error, encodable even if its ``__str__`` fails or returns surrogates.
 
     Examples
     --------
@@ -40,7 +40,7 @@ def text_of(error: BaseException) -> str:
 
 
 def mark_raised_by_all(error: E) -> E:
-    """Note on an error that the other ranks raise it too, as of now; return it.
+    """Mark an error as raised on all ranks, with the present time; return it.
 
     Examples
     --------
@@ -53,10 +53,9 @@ def mark_raised_by_all(error: E) -> E:
 
 
 def is_raised_by_all(error: BaseException, since: int) -> bool:
-    """Whether an error, or the one that it was raised from, was marked at or after ``since`` (``time.monotonic_ns()``).
+    """True if an error or its cause was marked at or after ``since`` (``time.monotonic_ns()``).
 
-    A program may raise one exception object several times: that it was raised by all in an earlier call says nothing of
-    a later one.
+    A program may raise one exception object several times, so a mark of an earlier call must not count for a later one.
 
     Examples
     --------
@@ -78,8 +77,9 @@ class SkyphosError(RuntimeError):
     Attributes
     ----------
     result : object
-        What the call came to all the same, where it did. :meth:`skyphos.Comm.broadcast` ends with all that are left
-        having the object; :meth:`skyphos.Comm.sendrecv` may fail to send once it has received. Else None.
+        The result of the call if it has one despite the error, else None. After a loss in
+        :meth:`skyphos.Comm.broadcast` the remaining ranks have the object; :meth:`skyphos.Comm.sendrecv` may fail to
+        send after it has received.
 
     Examples
     --------
@@ -90,7 +90,7 @@ class SkyphosError(RuntimeError):
 
     result: Any = None
 
-    #: The encoding that is sent to other ranks, where the native library raised the error.
+    #: The encoding that is sent to other ranks, if the native library raised the error.
     _wire: bytes | None = None
 
     def __init__(self, message: str = "") -> None:
@@ -103,12 +103,12 @@ class PeerLost(SkyphosError, ConnectionError):
     Parameters
     ----------
     message : str
-        What was lost, and during which call.
+        The lost rank, and the call.
     rank : int or None
-        The lost rank, as the group that was called numbers it; None: it is none of that group, but others of the group
-        can go on only without it.
+        The lost rank, by its number in the group of the call; None: it is not in that group, but other ranks of the
+        group can go on only without it.
     address : str or None
-        Where it was last seen, as ``host:port``.
+        Its last known address, ``host:port``.
 
     Examples
     --------
@@ -130,11 +130,11 @@ class Timeout(SkyphosError, TimeoutError):
     Parameters
     ----------
     message : str
-        Who is missing, in which call, after how long.
+        The missing ranks, the call, and the time.
     missing : tuple of int
-        The ranks that were still awaited, as the group that was called numbers them.
+        The missing ranks, by their numbers in the group of the call.
     call : str or None
-        The call they were expected in.
+        The call in which they were expected.
 
     Examples
     --------
@@ -164,12 +164,12 @@ class Mismatch(SkyphosError):
 
 
 class Diverged(SkyphosError):
-    """One rank completed a call that another left with an error in the same moment.
+    """One rank completed a call that another left with an error at the same time.
 
-    A rank that enters a call after a peer has left it with an error raises. Only where both happen within the time that
-    a message takes can one complete the call and the other not. Ranks then no longer agree which calls have succeeded,
-    so every later call of the group raises this on all ranks. Make a new group with :meth:`skyphos.Comm.shrink`, and go
-    on from a state that all ranks share, such as a checkpoint.
+    A rank that enters a call after a peer has left it with an error raises. But within the time of one message, one
+    rank can complete a call that another leaves. Ranks then no longer agree which calls have succeeded, so every later
+    call of the group raises this on all ranks. Make a new group with :meth:`skyphos.Comm.shrink`, and continue from a
+    state that all ranks share, such as a checkpoint.
 
     Examples
     --------

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = ["handle_of", "is_chosen", "join", "remember"]
 
-# What a process manager leaves for processes that are to find each other.
+# Variables by which a process manager lets MPI processes find each other.
 _MANAGERS = ("PMI_RANK", "PMI_FD", "PMI_PORT", "PMIX_RANK", "OMPI_COMM_WORLD_RANK")
 
 _open: weakref.WeakSet[Comm] = weakref.WeakSet()
@@ -35,15 +35,15 @@ def _candidates() -> list[str]:
     next_to_mpiexec = [Path(mpiexec).resolve().parent.parent / "lib"] if mpiexec else []
     own = [Path(prefix) / "lib" for prefix in (sys.prefix, sys.base_prefix)]
     folders = list(dict.fromkeys(folder for folder in [*own, *next_to_mpiexec] if folder.is_dir()))
-    # A process has one MPI: should the program import mpi4py later, it is to find the library that it was made for.
+    # A process can have one MPI library only. If the program may import mpi4py later, use the library of mpi4py.
     for_mpi4py = importlib.util.find_spec("mpi4py") is not None and "OMPI_COMM_WORLD_SIZE" not in os.environ
     first = [folder / "libmpi.so.12" for folder in folders] if for_mpi4py else []
     return [str(process) for process in [*filter(Path.exists, first), *folders]]
 
 
 def is_chosen(process: Bootstrap) -> bool:
-    """Whether a group without a named rendezvous goes over MPI: under ``mpiexec``, and under ``srun`` with a
-    process manager, where there is a library; and where there is no other way."""
+    """True if a group without a named rendezvous uses MPI: under ``mpiexec``, and under ``srun`` with a process
+    manager, if there is a library; and if there is no other transport."""
     if process.launcher == "mpi" and process.rendezvous is None:
         return True
     managed = process.launcher == "mpi" or (process.launcher == "slurm" and any(map(os.environ.get, _MANAGERS)))
@@ -61,7 +61,7 @@ def handle_of(comm: Any) -> int:
 
 
 def _leave_before_it_ends() -> None:
-    """Let mpi4py's ``MPI.Finalize`` wait until no thread of ours is in MPI, which it does not survive."""
+    """Make mpi4py's ``MPI.Finalize`` wait until no thread of this library is in MPI, which would crash."""
     module = sys.modules.get("mpi4py.MPI")
     if module is None:
         return
@@ -85,7 +85,7 @@ def join(
     threads: int | None,
     begin: tuple[ProfileSource | None, bool | None, TopologySource | None],
 ) -> _skyphos.Comm:
-    """Join the group of an MPI communicator's processes, or of all processes; initialises MPI unless it is."""
+    """Join the group of an MPI communicator's processes, or of all processes; initialise MPI if necessary."""
     atexit.unregister(_end)
     atexit.register(_end)
     _leave_before_it_ends()
@@ -95,7 +95,7 @@ def join(
 
 
 def remember(comm: Comm) -> Comm:
-    """Have a group closed at the process's end, while there still is an MPI."""
+    """Register a group to be closed at exit, before MPI is finalized."""
     _open.add(comm)
     return comm
 

@@ -1,4 +1,4 @@
-"""MPI's and mpi4py's names that users look for on a group, with their names here."""
+"""Names of MPI and mpi4py, with their equivalents in Skyphos, for the errors of unknown attributes."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ _NAMES = {
 
 
 def in_place_of(name: str) -> str | None:
-    """What a name of MPI's is here; None: nothing.
+    """The equivalent of a name of MPI or mpi4py; None without one.
 
     Examples
     --------

@@ -10,7 +10,7 @@ from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 
-#: Old name below ``skyphos``: where the module is now.
+#: New path of each module below ``skyphos`` by its old one.
 MODULES = {
     "bootstrap": "launch.bootstrap",
     "planner": "planning.planner",
@@ -19,7 +19,7 @@ MODULES = {
 
 
 class _Renamed(MetaPathFinder, Loader):
-    """Finds the old names, and loads the module that has taken their place."""
+    """Finds old module names, and loads the new modules in their place."""
 
     def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
         package, _, module = name.rpartition(".")
@@ -33,7 +33,7 @@ class _Renamed(MetaPathFinder, Loader):
         return module
 
     def exec_module(self, module: ModuleType) -> None:
-        """Nothing to run: the module's names are those of the new module."""
+        """Do nothing: attributes come from the new module."""
 
 
 def install() -> None:

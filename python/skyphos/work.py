@@ -21,11 +21,11 @@ T = TypeVar("T")
 class Work(Generic[T]):
     """Handle of a call under way; collectives return it with ``async_op=True``.
 
-    All ranks make a group's calls, blocking or not, in the same order; they complete, and may be waited for, in any.
-    A call goes on while nobody waits; one with a ufunc as operation goes on only while this process waits for
-    something, for Python code runs on the caller's threads. Arrays that were passed in must not be written to before
-    the call is done. A Work that is dropped leaves its call under way. Closing the group ends the calls under way with
-    an error on all ranks.
+    All ranks make a group's calls, blocking or not, in the same order; they complete, and may be waited for, in any
+    order. A call proceeds without being waited for. If its operation is a ufunc, it proceeds only while this process
+    waits for some call, because Python code runs on the caller's threads. Do not write to arrays passed to a call
+    before it is done. Dropping a Work does not stop its call. Closing the group ends its unfinished calls with an error
+    on all ranks.
 
     Examples
     --------
@@ -50,11 +50,11 @@ class Work(Generic[T]):
         return f"Work({self._native.name}, {'done' if self.done() else 'under way'})"
 
     def done(self) -> bool:
-        """Whether the call is over, well or not. Does not wait."""
+        """True if the call is over, with a result or an error. Does not wait."""
         return self._native.done()
 
     def wait(self, timeout: float | None = None) -> T:
-        """Wait for the result, which is the same as that of the blocking call, to the bit.
+        """Wait for the result, which is bitwise that of the blocking call.
 
         Parameters
         ----------
@@ -63,14 +63,14 @@ class Work(Generic[T]):
 
         Returns
         -------
-        The result. Another wait returns the same object.
+        The result; later calls return the same object.
 
         Raises
         ------
         Timeout
-            The call is still under way after ``timeout``; it goes on, and may be waited for again.
+            If the call is not done after ``timeout``; it continues, and may be waited for again.
         SkyphosError
-            What the call ended with; every wait raises it. Ctrl-C is raised once, and afterwards an error that says so.
+            The error of the call, at each wait. Ctrl-C is raised once, and later an error that says so.
         """
         self._settle(timeout)
         error = self._error
@@ -81,7 +81,7 @@ class Work(Generic[T]):
         raise error
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
-        """Wait for the call's end and return its error, or None if it went well."""
+        """Wait for the call's end and return its error, or None if it succeeded."""
         self._settle(timeout)
         return self._error
 
@@ -105,7 +105,7 @@ class Work(Generic[T]):
 
     def __await__(self) -> Generator[Any, None, T]:
         """Wait without blocking the event loop: another thread waits."""
-        import asyncio  # here, since it takes as long to import as all the rest
+        import asyncio  # imported here: it takes as long as all other imports together
 
         return asyncio.get_running_loop().run_in_executor(None, self.wait).__await__()
 
@@ -113,6 +113,6 @@ class Work(Generic[T]):
 def perform(
     done: Any, async_op: bool, finish: Callable[[Any], T], failed: Callable[[], None] | None = None
 ) -> T | Work[T]:
-    """What the caller of a collective gets: what ``finish`` makes of the native result, or the Work whose wait does.
-    ``failed`` is called where the Work ends with an error."""
+    """Return the native result converted by ``finish``, or the Work that converts it when waited for. ``failed`` is
+    called if the Work ends with an error."""
     return Work(done, finish, failed) if async_op else finish(done)

@@ -34,7 +34,7 @@ def raises_on_1(comm: sky.Comm, folder: str) -> None:
 
 
 def dies_on_1(comm: sky.Comm, folder: str, how: str) -> None:
-    """Rank 1's process ends without a word, while the others are in collectives."""
+    """Rank 1's process ends without a goodbye, while the others are in collectives."""
 
     def body() -> None:
         for call in range(10**9):

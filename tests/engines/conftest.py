@@ -37,13 +37,13 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def no_profile_of_the_user(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """What `skyphos probe` once measured here must not change what tests see."""
+    """Ignore the user's own profile, which would change the choices of `auto`."""
     os.environ["XDG_CONFIG_HOME"] = str(tmp_path_factory.mktemp("config"))
 
 
 @pytest.fixture
 def example() -> Callable[[str], str]:
-    """Runs an example as its first lines say, and returns what it prints."""
+    """Run an example by the command in its first lines; return its output."""
 
     def run(name: str) -> str:
         path = HERE.parent.parent / "examples" / "engines" / name

@@ -51,7 +51,7 @@ PartitionName=all Nodes={host} Default=YES MaxTime=INFINITE State=UP
 
 
 def missing() -> list[str]:
-    """What is not installed of what a cluster needs."""
+    """The programs of a Slurm cluster that are not installed."""
     return [tool for tool in TOOLS if shutil.which(tool, path=_PATH) is None]
 
 
@@ -71,7 +71,7 @@ class Cluster:
         return subprocess.Popen(command, env=self.env | env, cwd=self.folder, stdout=pipe, stderr=pipe, text=True)
 
     def run(self, *command: str, seconds: float = 60.0, **env: str) -> subprocess.CompletedProcess[str]:
-        """What comes of it."""
+        """Run a command in the cluster; return its result."""
         with self.start(*command, **env) as process:
             try:
                 out, err = process.communicate(timeout=seconds)
@@ -85,7 +85,7 @@ class Cluster:
         _until(lambda: self.run("squeue", "--noheader").stdout == "", "jobs are still there")
 
     def processes(self, besides: set[int] | None = None) -> dict[int, str]:
-        """Processes that the cluster has started, by what is in their environment: their command lines."""
+        """Command lines of the processes that the cluster has started, found by their environment."""
         found = {}
         mark = f"SLURM_CONF={self.folder / 'slurm.conf'}".encode()
         for entry in Path("/proc").iterdir():
@@ -155,7 +155,7 @@ def _daemon(here: Cluster, name: str, *options: str) -> subprocess.Popen[bytes]:
 
 
 def _until(done: Callable[[], bool], what: str, *needed: subprocess.Popen[bytes], patience_s: float = 30.0) -> None:
-    """Look until something is so; a daemon that has ended is noticed."""
+    """Poll until ``done()`` is true; raise if a daemon ends or time is up."""
     deadline = time.monotonic() + patience_s
     while not done():
         for daemon in needed:

@@ -103,7 +103,7 @@ def test_a_killed_worker_alone(client: Any, tmp_path: Path) -> None:
         sky.dask.run(client, dies, num_workers=1, timeout=60)
 
 
-def test_what_does_not_pickle_is_told(client: Any) -> None:
+def test_results_that_cannot_be_pickled(client: Any) -> None:
     with pytest.raises(RankFailed, match="Unpicklable: 1 and 2"):
         sky.dask.run(client, bodies.raises_no_pickle, timeout=30)
 

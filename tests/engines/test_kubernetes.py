@@ -1,4 +1,4 @@
-"""The manifest for Kubernetes: what must fit together does, and its commands form a group with its variables."""
+"""The manifest for Kubernetes: its fields agree, and its commands form a group with its variables."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def variables(job: Any, index: int) -> dict[str, str]:
     return found
 
 
-def test_what_must_fit_together(service: Any, job: Any) -> None:
+def test_fields_of_the_job_and_the_service_agree(service: Any, job: Any) -> None:
     spec, pod = job["spec"], job["spec"]["template"]["spec"]
     container = pod["containers"][0]
     given = variables(job, 0)

@@ -1,4 +1,4 @@
-"""What all engines do alike, without any of them."""
+"""The rendezvous and outcomes that all engines share, tested without an engine."""
 
 from __future__ import annotations
 
@@ -44,11 +44,11 @@ def test_errors_travel() -> None:
 
 
 def test_a_port_is_held_even_at_an_address_of_others() -> None:
-    listener, address = hold("192.0.2.77")  # for documentation: nobody has it
+    listener, address = hold("192.0.2.77")  # an address reserved for documentation
     with listener:
         assert address == f"192.0.2.77:{listener.getsockname()[1]}"
         socket.create_connection(("127.0.0.1", listener.getsockname()[1]), timeout=5).close()
 
 
-def test_the_way_to_the_own_host() -> None:
+def test_address_toward_the_own_host() -> None:
     assert address_toward("127.0.0.1") == "127.0.0.1"

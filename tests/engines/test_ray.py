@@ -58,7 +58,7 @@ def test_a_killed_worker(tmp_path: Path, how: str) -> None:
     assert len(sky.ray.run(bodies.total, num_workers=3, timeout=30)) == 3
 
 
-def test_what_does_not_pickle_is_told() -> None:
+def test_results_that_cannot_be_pickled() -> None:
     with pytest.raises(RankFailed, match="pickle"):
         sky.ray.run(bodies.returns_no_pickle, num_workers=2, timeout=30)
     with pytest.raises(RankFailed, match="Unpicklable: 1 and 2"):
@@ -108,7 +108,7 @@ def test_example(example: Callable[[str], str]) -> None:
 
 
 def _all_end(folder: Path) -> None:
-    """The processes of all ranks are gone, or about to be."""
+    """Wait until the processes of all ranks have ended."""
     until = time.monotonic() + 20
     for pid in bodies.pids(folder):
         while Path(f"/proc/{pid}").exists() and "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text():

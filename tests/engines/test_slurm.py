@@ -19,7 +19,7 @@ pytestmark = pytest.mark.skipif(
     "(apt-get install slurmctld slurmd slurm-client munge)",
 )
 
-# Waits for all groups to be there at once: their files stand for them.
+# Waits until all groups run at once; each has a file.
 TOGETHER = """
 import os, sys, time
 import numpy as np

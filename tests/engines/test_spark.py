@@ -49,7 +49,7 @@ def test_a_frame_arrives_as_arrays(spark: Any) -> None:
         assert counts == [10] * 10
 
 
-def test_rows_that_are_alike_go_to_one_rank(spark: Any) -> None:
+def test_rows_with_equal_keys_go_to_one_rank(spark: Any) -> None:
     def body(comm: sky.Comm, arrays: dict[str, np.ndarray]) -> Any:
         return sorted(set(arrays["vertex"].tolist())), str(arrays["x"].dtype)
 
@@ -78,7 +78,7 @@ def test_a_killed_worker(spark: Any, tmp_path: Path, how: str) -> None:
     assert len(sky.spark.run(spark, bodies.total, num_workers=3, timeout=30)) == 3
 
 
-def test_what_does_not_pickle_is_told(spark: Any) -> None:
+def test_results_that_cannot_be_pickled(spark: Any) -> None:
     with pytest.raises(RankFailed, match="pickle"):
         sky.spark.run(spark, bodies.returns_no_pickle, num_workers=2, timeout=30)
     with pytest.raises(RankFailed, match="Unpicklable: 1 and 2"):

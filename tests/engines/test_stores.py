@@ -27,7 +27,7 @@ TEXT = gzip.compress("".join(f"{source} {target}\n" for source, target in EDGES)
 
 @pytest.fixture(scope="module")
 def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A bucket with the graph in it. Its address is what AWS's own variable says, to fsspec and to pyarrow."""
+    """A bucket with the graph. fsspec and pyarrow find its endpoint in AWS's variable."""
     server = pytest.importorskip("moto.server", reason="moto is not installed: pip install 'moto[server]' s3fs")
     pytest.importorskip("s3fs", reason="s3fs is not installed")
     import boto3  # type: ignore[import-untyped, unused-ignore]
@@ -73,7 +73,7 @@ def hdfs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 def _written(config: Path, running: subprocess.Popen[bytes]) -> str:
-    """Where the name node answers, once it has said so."""
+    """The address of the name node, once it has written it to its configuration."""
     end = time.monotonic() + 60
     while time.monotonic() < end and running.poll() is None:
         try:

@@ -48,7 +48,7 @@ if first:
             other.allreduce(np.ones(3))
     except sky.PeerLost as lost:
         os.write(1, f"lost {lost.rank}\\n".encode())
-        # torchrun ends it, and looks every 0.1 s; were it to fail too, its node would count that as a restart.
+        # torchrun, which polls every 0.1 s, ends this rank. If it failed itself, its node would count another restart.
         time.sleep(60)
 """
 
@@ -81,7 +81,7 @@ def environment(**more: str) -> dict[str, str]:
 
 
 def run(*words: str, **more: str) -> subprocess.CompletedProcess[str]:
-    """What comes of a job under torchrun."""
+    """Run a job under torchrun; return its result."""
     return subprocess.run(
         command(*words), env=environment(**more), capture_output=True, text=True, timeout=120, check=False
     )
@@ -97,13 +97,13 @@ def test_a_group(share: str) -> None:
 
 
 @needs_torch
-def test_a_killed_rank_comes_again_and_two_groups_at_once(tmp_path: Path) -> None:
+def test_restart_of_a_killed_rank_with_two_groups(tmp_path: Path) -> None:
     (tmp_path / "job.py").write_text(KILLED)
     words = ["--nproc-per-node", "4", "--max-restarts", "1", str(tmp_path / "job.py"), str(tmp_path / "flag")]
     done = run(*words)
     assert done.returncode == 0, done.stderr
     expected = {f"{attempt} {rank} {count}" for count, attempt in enumerate(("first", "second")) for rank in range(4)}
-    # Those that torchrun ends at once have no time for last words.
+    # Ranks that torchrun ends immediately cannot print their loss.
     assert set(done.stdout.splitlines()) - {"lost 1"} == expected
 
 
@@ -145,7 +145,7 @@ def test_nodes_that_count_restarts_differently(tmp_path: Path) -> None:
 
 @needs_torch
 @pytest.mark.parametrize("first", ["torch", "skyphos"])
-def test_torchs_own_group_beside_it(first: str, tmp_path: Path) -> None:
+def test_a_torch_group_in_the_same_process(first: str, tmp_path: Path) -> None:
     (tmp_path / "job.py").write_text(BESIDE)
     done = run("--standalone", "--nproc-per-node", "2", str(tmp_path / "job.py"), first)
     assert done.returncode == 0, done.stderr
@@ -180,7 +180,7 @@ def place_of(rank: int, **changes: Any) -> Bootstrap:
     return Bootstrap(rank, 2, "127.0.0.1:7001", local_rank=rank, local_size=2, launcher="torchrun", **changes)
 
 
-def test_what_a_dead_rank_0_wrote_is_not_taken(store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_address_of_a_dead_rank_0_is_ignored(store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torchrun, "_groups", itertools.repeat(0))  # both ranks are in this process
     with socket.create_server(("127.0.0.1", 0)) as gone:
         store.set("skyphos/job/0", f"127.0.0.1:{gone.getsockname()[1]} old")
@@ -214,7 +214,7 @@ def test_a_rank_0_that_does_not_come_is_named(store: Any) -> None:
     assert caught.value.missing == (0,)
 
 
-def test_a_store_that_is_gone_is_told(store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreachable_store_raises(store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MASTER_PORT", "1")
     with pytest.raises(sky.Timeout, match=r"torchrun's store at 127\.0\.0\.1:1 cannot be reached"):
         torchrun.meet(place_of(1), 1.0)

@@ -18,7 +18,7 @@ import skyphos as sky
 from skyphos.planning.profile_file import Measured
 from skyphos.probe import probe
 
-# A shell has Ctrl-C ignored in what it runs in the background. Tests start processes, which would inherit that, and
+# A shell lets its background processes ignore Ctrl-C. Tests start processes, which would inherit that, and
 # interrupt them.
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -43,7 +43,7 @@ class Processes:
         self.last: dict[int, tuple[str, dict[str, str]]] = {}
 
     def lines(self, size: int, code: str, options: str | None = "", **changes: dict[int, str]) -> list[tuple[str, str]]:
-        """What the ranks of a group print, and what they say of errors; arguments as of :meth:`start`."""
+        """Output and errors of the ranks of a group; arguments as of :meth:`start`."""
         return [rank.communicate(timeout=60) for rank in self.start(size, code, options=options, **changes)]
 
     def start(
@@ -87,7 +87,7 @@ class Processes:
         return started
 
     def again(self, rank: int, **more: str) -> subprocess.Popen[str]:
-        """A rank of the last group started anew at the same rendezvous, with more variables."""
+        """Restart a rank of the last group at the same rendezvous, with further variables."""
         program, env = self.last[rank]
         return self._run(program, env | more, [])
 
@@ -107,7 +107,7 @@ class Processes:
 
 @pytest.fixture(scope="session", autouse=True)
 def no_profile_of_the_user(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """What `skyphos probe` once measured here must not change what tests see."""
+    """Ignore the user's own profile, which would change the choices of `auto`."""
     os.environ["XDG_CONFIG_HOME"] = str(tmp_path_factory.mktemp("config"))
     tls = ("SKYPHOS_TLS_AUTHORITY", "SKYPHOS_TLS_CERTIFICATE", "SKYPHOS_TLS_KEY")
     for name in ("SKYPHOS_PROFILE", "SKYPHOS_ADAPT", *tls):
@@ -116,7 +116,7 @@ def no_profile_of_the_user(tmp_path_factory: pytest.TempPathFactory) -> None:
 
 @pytest.fixture(scope="session")
 def found(no_profile_of_the_user: None) -> Measured:
-    """What a short probe of four ranks in this process says; each rank has the same."""
+    """The result of a short probe of four ranks in this process, the same on each rank."""
     all_found = on_all(4, lambda comm: probe(comm, seconds=0.5))
     assert len({one.to_json() for one in all_found}) == 1
     measured: Measured = all_found[0]

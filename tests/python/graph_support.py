@@ -42,7 +42,7 @@ def on_ranks(size: int, work: Callable[[sky.Comm], Any]) -> list[Any]:
 
 
 def errors_on_ranks(size: int, work: Callable[[sky.Comm], Any]) -> list[BaseException | None]:
-    """Run ``work`` on every rank and return what each raised."""
+    """Run ``work`` on every rank and return the exception of each."""
 
     def attempt(comm: sky.Comm) -> BaseException | None:
         try:

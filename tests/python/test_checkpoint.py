@@ -62,7 +62,7 @@ def test_a_type_that_is_not_known_here_is_refused_and_no_earlier_iteration_taken
             checkpoint.restore(comm)
 
 
-def test_the_last_iteration_that_all_have_whole(tmp_path: Path) -> None:
+def test_restore_finds_the_last_iteration_that_all_ranks_completed(tmp_path: Path) -> None:
     """One rank died before it wrote iteration 4; a file of iteration 3 is cut short."""
 
     def save(comm: sky.Comm) -> None:
@@ -101,7 +101,7 @@ def test_folders_of_each_host(tmp_path: Path) -> None:
     assert on_all(2, body) == [10, 10]
 
 
-def test_what_cannot_be_saved_or_restored_says_so_on_all(tmp_path: Path) -> None:
+def test_errors_of_save_and_restore_are_raised_on_all_ranks(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="at least 1"):
         sky.Checkpoint(tmp_path, every=0)
 
@@ -133,7 +133,7 @@ def test_nothing_there(tmp_path: Path) -> None:
 
 
 def raised(size: int, call: Any) -> list[str]:
-    """What a call says on each rank that cannot be done; the group can be used afterwards."""
+    """The error of a failing call on each rank; the group is usable afterwards."""
 
     def body(comm: sky.Comm) -> str:
         with pytest.raises(BadInput) as error:
@@ -194,7 +194,7 @@ def test_ranks_in_other_calls_hear_of_the_checkpoint(tmp_path: Path) -> None:
     assert on_all(2, body)[0].startswith("in Checkpoint.save of iteration 4: ranks disagree")
 
 
-def test_a_later_iteration_of_another_size_is_no_reason_to_begin_at_an_earlier_one(tmp_path: Path) -> None:
+def test_a_later_iteration_of_a_group_of_another_size_is_an_error(tmp_path: Path) -> None:
     checkpoint = sky.Checkpoint(tmp_path)
 
     def save(iteration: int) -> Any:
@@ -221,7 +221,7 @@ except sky.PeerLost:
 
 
 @pytest.mark.parametrize("call", ["save", "restore"])
-def test_what_a_killed_process_had_begun_is_removed(processes: Processes, tmp_path: Path, call: str) -> None:
+def test_unfinished_files_of_a_killed_process_are_removed(processes: Processes, tmp_path: Path, call: str) -> None:
     folder = {rank: str(tmp_path) for rank in range(2)}
     assert processes.lines(2, KILLED_WHILE_IT_SAVES, FOLDER=folder)[0][0] == "lost\n"
     (left,) = tmp_path.glob(".*")
@@ -269,8 +269,8 @@ sys.stdin.readline()
 """
 
 
-def test_a_replica_that_lacks_what_its_sibling_has_is_told(processes: Processes, tmp_path: Path) -> None:
-    """It comes last: what the group goes by are its sibling's files."""
+def test_a_replica_without_its_siblings_files_raises(processes: Processes, tmp_path: Path) -> None:
+    """It calls last, so that the group uses its sibling's files."""
     on_all(2, lambda comm: sky.Checkpoint(tmp_path).save(comm, 7, {"x": np.ones(9)}))
     folder = {rank: str(tmp_path if rank < 3 else tmp_path / "own") for rank in range(4)}
     group = processes.start(4, REPLICA_WITHOUT_FILES, options="replication=2, share_hosts=True", FOLDER=folder)
@@ -304,7 +304,7 @@ def ranked(folder: Path | None, iterations: int, comm: sky.Comm, **options: Any)
     return heard, result.ranks.tobytes(), result.residuals
 
 
-def test_pagerank_goes_on_to_the_same_bits(tmp_path: Path) -> None:
+def test_pagerank_resumes_with_the_same_bits(tmp_path: Path) -> None:
     whole = on_all(3, lambda comm: ranked(None, 30, comm))
     on_all(3, lambda comm: ranked(tmp_path, 14, comm))  # ends, saved after 8 and 12
     again = on_all(3, lambda comm: ranked(tmp_path, 30, comm))

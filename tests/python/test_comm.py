@@ -1,4 +1,4 @@
-"""Comm and Plan against NumPy, and what they refuse."""
+"""Comm and Plan against NumPy, and refused arguments."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def test_a_ufunc_that_fails_is_raised_on_all() -> None:
     assert all("op=hypot failed" in text for text in on_all(3, body))
 
 
-def test_missing_indices_are_named_with_who_wants_them() -> None:
+def test_missing_indices_are_named_with_the_ranks_that_want_them() -> None:
     def body(comm: sky.Comm) -> str:
         want = [1, 900 + comm.rank] if comm.rank else [1]
         with pytest.raises(sky.BadInput) as caught:
@@ -259,7 +259,7 @@ def test_local_arguments() -> None:
         lambda c, a: c.barrier(),
     ],
 )
-def test_after_any_error_on_one_rank_the_group_goes_on(bad: Any) -> None:
+def test_a_group_is_usable_after_an_error_on_one_rank(bad: Any) -> None:
     def body(comm: sky.Comm) -> list[float]:
         ids = np.arange(5)
         try:
@@ -311,7 +311,7 @@ def test_closing_while_another_thread_is_in_a_call() -> None:
         second.barrier()
 
 
-def test_a_time_out_comes_on_time() -> None:
+def test_time_outs_are_accurate() -> None:
     def body(comm: sky.Comm) -> float:
         start = time.monotonic()
         if comm.rank == 0:

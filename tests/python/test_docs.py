@@ -1,4 +1,4 @@
-"""The first blocks of README and docs run as they stand, and examples say how they are to be called."""
+"""Code blocks of README and docs run, and examples print their usage."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def run(script: Path, n: int, *options: str) -> subprocess.CompletedProcess[str]
         ("docs/torch.md", 0, 2),
     ],
 )
-def test_blocks_run_as_they_stand(tmp_path: Path, name: str, block: int, n: int) -> None:
+def test_code_blocks_run(tmp_path: Path, name: str, block: int, n: int) -> None:
     text = blocks(name)[block]
     if "import torch" in text and importlib.util.find_spec("torch") is None:
         pytest.skip("PyTorch is not installed")
@@ -65,7 +65,7 @@ def test_means_of_nine_clusters_are_found(tmp_path: Path) -> None:
         assert centres == [(x, y) for x in (0, 8, 16) for y in (0, 8, 16)]
 
 
-def test_word_count_says_what_it_wants() -> None:
+def test_word_count_without_arguments_prints_its_usage() -> None:
     done = run(ROOT / "examples" / "word_count.py", 3)
     lines = [line for line in done.stderr.splitlines() if not line.startswith("skyphos: ")]
     assert done.returncode != 0 and done.stdout == ""
@@ -73,7 +73,7 @@ def test_word_count_says_what_it_wants() -> None:
 
 
 def test_examples_fetch_nothing() -> None:
-    """And those that need data say where it is from."""
+    """Examples that need data name its source."""
     for file in (ROOT / "examples").rglob("*.py"):
         text = file.read_text(encoding="utf-8")
         assert not re.search(r"urllib|requests|urlretrieve|download=True|wget|curl", text), file

@@ -1,4 +1,4 @@
-"""The error classes: what they are, what they carry, and that they survive a trip between processes."""
+"""The error classes: their base classes, their attributes, and pickling between processes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from skyphos.collectives.agreement import fail
         (errors.Refused("wrong token"), Exception),
     ],
 )
-def test_each_is_a_skyphos_error_and_what_python_calls_it(error: Exception, also: type) -> None:
+def test_errors_are_subclasses_of_skyphos_error_and_of_pythons_errors(error: Exception, also: type) -> None:
     assert isinstance(error, errors.SkyphosError)
     assert isinstance(error, also)
     copy = pickle.loads(pickle.dumps(error))
@@ -47,7 +47,7 @@ def test_all_names_every_class() -> None:
     "settings",
     [{"algorithm": None}, {"algorithm": ["ring"]}, {"split": 3}, {"degrees": 3}, {"expected_nnz": "9"}, {"op": 7}],
 )
-def test_a_wrong_type_on_one_rank_is_told_to_all(settings: dict[str, Any]) -> None:
+def test_a_wrong_type_on_one_rank_raises_on_all(settings: dict[str, Any]) -> None:
     """Everyone raises or nobody: the others do not wait for a rank that never came."""
 
     def body(comm: sky.Comm) -> str:

@@ -32,7 +32,7 @@ with open(f"{sys.argv[1]}/{comm.rank}", "w") as file:  # lines of several proces
 
 
 def alone(script: str, **env: str) -> subprocess.CompletedProcess[str]:
-    """What comes of it in one process that nobody has launched."""
+    """Run code in one process without a launcher; return the result."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith(("SKYPHOS_", "PMI_", "OMPI_"))}
     command = [sys.executable, "-c", script]
     return subprocess.run(command, env=clean | env, capture_output=True, text=True, timeout=60, check=False)
@@ -50,7 +50,7 @@ def test_a_group_under_mpiexec_goes_over_mpi(size: int, library: Path | None, tm
 
 @needs_mpi
 @pytest.mark.parametrize("first", ["skyphos", "mpi4py"])
-def test_mpi4py_beside_it(first: str) -> None:
+def test_mpi4py_in_the_same_process(first: str) -> None:
     pytest.importorskip("mpi4py")
     imports = ["import skyphos as sky; own = sky.init()", "from mpi4py import MPI"]
     script = "\n".join(imports if first == "skyphos" else imports[::-1])
@@ -101,7 +101,7 @@ def test_dense_mpi_is_over_mpi_only() -> None:
 
 
 @needs_mpi
-def test_what_is_no_communicator_of_mpi4py() -> None:
+def test_arguments_that_are_no_communicators_of_mpi4py() -> None:
     pytest.importorskip("mpi4py")
     script = """
 import skyphos as sky
@@ -170,12 +170,12 @@ def test_another_launcher_than_the_librarys_is_explained() -> None:
     ("library", "named"),
     [("/nowhere/libmpi.so", "cannot be opened"), ("libc.so.6", "no MPI_Initialized"), (__file__, "cannot be opened")],
 )
-def test_what_is_no_library_is_told(library: str, named: str) -> None:
+def test_invalid_mpi_libraries(library: str, named: str) -> None:
     done = alone('import skyphos as sky; sky.init(transport="mpi")', SKYPHOS_LIBMPI=library)
     assert "BadInput" in done.stderr and library in done.stderr and named in done.stderr, done.stderr
 
 
-def test_what_mpi_cannot_do_is_refused(tmp_path: Path) -> None:
+def test_options_that_mpi_lacks_are_refused(tmp_path: Path) -> None:
     with pytest.raises(sky.BadInput, match="replication survives lost processes"):
         sky.init(transport="mpi", replication=2)
     with pytest.raises(sky.BadInput, match="rank= and world_size= are for TCP"):
@@ -203,7 +203,7 @@ comm.close()
 
 
 @needs_mpi
-def test_a_comm_that_is_open_when_mpi_is_finalised_says_so() -> None:
+def test_calls_of_a_comm_after_mpi_was_finalised_raise() -> None:
     done = run(2, FINALIZED)
     assert done.returncode == 0 and done.stdout.count("finalised") == 6, (done.stdout, done.stderr)
 
@@ -229,7 +229,7 @@ comm.close()
 
 @needs_mpi
 @pytest.mark.parametrize("late", [0, 5], ids=["one rank alone in calls", "both in calls"])
-def test_calls_under_way_when_mpi_is_finalised_say_so(late: int) -> None:
+def test_calls_under_way_when_mpi_is_finalised_raise(late: int) -> None:
     for _ in range(5):
         done = run(2, FINALIZED_UNDER_WAY.replace("LATE", str(late)))
         ended = done.stdout.count("finalised") + done.stdout.count("done")

@@ -65,7 +65,7 @@ def test_ranks_and_replicas() -> None:
     assert got == [(rank % 3, rank // 3, 6) for rank in range(7)], "the seventh stands by for rank 0"
 
 
-def test_whoever_is_killed_nobody_notices(processes: Processes) -> None:
+def test_a_killed_replica_does_not_disturb_the_calls(processes: Processes) -> None:
     group = processes.start(8, LOOP, options=TWICE)
     said = [first(process) for process in group]
     assert said == [["ready", str(k % 4), "4", str(k // 4), "2"] for k in range(8)]
@@ -90,8 +90,8 @@ def test_a_rank_whose_last_replica_is_killed_is_named(processes: Processes) -> N
     assert time.monotonic() - start < 10
 
 
-def test_a_process_that_is_stopped_holds_nobody_up(processes: Processes) -> None:
-    """And is not declared dead: it goes on when it may, and has every result."""
+def test_a_stopped_replica_does_not_delay_the_calls(processes: Processes) -> None:
+    """It is not declared dead: when it continues, it gets every result."""
     group = processes.start(4, LOOP, options=TWICE)
     for _ in range(2):
         assert all(first(process) for process in group)
@@ -127,14 +127,14 @@ def test_other_data_in_the_last_call_is_found_when_the_group_closes(size: int) -
         return rank, ""
 
     texts = on_processes(size, 2, body)
-    # Who is not of that rank may have closed before it hears of it.
+    # Processes of other ranks may have closed before the loss reaches them.
     assert all(text for rank, text in texts if rank == 0), texts
     assert any(f"processes 0 and {size // 2}, put different data into call" in text for _, text in texts), texts
 
 
-def test_an_error_in_a_group_is_not_hidden_by_what_closing_it_finds() -> None:
+def test_an_error_in_a_group_is_not_hidden_by_errors_of_closing_it() -> None:
     def body(comm: sky.Comm) -> None:
-        # Where what has arrived by then tells of the other data, the call itself raises.
+        # If the sibling's checksum has arrived by then, the call itself raises.
         with pytest.raises(ZeroDivisionError), comm:
             with suppress(SkyphosError):
                 comm.allreduce(np.array([float(comm.replica)]))
@@ -143,7 +143,7 @@ def test_an_error_in_a_group_is_not_hidden_by_what_closing_it_finds() -> None:
     on_processes(2, 2, body)
 
 
-def test_what_cannot_be_replicated_says_so(processes: Processes) -> None:
+def test_invalid_replication(processes: Processes) -> None:
     for replication in (0, 3, True, 1.5, "2"):
         with pytest.raises(BadInput, match="replication"):
             sky.local(2, replication=replication)  # type: ignore[arg-type]
@@ -157,7 +157,7 @@ except sky.BadInput as error:
         assert "replicas of rank 0" in out and "at most 2 processes" in out, (out, err)
 
 
-def test_the_first_process_profile_counts_and_its_errors_are_told(processes: Processes) -> None:
+def test_the_profile_of_process_0_counts_and_its_errors_reach_all(processes: Processes) -> None:
     code = """
 rank = int(os.environ["SKYPHOS_RANK"])
 try:
@@ -195,7 +195,7 @@ except sky.PeerLost as error:
 """
 
 
-def test_one_that_stands_still_is_left_behind(processes: Processes) -> None:
+def test_the_calls_continue_without_a_stopped_replica(processes: Processes) -> None:
     group = processes.start(4, LARGE, options=TWICE)
     assert [first(process) for process in group] == [["ready"]] * 4
     group[3].send_signal(signal.SIGSTOP)
@@ -208,7 +208,7 @@ def test_one_that_stands_still_is_left_behind(processes: Processes) -> None:
     assert out.startswith("lost"), out
 
 
-def test_all_begin_with_as_many_replicas(processes: Processes) -> None:
+def test_ranks_must_agree_on_replication(processes: Processes) -> None:
     code = """
 import os
 try:

@@ -1,4 +1,4 @@
-"""Non-blocking collectives: the same results as the blocking ones, and what goes wrong."""
+"""Non-blocking collectives: the same results as the blocking ones, and errors."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_many_under_way_and_the_same_bits(size: int, fused: bool) -> None:
     on_all(size, body)
 
 
-def test_a_call_goes_on_while_nobody_waits(processes: Processes) -> None:
+def test_a_call_proceeds_without_being_waited_for(processes: Processes) -> None:
     code = """
 import time
 x = sky.SparseVector(np.arange(0, 1 << 16, 3), np.ones(21846), 1 << 16)
@@ -125,7 +125,7 @@ def test_errors_reach_every_wait() -> None:
         assert isinstance(work.exception(), sky.Mismatch)
         with pytest.raises(sky.BadInput, match="timeout"):
             work.wait(-1)
-        # A bad argument is told at once here, and by the wait there.
+        # A bad argument raises immediately on this rank, and in the wait on the others.
         if comm.rank == 1:
             with pytest.raises(sky.BadInput, match="root=9"):
                 comm.reduce(np.ones(3), root=9, async_op=True)

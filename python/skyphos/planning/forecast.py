@@ -1,6 +1,6 @@
-"""Forecast of a collective: predictions of every algorithm, which of them ``auto`` takes, and their assumptions.
+"""Forecast of a collective: predictions for every algorithm, the choice of ``auto``, and the assumptions.
 
-The text, the JSON and the page of ``skyphos plan`` are made from one :class:`Forecast`, so that they say the same.
+The text, the JSON and the page of ``skyphos plan`` are made from one :class:`Forecast`, so that they agree.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ Collective = Literal["allreduce", "reduce_scatter", "reduce"]
 
 @dataclass(frozen=True)
 class Assumptions:
-    """Machines and network that predictions are for.
+    """Machines and network for which predictions are made.
 
     Attributes
     ----------
     profile : Profile
     source : str
-        Where its numbers are from.
+        Source of its numbers.
     notes : tuple of str
-        How the group that was measured differs from the one that is planned.
+        Differences between the measured group and the planned one.
     """
 
     profile: Profile
@@ -49,11 +49,11 @@ class Assumptions:
     notes: tuple[str, ...] = ()
 
     def sentences(self) -> list[str]:
-        """Source, numbers and notes as sentences without their full stops."""
+        """Source, numbers and notes as sentences without full stops."""
         return [f"Assumed: {self.source}; {self.text()}", *(note[0].upper() + note[1:] for note in self.notes)]
 
     def text(self) -> str:
-        """The numbers that matter most."""
+        """The most important numbers as text."""
         p = self.profile
         words = [f"{human_bytes(p.rate)}/s each way", f"latency {fine_seconds(p.latency_s)}"]
         words.append(f"{fine_seconds(p.message_s)} more for each message" if p.message_s else "no cost of a message")
@@ -63,12 +63,12 @@ class Assumptions:
 
 
 def from_profile(path: str, ranks: int) -> Assumptions:
-    """The profile of a file as it is, and how far it is from a group of so many ranks.
+    """The profile of a file, and its differences from a group of ``ranks`` ranks.
 
     Raises
     ------
     BadInput
-        There is no profile.
+        If the file has no profile.
 
     Examples
     --------
@@ -106,24 +106,24 @@ class Forecast:
     Attributes
     ----------
     collective : {"allreduce", "reduce_scatter", "reduce"}
-        ``reduce``: of a plan that is configured once.
+        ``reduce``: the reduction of a plan that is configured once.
     ranks, n, entries, row_bytes, alpha
-        As in :func:`skyphos.planning.union_entries` and :func:`skyphos.planning.predict_allreduce`; alpha None: drawn
-        evenly.
+        As in :func:`skyphos.planning.union_entries` and :func:`skyphos.planning.predict_allreduce`; alpha None:
+        uniform.
     assumed : Assumptions
     result_entries : float
         Entries of the result.
     found : tuple of Prediction
-        The fastest first; of a plan, its reductions.
+        The fastest first; for a plan, its reductions.
     chosen : Prediction
-        The prediction that is taken unless an algorithm or degrees are named.
+        Prediction of the algorithm that runs unless an algorithm or degrees are named.
     configure : tuple of tuple of Stage
-        Stages of configuring a plan, in the order of ``found``; else empty.
+        Stages of the configuration of a plan, in the order of ``found``; else empty.
     survey : Stage or None
-        Cost of the survey of all ranks before a first call; None where there is no survey.
+        Cost of the survey of all ranks before a first call; None if there is no survey.
     min_packet_bytes : float
     papers_degrees : tuple of int
-        By the papers' rule, for messages of at least ``min_packet_bytes``.
+        Degrees by the papers' rule, for messages of at least ``min_packet_bytes``.
     """
 
     collective: Collective
@@ -143,18 +143,18 @@ class Forecast:
 
     @property
     def best_butterfly(self) -> Prediction | None:
-        """The fastest of them; None where there is but one rank."""
+        """The fastest butterfly; None for a single rank."""
         return next((p for p in self.found if p.algorithm == "butterfly" and p.degrees != (1,)), None)
 
     @property
     def configure_s(self) -> float | None:
-        """Seconds of configuring the chosen plan; None where nothing is configured."""
+        """Seconds to configure the chosen plan; None if nothing is configured."""
         if not self.configure:
             return None
         return sum(stage.seconds for stage in self.configure[self.found.index(self.chosen)])
 
     def why(self) -> str:
-        """The reason for ``chosen``, for people."""
+        """The reason for ``chosen``, as text."""
         if self.collective == "reduce":
             return "what configure takes where no degrees are named"
         if self.collective == "reduce_scatter":
@@ -168,7 +168,7 @@ class Forecast:
         return f"what auto begins with{never}; {_TRIES}"
 
     def record(self) -> dict[str, Any]:
-        """All of it as JSON takes it."""
+        """The forecast as a JSON object."""
         predictions = [
             {
                 "algorithm": p.algorithm,
@@ -214,12 +214,12 @@ def forecast(
     row_bytes: int = 4,
     min_packet_bytes: float = 2e6,
 ) -> Forecast:
-    """Foretell a collective; arguments are the attributes of :class:`Forecast`.
+    """Predict a collective; arguments are the attributes of :class:`Forecast`.
 
     Raises
     ------
     BadInput
-        Numbers that make no sense.
+        For invalid numbers.
 
     Examples
     --------
@@ -261,7 +261,7 @@ def forecast(
 
 
 def chosen(collective: Collective, ranks: int, entries: float, row_bytes: int, found: list[Prediction]) -> Prediction:
-    """The prediction that is taken if no algorithm or degrees are named; ``found``: the fastest first."""
+    """The prediction of the algorithm that runs if none is named; ``found``: the fastest first."""
     if collective != "allreduce":
         return found[0]
     return next(p for p in found if native.auto_may_take(p.algorithm, ranks, entries, row_bytes))
@@ -280,6 +280,6 @@ def layers(prediction: Prediction) -> list[tuple[str, int, int, Stage]]:
     """
     numbered = list(enumerate(prediction.degrees, 1))
     order = [("down", *layer) for layer in numbered]
-    if len(prediction.stages) > len(order):  # a reduce-scatter has none up again
+    if len(prediction.stages) > len(order):  # a reduce-scatter has no layers up
         order += [("up", *layer) for layer in reversed(numbered)]
     return [(*layer, stage) for layer, stage in zip(order, prediction.stages, strict=True)]

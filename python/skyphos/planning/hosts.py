@@ -1,4 +1,4 @@
-"""Hosts and racks as a probe's file lists them."""
+"""Hosts and racks in a probe's file."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["Host", "read_hosts", "read_racks"]
 
 @dataclass(frozen=True)
 class Host:
-    """A machine: its name, the address that the others use, and its ranks."""
+    """A machine: its name, its address for the other machines, and its ranks."""
 
     name: str
     address: str
@@ -22,7 +22,7 @@ def read_hosts(at: JsonReader, ranks: int) -> list[Host]:
     """The hosts of a file; each of its ranks is on one of them."""
     hosts = [Host(host.text("name"), host.text("address"), tuple(host.wholes("ranks"))) for host in at.parts("hosts")]
     listed = sorted(rank for host in hosts for rank in host.ranks)
-    # Whatever it says, no list is made of it.
+    # Compare without making a list of a size that an untrusted file states.
     if len(listed) != ranks or listed != list(range(len(listed))):
         at.fail("hosts", f"must have each of the ranks 0 to {ranks - 1} once")
     return hosts

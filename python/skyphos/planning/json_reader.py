@@ -15,7 +15,7 @@ __all__ = ["JsonReader"]
 
 
 class JsonReader:
-    """Reads parts of a file's content; errors name the file and the place in it."""
+    """Reads values of a file's content; errors name the file and the position in it."""
 
     def __init__(self, found: Any, name: str, where: str = "") -> None:
         self._found, self._name, self._where = found, name, where
@@ -64,7 +64,7 @@ class JsonReader:
         return [JsonReader(item, self._name, f"{self._at(key)}[{k}]") for k, item in enumerate(items)]
 
     def wholes(self, key: str | None) -> list[int]:
-        """A list of whole numbers: this part itself, or one of it."""
+        """A list of whole numbers: this value itself, or its item ``key``."""
         items = self._get(key, lambda v: isinstance(v, list), "a list")
         return [JsonReader(items, self._name, self._at(key)).whole(k) for k in range(len(items))]
 

@@ -1,8 +1,8 @@
 """LogGP parameters and the efficient size of a message, fitted to measured times.
 
 LogGP (Alexandrov, Ionescu, Schauser, Scheiman 1997): a message of s bytes takes o_s + L + (s - 1) G + o_r, and a
-processor can begin the next one g later. The half-rate size is Hockney's n_1/2, which *Kylix* (Fig. 2) calls the
-minimum efficient packet: what is smaller wastes more than half of what the network can do.
+processor can start the next one g later. The half-rate size is Hockney's n_1/2, which *Kylix* (Fig. 2) calls the
+minimum efficient packet: smaller messages get less than half of the network's rate.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ class LogGP:
     Attributes
     ----------
     L_s : float
-        Seconds that a small message is on the way, without the processors' at its ends.
+        Latency of a small message in seconds, without the overheads of the processors.
     o_s_s, o_r_s : float
-        Seconds that the sending and the receiving processor spend on a small message.
+        Overheads of the sending and the receiving processor for a small message, in seconds.
     g_s : float
-        Seconds between two small messages of a stream.
+        Gap between two small messages of a stream, in seconds.
     G_s : float
-        Seconds a byte of a stream of large ones.
+        Time per byte in a stream of large messages, in seconds.
     """
 
     L_s: float
@@ -41,7 +41,7 @@ class LogGP:
 
 
 def line(x: Sequence[float], y: Sequence[float]) -> tuple[float, float]:
-    """Start and slope, neither below 0, of the line that fits best relative to ``y``.
+    """Intercept and slope, neither below 0, of the line with the least error relative to ``y``.
 
     Examples
     --------
@@ -60,15 +60,15 @@ def line(x: Sequence[float], y: Sequence[float]) -> tuple[float, float]:
 
 
 def half_rate_bytes(sizes: Sequence[float], seconds: Sequence[float], most: float = math.inf) -> float:
-    """The least size that moves at half of the best rate, interpolated by a line in log-log.
+    """The smallest size that reaches half of the best rate, interpolated linearly in log-log.
 
     Parameters
     ----------
     sizes, seconds : sequences of float
-        Bytes, ascending, and the seconds of a message of each.
+        Sizes in bytes, ascending, and the time of a message of each size.
     most : float
-        Bytes a second that a stream reaches, which is the best rate where a single message is faster: shapers and
-        buffers let some bytes pass at once.
+        Upper bound of the best rate: that of a stream, in bytes a second. A single message may be faster, because
+        traffic shapers and buffers let some bytes pass at once.
 
     Examples
     --------

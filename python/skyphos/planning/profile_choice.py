@@ -1,4 +1,4 @@
-"""Choice of the profile and topology that a group starts with, and their use on other groups than the measured one.
+"""Choice of a new group's profile and topology, and adaptation of a profile to another group than the measured one.
 
 The first of these counts: the argument of :func:`skyphos.init`; ``SKYPHOS_PROFILE`` (a path, or ``none``); the user's
 own file (:func:`default_path`), if it was measured on exactly these hosts. Racks come from the argument, from
@@ -22,7 +22,7 @@ from ..errors import BadInput, SkyphosError, text_of
 from ..inputs import variables
 from .planner import Profile, read_profile, read_text
 
-# What reads files is imported where there is one: most programs begin without.
+# Readers of files are imported when there is a file: most programs have none.
 if TYPE_CHECKING:
     from .profile_file import Measured
     from .topology import Topology
@@ -36,7 +36,7 @@ __all__ = [
 ProfileSource: TypeAlias = "Profile | Measured | str | os.PathLike[str]"
 TopologySource: TypeAlias = "Topology | str | os.PathLike[str] | re.Pattern[str]"
 
-# What SKYPHOS_TOPOLOGY begins with where it is a pattern of hosts' names.
+# Prefix of SKYPHOS_TOPOLOGY if it is a pattern for hosts' names.
 _BY_NAMES = "names:"
 
 
@@ -47,7 +47,7 @@ def default_path() -> str:
 
 
 def host_and_address(place: str) -> tuple[str, str]:
-    """Name and address of a rank's host, from the transport's text; for a rank of this process, this host and ``""``.
+    """Name and address of a rank's host, from the transport's text; for ranks of this process, this host and ``""``.
 
     Examples
     --------
@@ -61,7 +61,7 @@ def host_and_address(place: str) -> tuple[str, str]:
 
 @dataclass(frozen=True)
 class Fitted:
-    """A profile for a group, and how that group differs from the one that was measured."""
+    """A profile for a group, and the differences between that group and the measured one."""
 
     profile: Profile
     differences: tuple[str, ...]
@@ -79,15 +79,15 @@ class _Begin:
 def begin_with(
     comm: native.Comm, profile: ProfileSource | None, adapt: bool | None, topology: TopologySource | None
 ) -> native.Comm:
-    """Give all ranks of a new group rank 0's profile and topology, if any, and whether ``auto`` learns from calls.
+    """Send rank 0's profile and topology, if any, and whether ``auto`` learns from calls, to all ranks of a new group.
 
-    Collective. Returns the group to use: where there is a topology, another one.
+    Collective. Returns the group to use, which is another one if there is a topology.
 
     Raises
     ------
     BadInput
-        Rank 0's arguments, or the files that SKYPHOS_PROFILE and SKYPHOS_TOPOLOGY name, make no sense; SKYPHOS_ADAPT is
-        no truth value; on all ranks.
+        On all ranks, if rank 0's arguments or the files of SKYPHOS_PROFILE and SKYPHOS_TOPOLOGY are invalid, or
+        SKYPHOS_ADAPT is not a boolean.
     """
     begin = _Begin()
     numbers: tuple[list[int], list[int]] | None = None
@@ -97,7 +97,7 @@ def begin_with(
             numbers = None if begin.topology is None else begin.topology.numbers()
         except SkyphosError as error:
             raise comm.fail_call(text_of(error)) from None
-        except Exception as error:  # a warning that is an error here, or whatever a file system says
+        except Exception as error:  # a warning that is an error here, or any error of a file system
             comm.fail_call(f"rank 0 cannot take its profile or topology: {text_of(error)}")
             raise
     return native.begin_with(comm, begin.profile, begin.adapt, numbers)
@@ -114,13 +114,13 @@ def begin_replicated(
     Raises
     ------
     BadInput
-        As :func:`begin_with`; replicas of a rank share a host.
+        As in :func:`begin_with`; also if replicas of a rank share a host.
     """
     begin, error = _Begin(), None
     if connected.rank == 0:
         try:
             begin = _find(connected, profile, False, topology)
-        except Exception as caught:  # all must hear of it, whatever it is
+        except Exception as caught:  # any error must reach all ranks
             known = isinstance(caught, SkyphosError)
             said = text_of(caught)
             error = said if known else f"rank 0 cannot take its profile or topology: {said}"
@@ -129,7 +129,7 @@ def begin_replicated(
 
 
 def _adapt() -> bool:
-    """Whether rank 0's environment lets ``auto`` learn from calls."""
+    """True if rank 0's environment lets ``auto`` learn from calls."""
     return variables.flag("SKYPHOS_ADAPT") is not False
 
 
@@ -150,7 +150,7 @@ def _find(
 def _find_profile(
     here: Sequence[tuple[str, str]], asked: ProfileSource | None
 ) -> tuple[Profile | None, Measured | None]:
-    """The profile, and the measurements with it."""
+    """The profile, and its measurements."""
     if asked is None:
         named = variables.text("SKYPHOS_PROFILE") or ""
         if named.lower() == "none":
@@ -176,7 +176,7 @@ def _find_profile(
 def _find_topology(
     here: Sequence[tuple[str, str]], asked: TopologySource | None, measured: Measured | None
 ) -> Topology | None:
-    """The topology that was named or measured; None: hosts are distinguished, but not racks."""
+    """The topology that was named or measured; None: only hosts are distinguished, not racks."""
     from .topology import Topology
 
     if asked is None:
@@ -203,14 +203,14 @@ def _find_topology(
 
 
 def _pattern_in(asked: TopologySource) -> str | re.Pattern[str] | None:
-    """The pattern that finds racks in hosts' names, if there is one."""
+    """The pattern that extracts racks from hosts' names, if there is one."""
     if isinstance(asked, str) and asked.startswith(_BY_NAMES):
         return asked.removeprefix(_BY_NAMES)
     return asked if isinstance(asked, re.Pattern) else None
 
 
 def _users_own(here: Sequence[tuple[str, str]]) -> tuple[Profile | None, Measured | None]:
-    """The user's own file, if it was measured on these hosts. Its faults are warnings, because no one asked for it."""
+    """The user's own file, if it was measured on these hosts. Its errors are warnings only."""
     path = default_path()
     if not os.path.exists(path):
         return None, None
@@ -222,14 +222,14 @@ def _users_own(here: Sequence[tuple[str, str]]) -> tuple[Profile | None, Measure
         if {host.name for host in found.hosts} != {name for name, _ in here}:
             return None, None
         return fit(found, here, cores()).profile, found
-    except Exception as error:  # whatever is in it: nobody knows all that a file can hold
+    except Exception as error:  # a file may cause any error
         named = str(error) if isinstance(error, BadInput) else f"{path}: {type(error).__name__}: {error}"
     _warn(f"not used: {named}")
     return None, None
 
 
 def _warn(words: str) -> None:
-    """Warn, at the line outside this package that called it."""
+    """Warn, at the line outside this package from which it was called."""
     frame, level = sys._getframe(), 1
     while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "skyphos":
         frame, level = frame.f_back, level + 1
@@ -242,7 +242,7 @@ def read(source: ProfileSource) -> Profile | Measured:
     Raises
     ------
     BadInput
-        A path at which there is no profile, or something else than a path or a profile.
+        If the path has no profile, or ``source`` is neither a path nor a profile.
     """
     from .profile_file import Measured
 
@@ -253,17 +253,16 @@ def read(source: ProfileSource) -> Profile | Measured:
     path = os.fspath(source)
     text = read_text(path)
     profile, found = read_profile(text, path)
-    # Somebody may have written the numbers alone.
+    # A file may have the numbers only, without measurements.
     return Measured.from_text(text, path) if set(found) > {"skyphos_profile", "profile"} else profile
 
 
 def fit(found: Measured, here: Sequence[tuple[str, str]], usable_cores: int) -> Fitted:
-    """The part of a profile that holds for the ranks of another group.
+    """Adapt a profile to the ranks of another group.
 
-    Kernels, frames and bytes cost what was measured. A rank's share of a core, and of its host's link, follows from
-    how many ranks a host has now; on one host so does latency, for a rank that waits gets its turn after others. If
-    one group is on one host and the other on several, the network's numbers say nothing, and defaults take their
-    place.
+    Times of kernels, frames and bytes stay as measured. A rank's share of a core and of its host's link follows from
+    the present number of ranks per host. So does the latency on one host, where ranks that share a core run in turn. If
+    one group is on one host and the other on several, defaults replace the numbers of the network.
 
     Parameters
     ----------
@@ -271,7 +270,7 @@ def fit(found: Measured, here: Sequence[tuple[str, str]], usable_cores: int) -> 
     here : sequence of (str, str)
         Name and address of each rank's host.
     usable_cores : int
-        Of a host.
+        Usable cores of a host.
 
     Examples
     --------
@@ -300,12 +299,12 @@ def fit(found: Measured, here: Sequence[tuple[str, str]], usable_cores: int) -> 
     else:
         most = max(profile.rate, 1.0 / max(found.loggp.G_s, 1e-15))
         rate = min(most, profile.rate * ranks_before / ranks_now)
-        # Around a ring one rank of a host sends to another host, however many there are.
+        # Around a ring only one rank of a host sends to another host, whatever the number of ranks.
         network = {"rate": rate, "ring_gain": profile.ring_gain * profile.rate / rate}
     return Fitted(replace(profile, cores=share, **network), tuple(differences))
 
 
-#: Bytes a second between hosts that were not measured: 1 Gbit/s.
+#: Default rate between hosts in bytes a second, without a measurement: 1 Gbit/s.
 DEFAULT_RATE = 118e6
 
 

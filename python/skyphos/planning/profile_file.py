@@ -1,7 +1,7 @@
-"""Profile file, written by ``skyphos probe``: a profile for the planner, and the measurements that it was fitted to.
+"""Profile file, written by ``skyphos probe``: a profile for the planner, and the measurements to which it was fitted.
 
 The format is JSON. ``{"skyphos_profile": 1, "profile": {…}}`` is what :meth:`skyphos.planning.Profile.load` needs; the
-rest says where and when it was measured, and is drawn on the page. Units are bytes, seconds, and bytes a second; pairs
+rest are place and time of the measurement, and values for the page. Units are bytes, seconds, and bytes a second; pairs
 that were not measured are ``null``.
 """
 
@@ -24,8 +24,8 @@ __all__ = ["Host", "Measured", "Point"]
 
 @dataclass(frozen=True)
 class Point:
-    """Messages of one size: ``seconds`` one way of a pair while the others wait (median; ``low_s`` and ``high_s`` are
-    quartiles), and ``together_s`` while all ranks are in pairs at once."""
+    """Messages of one size: the one-way time of a pair while other ranks wait (``seconds`` is the median, ``low_s`` and
+    ``high_s`` are quartiles), and ``together_s`` while all ranks send in pairs at once."""
 
     size: int
     seconds: float
@@ -41,30 +41,30 @@ class Measured:
     Attributes
     ----------
     profile : Profile
-        What the planner goes by.
+        Parameters for the planner.
     hosts : list of Host
-        Machines, by their first rank.
+        Machines, in the order of their first ranks.
     ranks : int
     transport : str
     measured : str
-        When, as ISO 8601.
+        Time of the measurement, as ISO 8601.
     seconds : float
-        How long it took.
+        Duration of the measurement.
     topology : Topology
     loggp : LogGP
-        Of one pair, of two hosts if there are two.
+        Parameters of one pair, on two hosts if there are several.
     curve : list of Point
-        Time against size, ascending.
+        Times by size, ascending.
     half_rate_bytes : float
-        Least size that is moved at half of the best rate (*Kylix*: the minimum efficient packet): the median of rounds
-        of measuring it.
+        Smallest size that reaches half of the best rate (*Kylix*: the minimum efficient packet): the median over
+        rounds.
     half_rate_low_bytes, half_rate_high_bytes : float
-        The least and the largest that a round came to. They differ where ranks of a host now poll for a message and now
-        sleep until it comes, which takes a tenth of the time, or where the machine does other work.
+        The smallest and the largest value of a round. They differ if ranks of a host poll for messages in some rounds
+        and sleep in others, or if the machine does other work.
     shared_memory : bool
-        Whether ranks of a host exchange through memory that they share, whatever is between hosts.
+        Whether ranks of a host exchange messages through shared memory.
     incast : list of (int, float)
-        How many send to one rank at once, and the bytes a second that they reach together.
+        Number of ranks that send to one rank at once, and their total rate in bytes a second.
     machine : dict
         See :func:`skyphos.probe.measure_machine`.
     """
@@ -109,7 +109,7 @@ class Measured:
         Raises
         ------
         BadInput
-            It cannot be read, is damaged, or is a bare profile; says what is wrong where.
+            If the file cannot be read, is damaged, or has only a profile; the text has the position.
         """
         name = os.fspath(path)
         return cls.from_text(read_text(name), name)
@@ -145,7 +145,7 @@ class Measured:
             loggp=LogGP(**{field.name: loggp.number(field.name) for field in fields(LogGP)}),
             curve=curve,
             half_rate_bytes=at.number("half_rate_bytes"),
-            # Files of earlier versions have neither these nor the next.
+            # Files of earlier versions lack these fields and the next one.
             half_rate_low_bytes=at.number(
                 "half_rate_low_bytes" if "half_rate_low_bytes" in found else "half_rate_bytes"
             ),

@@ -1,9 +1,9 @@
 """Topology: the hosts of a group and their racks, from a file, from hosts' names or from measured times.
 
 Ranks that name the same machine share a host. Racks are found by agglomerative clustering (average linkage, cut at the
-largest gap): the nearest hosts are joined first, as long as the next ones are not much farther apart than those joined
-before. Distance is latency; where all latencies are alike it is the inverse of the rate, since a link that racks share
-may be slow without being long.
+largest gap): the nearest hosts are joined first, until the next distance is much larger than the one before. Distance
+is latency; if all latencies are equal it is the inverse of the rate, because a link that racks share may have a low
+rate without a higher latency.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ __all__ = ["Topology", "cluster", "groups", "racks", "scattered"]
 
 Matrix = npt.NDArray[np.float64]
 
-#: Hosts of other racks are at least this many times farther. Latencies of one network vary by less between
-#: measurements.
+#: Least ratio of the distance of hosts in other racks to that of hosts in the same rack. Latencies of one network vary
+#: by less between measurements.
 GAP = 1.6
 
 
@@ -35,17 +35,18 @@ GAP = 1.6
 class Topology:
     """Hosts and racks of the ranks of a group, and measured times between them.
 
-    A butterfly forms its layers by it: first the ranks of a host talk to each other, then the hosts of a rack. Where
-    the first layers' degrees multiply to the ranks of a host, each host sends a reduced entry over the network once.
+    A butterfly arranges its layers by the topology: first the ranks of a host exchange messages, then the hosts of a
+    rack. If the degrees of the first layers multiply to the ranks of a host, each host sends a reduced entry over the
+    network once.
 
     Attributes
     ----------
     hosts : list of list of int
         Ranks of each host.
     racks : list of list of int
-        Hosts, by their place in ``hosts``, that are together.
-    latency_s, rate : array of shape (P, P), or (0, 0) where nothing was measured
-        Seconds until a small message is there, and bytes a second of a stream, of each pair; NaN where not measured.
+        Hosts of each rack, as positions in ``hosts``.
+    latency_s, rate : array of shape (P, P), or (0, 0) without measurements
+        Seconds until a small message arrives, and bytes a second of a stream, for each pair; NaN if not measured.
 
     Examples
     --------
@@ -61,12 +62,12 @@ class Topology:
 
     @classmethod
     def of(cls, hosts: Sequence[object], racks: Sequence[object] | None = None) -> Topology:
-        """From the name of each rank's host, and of its rack; without racks all hosts are in one.
+        """Make a topology from the names of each rank's host and rack; without racks all hosts are in one.
 
         Raises
         ------
         BadInput
-            Another number of racks than of hosts; a host in two racks.
+            If the numbers of racks and hosts differ, or a host is in two racks.
         """
         names = [str(host) for host in hosts]
         if not names:
@@ -84,7 +85,7 @@ class Topology:
 
     @classmethod
     def at(cls, hosts: Sequence[tuple[str, str]], racks: Sequence[object]) -> Topology:
-        """As :meth:`of`, by name and address of each rank's host: two may have the same name.
+        """Like :meth:`of`, with name and address of each rank's host: two hosts may have the same name.
 
         Examples
         --------
@@ -101,15 +102,15 @@ class Topology:
         Parameters
         ----------
         path : path
-            Lines of a host's name or address and its rack's name, ``#`` before what is for people; or what
-            ``skyphos probe`` wrote.
+            Lines of a host's name or address and its rack's name, with comments after ``#``; or a file of
+            ``skyphos probe``.
         hosts : sequence of (str, str)
             Name and address of each rank's host.
 
         Raises
         ------
         BadInput
-            The file cannot be read or understood, or says nothing of a host, or two things.
+            If the file cannot be read or parsed, or a host has no rack or two racks.
         """
         name = os.fspath(path)
         text = read_text(name)
@@ -117,7 +118,7 @@ class Topology:
         rack_of = _probed_racks(text, name) if probed else _racks_in(text, name)
         racks: list[str] = []
         for rank, (host, address) in enumerate(hosts):
-            # Since a probe, another host may have got an address: names count there.
+            # In a probe's file names take precedence: an address may belong to another host now.
             keys = [host] if probed and host in rack_of else [host, address]
             said = {rack_of[key]: None for key in keys if key in rack_of}
             if not said:
@@ -137,14 +138,14 @@ class Topology:
         Parameters
         ----------
         pattern : str or re.Pattern
-            Is searched in each name. What its groups match names the rack; without groups, what it matches.
+            Searched in each name. The text of its groups names the rack; without groups, the whole match.
         hosts : sequence of (str, str)
             Name and address of each rank's host.
 
         Raises
         ------
         BadInput
-            No regular expression, or it is not in a name.
+            If the pattern is not a regular expression, or does not match a name.
 
         Examples
         --------
@@ -181,7 +182,7 @@ class Topology:
         Raises
         ------
         BadInput
-            A rank, or a host's place, is there twice or missing.
+            If a rank or host is missing or repeated.
 
         Examples
         --------
@@ -254,9 +255,9 @@ def cluster(distance: Matrix, gap: float = GAP) -> list[list[int]]:
     Parameters
     ----------
     distance : array of shape (m, m)
-        Symmetric; NaN where nothing is known. The diagonal does not count.
+        Symmetric; NaN for unknown distances. The diagonal is ignored.
     gap : float
-        How many times farther the next merge must be than the one before for the clustering to end there.
+        Ratio of the distances of a merge and the one before at which the clustering ends.
 
     Returns
     -------
@@ -265,7 +266,7 @@ def cluster(distance: Matrix, gap: float = GAP) -> list[list[int]]:
 
     Notes
     -----
-    Average linkage (UPGMA): the distance of two clusters is the mean over their pairs that are known. O(m³).
+    Average linkage (UPGMA): the distance of two clusters is the mean over their known pairs. O(m³).
 
     Examples
     --------
@@ -286,7 +287,7 @@ def cluster(distance: Matrix, gap: float = GAP) -> list[list[int]]:
                 known = pairs[np.isfinite(pairs)]
                 if known.size and known.mean() < height:
                     best, height = (i, j), float(known.mean())
-        if not np.isfinite(height):  # nothing is known of what is left
+        if not np.isfinite(height):  # no known distances remain
             break
         joined = sorted(clusters[best[0]] + clusters[best[1]])
         clusters = sorted([joined, *(c for k, c in enumerate(clusters) if k not in best)])
@@ -295,12 +296,12 @@ def cluster(distance: Matrix, gap: float = GAP) -> list[list[int]]:
     jumps = [after / max(before, 1e-12) for before, after in pairwise(heights)]
     if not jumps or max(jumps) < gap:
         return history[-1]
-    # Before the merge that was so much farther.
+    # The clusters before the merge with the largest jump.
     return history[int(np.argmax(jumps)) + 1]
 
 
 def _apart(distance: Matrix, found: list[list[int]]) -> bool:
-    """Whether all points of a cluster are nearer to each other than to any of another."""
+    """True if all points of each cluster are nearer to each other than to any other point."""
     mine = np.empty(len(distance), int)
     for number, members in enumerate(found):
         mine[members] = number
@@ -310,19 +311,19 @@ def _apart(distance: Matrix, found: list[list[int]]) -> bool:
 
 
 def racks(hosts: Sequence[Sequence[int]], latency_s: Matrix, rate: Matrix, gap: float = GAP) -> list[list[int]]:
-    """Hosts that share a rack.
+    """Group hosts into racks.
 
     Parameters
     ----------
     hosts : sequence of sequence of int
         Ranks of each host.
     latency_s, rate : arrays of shape (P, P)
-        Of each pair of ranks, seconds and bytes a second; NaN where it was not measured.
+        Seconds and bytes a second of each pair of ranks; NaN if not measured.
 
     Returns
     -------
     list of list of int
-        Places in ``hosts``. One rack where no gap shows.
+        Racks of positions in ``hosts``; a single rack if there is no gap.
 
     Examples
     --------
@@ -341,7 +342,8 @@ def racks(hosts: Sequence[Sequence[int]], latency_s: Matrix, rate: Matrix, gap: 
                 if i != j and known.size:
                     between[i, j] = np.median(known)
         found = cluster(between, gap)
-        # Two hosts may be near by chance; racks are what most hosts have neighbours in, all nearer than any others.
+        # Two hosts may be near by chance. Accept racks only if most hosts share one, and all within it are nearer than
+        # others.
         neighboured = sum(len(rack) for rack in found if len(rack) > 1)
         if len(found) > 1 and neighboured >= 0.75 * len(hosts) and _apart(between, found):
             return found

@@ -36,7 +36,7 @@ try:
         if calls == 3:
             say("running")
             if "idle" in sys.argv and comm.rank == 2:
-                time.sleep(40)  # the others wait, and nothing is on its way
+                time.sleep(40)  # the others wait, and no frames are in flight
 except sky.PeerLost as error:
     say("lost", time.time(), error.rank, error)
     if "shrink" in sys.argv:
@@ -65,7 +65,7 @@ def start(cluster: Cluster, how: str) -> list[subprocess.Popen[str]]:
 
 
 def line(stream: IO[str] | None, word: str) -> str:
-    """The next line, which begins with a word."""
+    """The next line that begins with a word."""
     assert stream is not None
     said = stream.readline()
     assert said.startswith(word), said
@@ -80,7 +80,7 @@ def end(ranks: list[subprocess.Popen[str]]) -> None:
 
 @pytest.mark.parametrize("how", ["bulk", "small", "idle"])
 def test_a_host_behind_a_cut_link_is_lost_within_the_heartbeat(cluster: Cluster, how: str) -> None:
-    """With messages on their way and without any; the cut host loses the others as well."""
+    """With and without frames in flight; the host that is cut off loses the others as well."""
     ranks = start(cluster, how)
     try:
         for rank in ranks:
@@ -98,8 +98,8 @@ def test_a_host_behind_a_cut_link_is_lost_within_the_heartbeat(cluster: Cluster,
         end(ranks)
 
 
-def test_a_process_that_is_stopped_is_not_lost(cluster: Cluster) -> None:
-    """Its system answers for it, with data waiting on both sides."""
+def test_a_stopped_process_is_not_lost(cluster: Cluster) -> None:
+    """Its kernel answers for it, with data waiting on both sides."""
     ranks = start(cluster, "bulk")
     try:
         for rank in ranks:
@@ -116,7 +116,7 @@ def test_a_process_that_is_stopped_is_not_lost(cluster: Cluster) -> None:
         end(ranks)
 
 
-def test_the_part_of_a_group_that_goes_on_is_one(cluster: Cluster) -> None:
+def test_only_the_larger_part_of_a_group_continues(cluster: Cluster) -> None:
     """A host behind a cut link is not known to be dead: it must not go on alone, and the others do."""
     ranks = start(cluster, "bulk shrink")
     try:

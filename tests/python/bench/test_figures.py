@@ -129,7 +129,7 @@ def test_lateness_passes_on_to_neighbours_only() -> None:
     late[0, 1] = 1.0
     assert lateness.pass_layer(late, 1, none, rng).tolist() == [[1, 1, 1], [0, 0, 0]]
     assert lateness.pass_layer(late, 0, none, rng).tolist() == [[0, 1, 0], [0, 1, 0]]
-    # Every message is late: what comes of a layer is one of them, of a reduction two for each layer.
+    # Every message is late: a layer is late by one message, a reduction by two per layer.
     assert lateness.pass_layer(np.zeros((2, 3)), 1, np.full(1, 0.2), rng).tolist() == [[0.2] * 3] * 2
     setting = {"all_to_all": [{"flows": 1, "messages": 4, "late_s": [0.2] * 4}]}
     assert lateness.reduce_s((2, 3), setting, 2) == pytest.approx([0.8, 0.8])
@@ -160,7 +160,7 @@ def test_threads_leave_the_network_alone() -> None:
     assert (faster.rate, faster.latency_s, faster.cores) == (machine.rate, machine.latency_s, machine.cores)
 
 
-def test_what_uplinks_allow_a_chain() -> None:
+def test_bound_of_uplinks_for_a_chain() -> None:
     """Racks of 25: a chain in order leaves each once, one between two racks 24 or 25 times."""
     assert twister_fig6.allowed(list(range(50)), 25) == 1.0
     between = [host for k in range(25) for host in (k, 25 + k)]
@@ -168,7 +168,7 @@ def test_what_uplinks_allow_a_chain() -> None:
     assert twister_fig6.allowed(between[:22], 25) == pytest.approx(1.1)
 
 
-def test_twisters_links_carry_what_its_table_says() -> None:
+def test_links_of_the_twister_cluster_agree_with_its_table() -> None:
     """0.5 GB to one node in 4.04 s; and of 2 GB on each of 125 nodes, 100 go through each uplink of 25 nodes' racks."""
     assert twister.link_s(0.5e9) == pytest.approx(4.04, rel=1e-3)
     link, uplink = twister.shuffle_bound_s(2e9, 125)
@@ -195,7 +195,7 @@ def test_a_simulated_figure_in_short(name: str, tmp_path: Path) -> None:
 
 @needs_matplotlib
 @pytest.mark.parametrize("record", RECORDS, ids=[record.stem for record in RECORDS])
-def test_what_is_checked_in_can_be_drawn_again(record: Path, tmp_path: Path) -> None:
+def test_committed_figures_can_be_redrawn(record: Path, tmp_path: Path) -> None:
     (tmp_path / record.name).write_bytes(record.read_bytes())
     command = [sys.executable, str(BENCH / "figures"), "--redraw", "--output", str(tmp_path), record.stem]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)

@@ -29,7 +29,7 @@ needs_cluster = pytest.mark.skipif(unavailable() is not None, reason=f"no cluste
 
 
 @pytest.mark.parametrize(("n", "k"), [(10, 0), (10, 3), (10, 10), (1000, 7), (1 << 24, 5), (1 << 50, 3)])
-def test_log2_choose_is_that_of_whole_numbers(n: int, k: int) -> None:
+def test_log2_choose_against_exact_integers(n: int, k: int) -> None:
     assert float(floor.log2_choose(n, k)) == pytest.approx(math.log2(math.comb(n, k)), rel=1e-9, abs=1e-6)
 
 
@@ -131,7 +131,7 @@ def test_a_recorded_trace(tmp_path: Path) -> None:
 
 
 def test_the_recorded_gradients() -> None:
-    """What is checked in is what its scenario says, and top-k by bucket as its own settings say."""
+    """The committed trace fits its scenario, and is the top-k by bucket of its own settings."""
     wanted = scenario.load("gradients")
     with np.load(scenario.FOLDER / wanted.data["file"]) as found:
         held = {name: found[name] for name in found.files}
@@ -155,7 +155,7 @@ def test_every_scenario_of_ours_can_be_read(name: str) -> None:
         assert wanted.op in make(contender).ops
 
 
-def test_wrong_scenarios_say_what_is_wrong(tmp_path: Path) -> None:
+def test_errors_of_scenarios(tmp_path: Path) -> None:
     with pytest.raises(scenario.BadScenario, match="ours are"):
         scenario.load("nothing")
     file = tmp_path / "a.toml"
@@ -166,7 +166,7 @@ def test_wrong_scenarios_say_what_is_wrong(tmp_path: Path) -> None:
         scenario.load("smoke", iterations=1)
 
 
-def test_an_interval_holds_its_percentile() -> None:
+def test_an_interval_contains_its_percentile() -> None:
     found = summary.estimate([1.0, 2.0, 3.0, 4.0, 5.0], 50)
     assert found.low is not None and found.high is not None
     assert 1 <= found.low <= found.value == 3 <= found.high <= 5
@@ -229,7 +229,7 @@ def test_a_run_that_is_stopped_leaves_nothing(
     assert os.listdir(tmp_path) == []
 
 
-def test_without_root_it_says_so() -> None:
+def test_the_lab_is_unavailable_without_root() -> None:
     code = (
         "import os, sys; os.geteuid = lambda: 1000\n"
         f"sys.path.insert(0, {str(BENCH)!r})\n"

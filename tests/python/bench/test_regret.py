@@ -58,7 +58,7 @@ def test_every_case_is_swept() -> None:
     assert sum(1 for ranks in RANKS for _ in cases(ranks)) == len(RANKS) * len(SIZES) * len(DENSITIES) * len(KINDS)
 
 
-def test_a_table_from_what_is_stored(tmp_path: Path) -> None:
+def test_a_table_from_stored_results(tmp_path: Path) -> None:
     times = {"auto": [4e-3] * 4, "ring": [2e-3] * 4, "dense_ring": [1e-3] * 4}
     one = {"case": CASE.record(), "place": "host", "times_s": times, "chosen": "ring", "predicted_s": 3e-3}
     (tmp_path / "host.json").write_text(json.dumps({"cases": [one | {"hopeless_s": {"gloo": 9.0}}]}))

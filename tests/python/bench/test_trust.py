@@ -1,4 +1,4 @@
-"""Pickles run code where they are read: ranks of several hosts read them only from who has proved a token."""
+"""Pickles run code where they are read: between hosts ranks read them only from ranks that proved a token."""
 
 from __future__ import annotations
 

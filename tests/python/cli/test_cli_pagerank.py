@@ -1,4 +1,4 @@
-"""``skyphos pagerank`` as a user runs it: real processes, real files, and every way it can go wrong."""
+"""``skyphos pagerank`` as a user runs it: real processes, real files, and all errors."""
 
 from __future__ import annotations
 
@@ -228,7 +228,7 @@ def test_a_killed_rank_ends_it_with_nothing_written(rank: int, graph: Path, tmp_
     assert len(children) == 3
     os.kill(int(children[rank]), signal.SIGKILL)
     _, err = process.communicate(timeout=LIMIT_S)
-    # The killed rank is the first that failed, unless a peer that lost it was quicker to say so.
+    # The killed rank is the first that failed, unless a peer reported its loss earlier.
     assert process.returncode in (128 + signal.SIGKILL, 1)
     assert b"Traceback" not in err
     assert re.search(rf"rank {rank} (on \S+ was killed|\()", err.decode()), err
@@ -332,7 +332,7 @@ def test_results_to_stdout(graph: Path) -> None:
 
 
 def test_names_that_are_no_utf_8(graph: Path, tmp_path: Path) -> None:
-    """An error in it comes at once on all ranks, and a report shows it."""
+    """An error in it is raised immediately on all ranks, and the report shows it."""
     folder = os.fsencode(tmp_path)
     good, bad, report = folder + b"/raw\xff.txt", folder + b"/bad\xff.txt", folder + b"/raw\xff.html"
     with open(good, "wb") as file:

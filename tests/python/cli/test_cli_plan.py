@@ -1,4 +1,4 @@
-"""`skyphos plan`: what it predicts, what it marks, and what it assumes, as text, JSON and a page."""
+"""`skyphos plan`: predictions, choice and assumptions, as text, JSON and a page."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def refused(*arguments: str) -> str:
     return result.output + str(result.exception)
 
 
-def test_the_command_says_each_choice(tmp_path: pathlib.Path) -> None:
+def test_the_command_lists_each_choice(tmp_path: pathlib.Path) -> None:
     page = tmp_path / "plan.html"
     said = run(*TWITTER, "--min-packet", "5MB", "--chart", str(page))
     assert "n = 60,000,000" in said and "degrees 8x4x2" in said and "Lemma 5.2" in said
@@ -72,7 +72,7 @@ def test_a_page_of_each_collective(tmp_path: pathlib.Path, collective: str, titl
     assert ("▲ layer 1" in text) == (ranks != "1" and collective != "reduce_scatter")
 
 
-def test_what_auto_takes_is_marked() -> None:
+def test_the_choice_of_auto_is_marked() -> None:
     """Small vectors go by recursive doubling, whatever is predicted; no vector forgets its entries."""
     assert "* recursive_doubling " in run(*SMALL) and "\n* what auto takes: for vectors of at most 16 KB" in run(*SMALL)
     assert "* recursive_doubling " in run("--ranks", "8", "--size", "1e6", "--entries", "2048")
@@ -88,7 +88,7 @@ def test_what_auto_takes_is_marked() -> None:
 
 
 @pytest.mark.parametrize("collective", COLLECTIVES)
-def test_json_has_what_the_text_says(collective: str) -> None:
+def test_json_agrees_with_the_text(collective: str) -> None:
     found: dict[str, Any] = json.loads(run(*TWITTER, "--collective", collective, "--json"))
     said = run(*TWITTER, "--collective", collective)
     assert f"{found['result_entries']:,.0f} in the result" in said
@@ -108,8 +108,8 @@ def test_the_text_stays_short() -> None:
     assert "65536" in refused("--ranks", "65537", "--size", "1e6", "--density", "0.01")
 
 
-def test_what_was_assumed(found: Measured, tmp_path: pathlib.Path) -> None:
-    """Without a file defaults, whatever the user's own profile says; with one, what it was measured on."""
+def test_assumptions_are_printed(found: Measured, tmp_path: pathlib.Path) -> None:
+    """Without a file defaults are used, not the user's own profile; with one, the measured hosts are printed."""
     assert "Assumed: defaults of hosts on a network; 1.25 GB/s each way" in run(*SMALL)
     on_one_host = run(*SMALL, "--one-host", "--latency", "0.001")
     assert "Assumed: defaults of ranks on this host; " in on_one_host and "latency 1.00 ms" in on_one_host
@@ -188,6 +188,6 @@ def test_the_largest_index_space() -> None:
     assert "2^63 - 1" in refused(*arguments[:3], str(2**63), *arguments[4:])
 
 
-def test_one_rank_has_no_layers_and_asks_nobody() -> None:
+def test_one_rank_has_no_layers_and_no_survey() -> None:
     seen = forecast("allreduce", 1, 100, 5, assumed=Assumptions(Profile.network(1e9), "defaults"))
     assert (seen.best_butterfly, seen.survey, seen.why()) == (None, None, "what auto takes")

@@ -337,7 +337,7 @@ def test_a_time_out_names_who_did_not_come_and_the_group_goes_on() -> None:
             comm.send("go", 1)
             return comm.allreduce(1) + comm.recv(1)
         while comm.iprobe(0) is None:
-            time.sleep(0.01)  # a probe would wait no longer than rank 0
+            time.sleep(0.01)  # polls, because a blocking receive would time out when rank 0 does
         assert comm.recv() == "go"
         total = comm.allreduce(1)
         comm.send(5, 0)

@@ -1,4 +1,4 @@
-"""Files with anything in them: each reader gives what they say or BadInput, and nothing else comes of it.
+"""Files with arbitrary content: each reader returns the content or raises BadInput, and has no other effect.
 
 Whole files are damaged as a fuzzer does it, by examples that Hypothesis makes; with a seed they are the same each time.
 """
@@ -135,7 +135,7 @@ def checkpoint() -> bytes:
 
 
 def test_checkpoints_with_a_checksum_that_fits() -> None:
-    """Damage that a checksum does not show: somebody else's file under such a name."""
+    """Damage that a checksum does not show: another program's file under such a name."""
 
     @seed(0)
     @settings(max_examples=300, deadline=None, database=None, suppress_health_check=list(HealthCheck))

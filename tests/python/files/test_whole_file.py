@@ -103,7 +103,7 @@ def test_after_an_error_a_fifo_got_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["/dev/stdout", "/dev/fd/1", "/proc/self/fd/1"])
 def test_stdout_by_name(tmp_path: Path, name: str) -> None:
-    """Into a pipe and into a file, beside what is printed and in that order; the file is not begun anew."""
+    """To a pipe and to a file, in order with printed output; the file is not truncated."""
     code = f"""
 from skyphos.files.whole_file import replacing
 print("before")

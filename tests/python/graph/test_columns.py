@@ -1,4 +1,4 @@
-"""Which columns of an edge list are what: known names in any order, names that the user gives, and refusals."""
+"""Columns of an edge list: well-known names in any order, names that the user gives, and refusals."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_known_names_in_any_order(
         ("1;2;0.5\n", [(1, 2, 0.5)]),
     ],
 )
-def test_what_can_be_told(folder: Path, text: str, expected: list) -> None:
+def test_columns_are_found_by_name(folder: Path, text: str, expected: list) -> None:
     assert rows(read_edges(write(folder, text))) == expected
 
 
@@ -118,7 +118,7 @@ def test_what_can_be_told(folder: Path, text: str, expected: list) -> None:
         ("source;target;weight\n1;2;0,5\n", "line 2: .*weight '0,5' is not a finite number"),
     ],
 )
-def test_what_cannot_be_told_is_refused(folder: Path, text: str, why: str) -> None:
+def test_ambiguous_columns_are_refused(folder: Path, text: str, why: str) -> None:
     file = write(folder, text)
     with pytest.raises(BadInput, match=why):
         read_edges(file)
@@ -172,7 +172,7 @@ def test_columns_that_are_not_there(folder: Path, columns: str, why: str) -> Non
         read_edges(write(folder, "a,b,c\n1,2,3\n"), columns=columns)
 
 
-def test_columns_of_what_has_none(folder: Path) -> None:
+def test_columns_of_files_without_columns(folder: Path) -> None:
     matrix = write(folder, "%%MatrixMarket matrix coordinate pattern general\n2 2 1\n1 2\n", "m.mtx")
     with pytest.raises(BadInput, match="leave it out"):
         read_edges(matrix, columns="source=1,target=2")

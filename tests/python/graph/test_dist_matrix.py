@@ -1,4 +1,4 @@
-"""The distributed matrix against a dense one: every pair of operations, every way to deal out the entries."""
+"""The distributed matrix against a dense one: every pair of operations, every distribution of the entries."""
 
 from __future__ import annotations
 

@@ -110,7 +110,7 @@ def test_every_row_of_a_matrix_is_a_vertex(tmp_path: Path) -> None:
     assert max(abs(found[vertex] - expected[vertex]) for vertex in found) < 1e-9
 
 
-def test_a_weight_of_zero_makes_a_vertex_but_no_way_out() -> None:
+def test_an_edge_of_weight_zero_adds_a_vertex_but_no_out_degree() -> None:
     rows = [(0, 1, 0.0), (1, 2, 1.0)]
     graph = networkx.DiGraph()
     graph.add_weighted_edges_from(rows)
@@ -118,7 +118,7 @@ def test_a_weight_of_zero_makes_a_vertex_but_no_way_out() -> None:
     assert all(abs(found[vertex] - expected[vertex]) < 1e-9 for vertex in expected)
 
 
-def test_callback_hears_of_every_iteration_once_and_result_is_of_the_last() -> None:
+def test_callback_gets_every_iteration_once_and_result_is_of_the_last() -> None:
     rows = [(k % 5, (3 * k + 1) % 7, 1.0) for k in range(20)]
     heard: list[tuple[int, float]] = []
 
@@ -133,7 +133,7 @@ def test_callback_hears_of_every_iteration_once_and_result_is_of_the_last() -> N
     assert [r for _, r in heard] == result.residuals
     assert result.converged
     assert result.residuals[-1] < 1e-9 <= result.residuals[-2]
-    # The residual of the last iteration is what separates its x from the one before.
+    # The residual of the last iteration is the change of its x.
     fewer = combined(rank_rows(rows, 2, False, tol=0.0, max_iterations=result.iterations - 1))
     same = combined(rank_rows(rows, 2, False, tol=0.0, max_iterations=result.iterations))
     assert sum(abs(same[v] - fewer[v]) for v in same) == pytest.approx(result.residuals[-1], rel=1e-6)

@@ -1,4 +1,4 @@
-"""Partitions: nothing is lost, copies of an edge meet, shares are even, each way keeps what it promises."""
+"""Partitions: no edge is lost, copies of an edge are on one rank, shares are balanced, and each method's rule holds."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_every_edge_arrives_once_with_its_last_weight(edges: list, size: int, me
         assert dict(zip(found, weights, strict=True)) == last
 
 
-def test_random_does_not_depend_on_who_read_what() -> None:
+def test_random_partition_does_not_depend_on_the_shares() -> None:
     edges = rmat(8, 8, seed=3)
     shuffled = edges.take(np.random.default_rng(0).permutation(len(edges)))
     a = on_ranks(3, lambda comm: partition(comm, share(edges, comm.rank, 3), "random", seed=5))

@@ -1,4 +1,4 @@
-"""Readers of graphs: every format, every way to write an edge, every cut, and the line of what is wrong."""
+"""Readers of graphs: every format, every form of an edge, every cut into shares, and the lines in errors."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     parts=st.integers(1, 7),
 )
 @settings(deadline=None, max_examples=150)
-def test_all_ways_to_write_an_edge_list(
+def test_formats_of_edge_lists(
     *, folder: Path, edges: list, separator: str, end: str, noise: str, last_end: bool, name: str, parts: int
 ) -> None:
     content = noise + noise.join(f"{s}{separator}{t}{end}" for s, t in edges)
@@ -114,7 +114,7 @@ def test_fast_and_slow_parser_agree(data: bytes) -> None:
         ("1 2\0", "not a vertex id"),
     ],
 )
-def test_a_line_that_is_no_edge_is_named_whoever_reads_it(folder: Path, suffix: str, bad: str, why: str) -> None:
+def test_an_invalid_line_is_reported_on_any_rank(folder: Path, suffix: str, bad: str, why: str) -> None:
     lines = [f"{k} {k + 1}\n" for k in range(300)]
     lines[0] = "# head\n"
     for at in (7, 150, 299):
@@ -346,7 +346,7 @@ def test_load_gives_each_edge_to_one_rank(folder: Path, method: str) -> None:
         assert sorted(pair for share in shares for pair in pairs(share)) == sorted(set(edges))
 
 
-def test_load_fails_alike_on_all_ranks(folder: Path) -> None:
+def test_load_fails_on_all_ranks_with_the_same_error(folder: Path) -> None:
     file = write(folder, "wrong.txt", "1 2\n" * 50 + "1 two\n")
     errors = errors_on_ranks(3, lambda comm: load(comm, file))
     assert {type(error) for error in errors} == {BadInput}
@@ -406,7 +406,7 @@ def test_an_address_is_read_as_a_local_file(
         read_edges(address.rsplit("/", 1)[0] + "/nothing.txt")
 
 
-def test_an_address_of_no_known_kind_says_so() -> None:
+def test_an_address_with_an_unknown_scheme() -> None:
     with pytest.raises(BadInput, match=r"nowhere://at/all\.txt: .*nowhere"):
         read_edges("nowhere://at/all.txt")
 
@@ -429,7 +429,7 @@ def test_compressed_files_in_shares(folder: Path, ending: str) -> None:
     expected = pairs(read_edges(write(folder, "plain.txt", LINES[:9000] if ending == "lzma" else LINES)))
     for name in (f"a.txt.{ending}", f"A.TXT.{ending.upper()}", "no-ending"):
         if name == "no-ending" and ending == "lzma":
-            continue  # nothing but the name tells
+            continue  # the format is known only by the name
         file = folder / name
         file.write_bytes(packed)
         for parts in (1, 4):
@@ -471,7 +471,7 @@ def test_byte_order_marks_indented_comments_and_line_ends(folder: Path, name: st
             read_edges(file, part=part, parts=3)
 
 
-def test_what_begins_as_matrix_market_is_read_as_that(folder: Path) -> None:
+def test_a_matrix_market_banner_determines_the_format(folder: Path) -> None:
     """Read as a list of edges its head would be comments, and its sizes an edge."""
     text = "%%MatrixMarket matrix coordinate pattern general\n3 3 1\n1 2\n"
     for name in ("m.txt", "m", "m.csv", "m.txt.gz"):

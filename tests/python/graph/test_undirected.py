@@ -113,7 +113,7 @@ def test_entries_of_one_place_add_up_and_the_later_direction_counts(folder: Path
 
 @pytest.mark.parametrize("size", [2, 4])
 def test_counted_duplicates_on_some_ranks_only(folder: Path, size: int) -> None:
-    """Weights come of duplicates of a pattern; other ranks, which have none, must send theirs alike."""
+    """Merging duplicates of a pattern gives weights; ranks without duplicates must send weights too."""
     file = folder / "pattern.mtx"
     text = "".join(f"{k} {k + 1}\n" for k in range(1, 30)) + "1 2\n" * 3
     file.write_text(f"%%MatrixMarket matrix coordinate pattern general\n30 30 32\n{text}")

@@ -1,4 +1,4 @@
-"""Variables and settings: what is written is honoured, or refused with its name."""
+"""Variables and settings: each value has its effect, or is refused by name."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ YES, NO = ["1", "true", "on", "yes", "TRUE", "On", " yes "], ["0", "false", "off
 
 
 @pytest.mark.parametrize("name", ["SKYPHOS_SHARED_MEMORY", "SKYPHOS_ADAPT", "SKYPHOS_DEBUG"])
-def test_flags_are_read_alike(name: str) -> None:
+def test_all_flags_accept_the_same_values(name: str) -> None:
     assert [variables.flag(name, {name: value}) for value in YES] == [True] * len(YES)
     assert [variables.flag(name, {name: value}) for value in NO] == [False] * len(NO)
     assert [variables.flag(name, {name: value}) for value in ("", "  ")] == [None, None]
@@ -130,19 +130,19 @@ def test_whole_numbers(value: object) -> None:
 @pytest.mark.parametrize(
     "value", [2.5, "10", b"1", None, True, np.True_, float("nan"), float("inf"), [1], 1j, np.array([1])]
 )
-def test_what_is_no_whole_number(value: object) -> None:
+def test_invalid_whole_numbers(value: object) -> None:
     with pytest.raises(BadInput, match=r"^n must be a whole number"):
         whole(value, "n", 1, 100)
 
 
 @pytest.mark.parametrize("value", ["1", None, True, float("nan"), 1j, [1.0]])
-def test_what_is_no_real_number(value: object) -> None:
+def test_invalid_real_numbers(value: object) -> None:
     with pytest.raises(BadInput, match=r"^t must be a number"):
         real(value, "t")
 
 
 @pytest.mark.parametrize("value", ["off", "", None, 2, 0.0, [], np.array([True])])
-def test_what_is_no_truth_value(value: object) -> None:
+def test_invalid_truth_values(value: object) -> None:
     with pytest.raises(BadInput, match=r"^x must be True or False"):
         truth(value, "x")
 
@@ -150,17 +150,17 @@ def test_what_is_no_truth_value(value: object) -> None:
 @pytest.mark.parametrize(
     ("value", "expected"), [("1GB", 10**9), ("64 kB", 64_000), ("2MiB", 2 << 20), ("512B", 512), (7.0, 7), (5, 5)]
 )
-def test_sizes_in_words(value: object, expected: int) -> None:
+def test_sizes_as_text(value: object, expected: int) -> None:
     assert as_bytes(value, "memory") == expected
 
 
 @pytest.mark.parametrize("value", ["1 parsec", "GB", "-1GB", "", "0B", "1.5B", 2.5, None, 0, True, "1_0GB", "nanB"])
-def test_what_is_no_size(value: object) -> None:
+def test_invalid_sizes(value: object) -> None:
     with pytest.raises(BadInput, match=r"^memory"):
         as_bytes(value, "memory")
 
 
-def test_a_shuffle_takes_sizes_in_words() -> None:
+def test_a_shuffle_takes_sizes_as_text() -> None:
     with sky.init() as comm:
         keys, values = comm.shuffle([1, 2, 1], [1.0, 2.0, 3.0], memory="1GB", push_bytes="64kB", fetches=4.0)  # type: ignore[arg-type]
         assert dict(zip(keys, values.tolist(), strict=True)) == {1: 4.0, 2: 2.0}

@@ -195,7 +195,7 @@ def test_bad_task_lists(text: str, node: int) -> None:
         tasks_on_node(text, node)
 
 
-def test_mpiexec_says_no_place_to_meet() -> None:
+def test_mpiexec_needs_no_rendezvous() -> None:
     place = discover(environ=MPI)
     assert (place.rank, place.world_size, place.rendezvous, place.launcher) == (2, 3, None, "mpi")
     assert (place.local_rank, place.local_size) == (0, 1)

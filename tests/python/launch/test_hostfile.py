@@ -81,6 +81,6 @@ def test_files_without_a_host(file: Path, content: bytes, why: str) -> None:
         parse_hostfile(str(file))
 
 
-def test_an_address_may_stand_alone(file: Path) -> None:
+def test_an_address_without_slots(file: Path) -> None:
     file.write_text("2001:db8::7\nuser@fe80::1%eth0 slots=2\n")
     assert parse_hostfile(str(file)) == [("2001:db8::7", 1), ("user@fe80::1%eth0", 2)]

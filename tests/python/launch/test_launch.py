@@ -23,7 +23,7 @@ pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="wa
 LIMIT_S = 30
 Launcher = Callable[..., "subprocess.Popen[bytes]"]
 
-# A rank that says that it is there, with its pid, and then waits for a signal.
+# A rank that prints its process id, and then waits for a signal.
 WAIT = """
 import os, signal, sys
 print("pid", os.getpid(), flush=True)
@@ -70,7 +70,7 @@ def pids(process: subprocess.Popen[bytes], ranks: int) -> list[int]:
 
 
 def ended(rank: int, how: str, host: str = socket.gethostname()) -> str:
-    """The line that says who ended all others."""
+    """The line that names the rank for which all others were ended."""
     hint = " (--keep-going: they go on)" if "killed" in how else ""
     return f"skyphos: rank {rank} on {host} {how}; the others are ended{hint}"
 
@@ -169,7 +169,7 @@ def test_one_failure_ends_all_and_gives_the_code(start: Launcher) -> None:
     assert err == [ended(1, "ended with status 3")]
 
 
-def test_one_rank_alone_ends_nobody(start: Launcher) -> None:
+def test_the_failure_of_a_single_rank_prints_nothing(start: Launcher) -> None:
     assert finish(start("raise SystemExit(3)", "-n", "1")) == (3, [], [])
 
 
@@ -255,7 +255,7 @@ def test_a_second_signal_does_not_wait_for_the_grace(start: Launcher) -> None:
     assert finish(process)[0] in (128 + signal.SIGINT, 128 + signal.SIGTERM)
 
 
-def test_a_reader_that_goes_away_ends_the_group(start: Launcher) -> None:
+def test_a_reader_that_closes_the_pipe_ends_the_group(start: Launcher) -> None:
     process = start("while True: print('more')", "-n", "2")
     assert process.stdout is not None
     process.stdout.readline()
@@ -359,7 +359,7 @@ def test_ranks_on_other_hosts_do_not_outlive_the_launcher(start: Launcher, tmp_p
         wait_until_gone(rank)
 
 
-def test_an_ssh_that_fails_gives_its_code_and_its_words(start: Launcher, tmp_path: Path) -> None:
+def test_a_failing_ssh_gives_its_status_and_its_messages(start: Launcher, tmp_path: Path) -> None:
     ssh = tmp_path / "refuses"
     ssh.write_text("#!/bin/sh\necho 'no route to one' >&2\nexit 255\n")
     ssh.chmod(0o755)
@@ -398,7 +398,7 @@ print("total", total)
 
 @pytest.mark.parametrize("hosts", [False, True])
 @pytest.mark.parametrize(("script", "total"), [(REPLICATED, 2.0), (SHRINK, 3.0)])
-def test_a_group_goes_on_without_one_that_is_killed(
+def test_keep_going_without_a_killed_rank(
     start: Launcher, tmp_path: Path, script: str, total: float, hosts: bool
 ) -> None:
     # Both names are this host, each with an agent of its own.
@@ -431,7 +431,7 @@ def test_a_group_that_loses_all_replicas_of_a_rank_fails(start: Launcher) -> Non
         (("kill -TERM $$", "kill -TERM $$"), 143),
     ],
 )
-def test_how_a_group_that_goes_on_has_ended(tmp_path: Path, ends: tuple[str, str], code: int, hosts: bool) -> None:
+def test_exit_status_with_keep_going(tmp_path: Path, ends: tuple[str, str], code: int, hosts: bool) -> None:
     file = ["--hostfile", hosts_file(tmp_path, "localhost slots=2\n")]
     run = [sys.executable, "-m", "skyphos.cli", "run", "--keep-going", *(file if hosts else ["-n", "2"])]
     shell = f"if [ $SKYPHOS_RANK = 0 ]; then {ends[0]}; else {ends[1]}; fi"
@@ -440,7 +440,7 @@ def test_how_a_group_that_goes_on_has_ended(tmp_path: Path, ends: tuple[str, str
     assert done.stderr.count(b"skyphos: rank") == sum(end != "exit 0" for end in ends), done.stderr
 
 
-def test_what_a_rank_says_without_an_end_of_line_is_not_mixed_up(start: Launcher, tmp_path: Path) -> None:
+def test_output_without_a_line_end_is_not_mixed_with_other_ranks(start: Launcher, tmp_path: Path) -> None:
     options = ["--hostfile", hosts_file(tmp_path, "localhost slots=2\n"), "--no-prefix", "--keep-going"]
     code, out, err = finish(
         start("import os, signal; os.write(1, b'x'); os.kill(os.getpid(), signal.SIGKILL)", *options)
@@ -463,7 +463,7 @@ def test_a_host_that_is_lost_does_not_end_the_others(start: Launcher, tmp_path: 
     assert len(err) == 1 and "skyphos: ranks 2, 3 on two: lost; the connection was killed by SIGKILL" in err[0]
 
 
-def test_a_host_that_does_not_begin_ends_all(start: Launcher, tmp_path: Path, fake_ssh: str) -> None:
+def test_a_host_that_cannot_start_its_ranks_ends_the_group(start: Launcher, tmp_path: Path, fake_ssh: str) -> None:
     ssh = tmp_path / "half"
     ssh.write_text(f'#!/bin/sh\n[ "$1" = two ] && exit 255\nexec {fake_ssh} "$@"\n')
     ssh.chmod(0o755)

@@ -154,7 +154,7 @@ if child == 0:
     except sky.BadInput as error:
         say(error)
     try:
-        comm.configure([0.5], [0], n=1)  # must not tell the parent's peers
+        comm.configure([0.5], [0], n=1)  # must send nothing to the parent's peers
     except sky.BadInput as error:
         say(error)
     comm.close()
@@ -207,7 +207,7 @@ say(comm.rank, comm.size, comm.allreduce(np.full(3, 1.0 + comm.rank))[0])
 
 
 @pytest.mark.parametrize("killed", [0, 2])
-def test_a_rank_that_is_started_anew_joins_the_others_in_a_new_group(processes: Processes, killed: int) -> None:
+def test_a_restarted_rank_joins_the_others_in_a_new_group(processes: Processes, killed: int) -> None:
     group = processes.start(3, REJOIN, options=None)
     assert [first_line(p) for p in group] == ["ready"] * 3
     group[killed].send_signal(signal.SIGKILL)
@@ -215,8 +215,8 @@ def test_a_rank_that_is_started_anew_joins_the_others_in_a_new_group(processes: 
     assert [rest(p).split() for p in group] == [[str(rank), "3", "6.0"] for rank in range(3)]
 
 
-def test_a_shrink_misses_those_who_live_and_do_not_come(processes: Processes) -> None:
-    # The first barrier: nobody is in `init` any more when rank 3 dies.
+def test_a_shrink_times_out_for_living_ranks_that_do_not_call_it(processes: Processes) -> None:
+    # After the first barrier no rank is in `init` when rank 3 dies.
     code = """
 import os, signal
 try:

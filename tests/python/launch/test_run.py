@@ -1,4 +1,4 @@
-"""``skyphos run``: where options stand, how they are spelt, closed streams, and what ranks leave behind."""
+"""``skyphos run``: position and spelling of options, closed streams, and child processes of ranks."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_an_option_of_ours_behind_the_target_is_refused(run: Run, arguments: lis
         (["-n", "1", sys.executable, "who.py", "-n", "4"], "['-n', '4']"),
     ],
 )
-def test_what_is_handed_on(run: Run, arguments: list[str], expected: str) -> None:
+def test_arguments_are_passed_to_the_target(run: Run, arguments: list[str], expected: str) -> None:
     assert said(run(*arguments)) == [f"[0] 0 1 {expected}"]
 
 
@@ -133,7 +133,7 @@ def test_variables_that_are_set_or_handed_on(run: Run) -> None:
     ],
 )
 def test_the_rank_that_ended_first_by_cause_is_named(run: Run, tmp_path: Path, end: str, how: str, status: int) -> None:
-    """Whatever the others say of it, and whoever ends first."""
+    """Whatever the other ranks report, and whichever ends first."""
     (tmp_path / "end.py").write_text(
         f"import os, sys, skyphos as sky\ncomm = sky.init(timeout=30)\nif comm.rank == 1: {end}\ncomm.barrier()\n"
     )
@@ -213,7 +213,7 @@ def test_output_that_cannot_be_written(command: list[str]) -> None:
     assert (done.returncode, done.stderr) == (1, "skyphos: standard output: No space left on device\n")
 
 
-def test_an_error_has_its_status_though_nobody_can_read_it(tmp_path: Path) -> None:
+def test_an_error_has_its_status_even_if_stderr_is_closed(tmp_path: Path) -> None:
     argv = ["sh", "-c", 'exec "$@" 2>&-', "sh", *SKYPHOS, "pagerank", "missing.txt"]
     assert subprocess.run(argv, cwd=tmp_path, check=False, timeout=LIMIT_S).returncode == 2
 
@@ -257,7 +257,7 @@ def job(tmp_path: Path) -> Iterator[Callable[..., tuple[subprocess.Popen[str], l
 
 
 def gone(pids: list[int]) -> bool:
-    """Whether processes have ended; zombies, whoever is to wait for them, have."""
+    """True if processes have ended; zombies count as ended."""
     for pid in pids:
         try:
             if Path("/proc", str(pid), "stat").read_text().rpartition(")")[2].split()[0] not in "ZX":
@@ -285,7 +285,7 @@ def sleepers() -> list[int]:
 @pytest.mark.parametrize("hosts", [False, True])
 @pytest.mark.parametrize("session", [False, True])
 @pytest.mark.parametrize("how", ["fails", signal.SIGINT, signal.SIGTERM])
-def test_what_ranks_started_ends_with_them(job: Callable, how: object, session: bool, hosts: bool) -> None:
+def test_child_processes_of_ranks_end_with_them(job: Callable, how: object, session: bool, hosts: bool) -> None:
     process, children = job(fails=how == "fails", session=session, hosts=hosts)
     if how != "fails":
         process.send_signal(how)

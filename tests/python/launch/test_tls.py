@@ -1,4 +1,4 @@
-"""Encrypted groups: certificates, real processes, strangers on their port, what is seen on the wire."""
+"""Encrypted groups: certificates, real processes, strangers on their port, data on the wire."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def free_place() -> str:
 
 
 def met_at(place: str, token: str, size: int) -> dict[str, dict[int, str]]:
-    """A rendezvous that nobody holds yet, for a group that comes bit by bit."""
+    """A free rendezvous, for a group whose ranks start one by one."""
     everyone = range(size)
     return {
         "SKYPHOS_RENDEZVOUS": dict.fromkeys(everyone, place),
@@ -104,7 +104,7 @@ def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
     assert isinstance(error, sky.BadInput) and "file" in str(error)
 
 
-def test_without_the_library_it_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_cryptography_the_error_names_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [name for name in sys.modules if name.split(".")[0] == "cryptography"]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "cryptography", None)
@@ -112,7 +112,7 @@ def test_without_the_library_it_says_what_to_install(tmp_path: Path, monkeypatch
     assert isinstance(error, sky.BadInput) and "pip install 'skyphos[tls]'" in str(error)
 
 
-def test_settings_are_whole_or_refused(certificates: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_partial_settings_are_refused(certificates: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     paths = of(certificates, "a")
     whole = dict(zip((f"SKYPHOS_TLS_{name}" for name in NAMES), paths, strict=True))
     assert files(None, whole) == paths and files(None, dict.fromkeys(whole, "")) is None
@@ -153,7 +153,7 @@ comm.close()
         assert (out.strip(), err) == ("600000.0 3.0 3.0", "")
 
 
-def test_a_rank_with_tls_where_the_group_has_none_is_told_so(processes: Processes, certificates: Path) -> None:
+def test_a_rank_with_tls_in_a_group_without_is_refused(processes: Processes, certificates: Path) -> None:
     alone = {name: {1: by_rank[1]} for name, by_rank in variables(certificates, 2).items()}
     ranks = processes.start(2, "", timeout=5.0, **alone)
     error = ranks[1].communicate(timeout=30)[1]
@@ -162,16 +162,16 @@ def test_a_rank_with_tls_where_the_group_has_none_is_told_so(processes: Processe
     assert "Timeout" in error and "it speaks TLS" in error, error
 
 
-def test_strangers_on_the_port_neither_come_in_nor_hold_it_up(processes: Processes, certificates: Path) -> None:
+def test_strangers_on_the_port_are_refused_and_do_not_delay_the_group(processes: Processes, certificates: Path) -> None:
     place, token, code = free_place(), secrets.token_hex(8), "say(comm.allreduce(np.ones(5)).sum())"
     group = met_at(place, token, 3) | variables(certificates, 3)
     early = processes.start(3, code, ranks=[0, 1], **group)
     address = ("127.0.0.1", int(place.rpartition(":")[2]))
-    strangers = [waiting(address)]  # opens and says nothing
+    strangers = [waiting(address)]  # connects and sends nothing
     for said in (b"GET / HTTP/1.1\r\n\r\n", secrets.token_bytes(4000), b"\x16\x03\x01\x02\x00\x01", bytes(300)):
         strangers.append(waiting(address))
         strangers[-1].sendall(said)
-    # TLS as it should be, but nobody's certificate: the handshake seems whole to it, and then it is told.
+    # A valid TLS handshake without a certificate: it seems complete to the client, and is then refused.
     context = ssl.create_default_context(cafile=str(certificates / "authority.pem"))
     with (
         waiting(address) as raw,
@@ -195,7 +195,7 @@ def test_strangers_on_the_port_neither_come_in_nor_hold_it_up(processes: Process
 
 
 def waiting(address: tuple[str, int]) -> socket.socket:
-    """A connection to a place where somebody will listen soon."""
+    """A connection to an address at which a process will listen soon."""
     for _ in range(3000):
         try:
             return socket.create_connection(address, timeout=30)
@@ -253,7 +253,7 @@ def recorder(target: str) -> Iterator[tuple[str, bytearray]]:
 
 
 @pytest.mark.parametrize("encrypted", [False, True])
-def test_what_is_seen_on_the_wire(processes: Processes, certificates: Path, encrypted: bool) -> None:
+def test_data_on_the_wire_are_encrypted(processes: Processes, certificates: Path, encrypted: bool) -> None:
     pattern, place, token = secrets.token_bytes(1024), free_place(), secrets.token_hex(8)
     code = f"""
 mine = np.frombuffer(bytes.fromhex("{pattern.hex()}"), dtype=np.uint8)
@@ -267,7 +267,7 @@ comm.close()
         for out, err in processes.lines(2, code, **group):
             assert (out.strip(), err) == ("True", "")
     assert token.encode() not in seen and len(seen) > 2 * len(pattern)
-    # A host's name may be so short that chance writes it: it is looked for with what is beside it in the hello.
+    # A short host name may occur by chance, so it is searched together with the bytes next to it in the hello.
     boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     machine = f"{boot} {os.readlink('/proc/self/ns/net')}"
     host = b"".join(bytes([len(text)]) + text.encode() for text in (os.uname().nodename, machine))

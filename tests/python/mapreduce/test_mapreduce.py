@@ -1,4 +1,4 @@
-"""Map-reduce jobs: word count and k-means against plain Python, every way to fail, to resume, and to lose a rank."""
+"""Map-reduce jobs: word count and k-means against plain Python, all failures, resuming, and lost ranks."""
 
 from __future__ import annotations
 
@@ -126,13 +126,13 @@ def _raises(*_: Any) -> Any:
         ({"partitions": "gone.json"}, "gone.json: No such file"),
     ],
 )
-def test_what_goes_wrong(tmp_path: Path, changes: dict[str, Any], said: str) -> None:
+def test_errors_of_jobs_are_raised_on_all_ranks(tmp_path: Path, changes: dict[str, Any], said: str) -> None:
     path = book(tmp_path, 4)
 
     def body(comm: sky.Comm) -> None:
         with pytest.raises(BadInput, match=said):
             MapReduce(comm, **({"map": ones_of, "reduce": "sum", "partitions": path} | changes)).run()
-        # The group goes on.
+        # The group is still usable.
         assert comm.allreduce(np.ones(1))[0] == comm.size
 
     on_all(3, body)
@@ -180,7 +180,7 @@ def test_a_rank_is_killed_and_the_others_take_its_partitions(
 
 
 @pytest.mark.parametrize("collective", ["shuffle", "allreduce"])
-def test_who_is_left_saves_and_resumes(collective: str, processes: Processes, tmp_path: Path) -> None:
+def test_survivors_of_a_loss_save_and_resume(collective: str, processes: Processes, tmp_path: Path) -> None:
     with_points(tmp_path)
     common = {
         name: dict.fromkeys(range(3), value)
@@ -233,7 +233,7 @@ def test_the_examples(tmp_path: Path) -> None:
 
 def test_multidimensional_scaling() -> None:
     found = run("run", "-n", "2", str(EXAMPLES / "mds.py"))
-    # The points that the distances were made of are one way to place them; there may be better ones, by chance.
+    # The points from which the distances were computed are one solution; there may be better ones by chance.
     random = np.random.default_rng(0)
     points = random.uniform(size=(500, 2))
     true = np.linalg.norm(points[:, None] - points, axis=2)
@@ -283,7 +283,7 @@ def test_a_report(tmp_path: Path) -> None:
     assert "<script" not in page and "http://" not in page
 
 
-def test_times_overlap_and_are_told() -> None:
+def test_times_of_stages_may_overlap() -> None:
     told = Iteration(3)
     with told.time("map"), told.time("reduce"):
         pass
@@ -292,7 +292,7 @@ def test_times_overlap_and_are_told() -> None:
 
 
 class Watched:
-    """Reads files of its format, and says which."""
+    """Reads files of its format, and records which."""
 
     suffix = ".npy"
 

@@ -153,7 +153,7 @@ def test_damaged_partition_files(tmp_path: Path, words: Any, said: str) -> None:
         Partitions.load(path)
 
 
-def test_what_cannot_be_cut(tmp_path: Path) -> None:
+def test_errors_of_split(tmp_path: Path) -> None:
     good = npy(tmp_path / "x.npy")
     for arguments, options, said in [
         ((tmp_path / "gone.npy", tmp_path / "p", 2), {}, "No such file"),
@@ -215,7 +215,7 @@ def test_many_partitions_are_dealt_out_soon() -> None:
 
 @settings(max_examples=100, deadline=None)
 @given(data=st.data(), hosts=st.lists(st.sampled_from("abc"), min_size=1, max_size=6))
-def test_what_only_others_have_is_sent_once(data: st.DataObject, hosts: list[str]) -> None:
+def test_partitions_of_other_hosts_are_sent_once(data: st.DataObject, hosts: list[str]) -> None:
     kept = data.draw(st.lists(st.sets(st.sampled_from("abcd"), max_size=2), max_size=12))
     parts = [Partition(k, f"{k}", 1, k % 3, tuple(has)) for k, has in enumerate(kept)]
     chosen = data.draw(st.lists(st.integers(0, len(hosts) - 1), min_size=len(parts), max_size=len(parts)))
@@ -275,7 +275,7 @@ def no_text(path: Path) -> dict[str, bytes]:
     }
 
 
-def test_what_is_no_text_is_refused_by_name(tmp_path: Path) -> None:
+def test_binary_files_are_refused_with_the_name_of_their_format(tmp_path: Path) -> None:
     for name, content in no_text(tmp_path).items():
         (tmp_path / name).write_bytes(content)
         why = "in UTF-16: save it as UTF-8" if name == "a.txt" else "which has no lines; formats are text, npy"

@@ -1,4 +1,4 @@
-"""Schedules of map tasks: what is decided, in virtual time; jobs with ranks that are slow, stuck, wrong or killed."""
+"""Schedules of map tasks: decisions, in virtual time; jobs with slow, stuck, failing or killed ranks."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ pytest.importorskip("scipy")
 
 
 class Ranks:
-    """Ranks of one thread that run tasks in virtual time, and tell each other of it now and then."""
+    """Ranks with one thread that run tasks in virtual time, and exchange their progress at intervals."""
 
     def __init__(self, seconds: list[float], owner: list[int], *, copies: bool = False) -> None:
         self.seconds, self.copies = seconds, copies
@@ -117,15 +117,15 @@ def test_all_tasks_are_run_once_and_sooner(data: st.DataObject) -> None:
     took = run.run(every)
     assert set(run.runs) == set(range(len(owner))) and set(run.runs.values()) == {1}
     static = max(seconds[rank] * count for rank, count in collections.Counter(owner).items())
-    # Of a task that runs nobody knows how much is left: it counts whole.
+    # The rest of a running task is unknown: it counts as a whole task.
     assert took <= static + max(seconds) + 2 * every
-    # Nobody can do better than all at work until the end; what has begun stays where it is.
+    # The best is that all ranks work until the end; tasks that have started do not move.
     best = len(owner) / sum(1 / one for one in seconds)
     assert took <= best + 2 * max(seconds) + 3 * every
 
 
 @pytest.mark.parametrize(("size", "tasks"), [(2, 9), (4, 40), (8, 100)])
-def test_what_one_rank_was_dealt_all_share(size: int, tasks: int) -> None:
+def test_tasks_assigned_to_one_rank_are_shared_by_all(size: int, tasks: int) -> None:
     run = Ranks([1.0] * size, [size - 1] * tasks)
     assert run.run(0.02) <= -(-tasks // size) + 1 + 0.2
     assert max(np.bincount(run.board.winner)) - min(np.bincount(run.board.winner)) <= 2
@@ -136,7 +136,7 @@ def test_stuck_tasks_are_run_elsewhere_too(slow: float) -> None:
     seconds, owner = [slow, 1.0, 1.0, 1.0], [task % 4 for task in range(16)]
     assert Ranks(seconds, owner).run(slow / 1000) >= slow
     ranks = Ranks(seconds, owner, copies=True)
-    # 15 tasks of one second on three ranks; the one that is stuck has to be late before it is copied.
+    # 15 tasks of one second on three ranks; the stuck one must be late before it is copied.
     assert ranks.run(0.05) <= 8.0
     assert 0 not in ranks.board.winner and max(ranks.runs.values()) == 1
 
@@ -209,7 +209,7 @@ class Gate:
             self._changed.notify_all()
 
 
-def test_a_straggler_is_relieved_of_what_it_has_not_begun(tmp_path: Path) -> None:
+def test_tasks_of_a_straggler_that_have_not_started_move(tmp_path: Path) -> None:
     path = book(tmp_path, 12)
     gate = Gate(11)
 
@@ -239,7 +239,7 @@ def test_a_stuck_task_is_run_elsewhere_and_counts_once(tmp_path: Path, kind: str
             words = text.decode().split()
             half = len(words) // 2
             yield (words[:half], None) if kind == "count" else (words[:half], [1] * half)
-            # Rank 1 is in its first task until the job is over, with half of its words handed over.
+            # Rank 1 is in its first task until the job ends, with half of its words handed over.
             if comm.rank == 1 and first.acquire(blocking=False):
                 gate.wait()
                 try:
@@ -266,7 +266,7 @@ def test_a_stuck_task_is_run_elsewhere_and_counts_once(tmp_path: Path, kind: str
 
 
 def test_partitions_follow_their_tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What only the straggler's host has comes over the network, and stays where it went."""
+    """Partitions that only the straggler's host has are sent over the network, and stay on the new rank."""
     with_points(tmp_path)
     made = Partitions.load(tmp_path / "parts" / "partitions.json")
     hosts = ["a", "a", "a", "a", "b", "b", "b", "b"]
@@ -292,7 +292,7 @@ def _raises(*_: Any) -> Any:
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
-def test_what_a_map_function_raises(tmp_path: Path, schedule: str) -> None:
+def test_errors_of_map_functions(tmp_path: Path, schedule: str) -> None:
     path = book(tmp_path, 6)
 
     def body(comm: sky.Comm) -> None:
@@ -304,7 +304,7 @@ def test_what_a_map_function_raises(tmp_path: Path, schedule: str) -> None:
     on_all(3, body)
 
 
-def test_what_counts_finds_no_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_while_output_is_accepted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = book(tmp_path, 6)
     release = Shuffle.release
 
@@ -323,7 +323,7 @@ def test_what_counts_finds_no_room(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     on_all(3, body)
 
 
-def test_what_is_refused(tmp_path: Path) -> None:
+def test_invalid_settings(tmp_path: Path) -> None:
     path = book(tmp_path, 4)
 
     def body(comm: sky.Comm) -> None:

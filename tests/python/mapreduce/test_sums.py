@@ -139,7 +139,7 @@ def test_functions_that_differ_by_rank() -> None:
         options: dict[str, Any] = {"map": lambda x, state: (x, x), "reduce": "sum", "partitions": [np.arange(4)]}
         with pytest.raises(Mismatch, match="different states on rank 0 and on rank 1"):
             MapReduce(comm, combine=lambda keys, sums: sums + comm.rank, **options).run()
-        # What only one rank may say, one says.
+        # Only one rank is allowed to differ, so one does.
         ended = MapReduce(comm, combine=lambda keys, sums: sums, **options)
         ended.iterate(iterations=9, until=lambda before, after: comm.rank == 0)
         assert len(ended.iterations) == 1
@@ -156,7 +156,7 @@ def test_functions_that_differ_by_rank() -> None:
     on_all(3, body)
 
 
-def test_what_is_refused() -> None:
+def test_invalid_settings() -> None:
     def body(comm: sky.Comm) -> None:
         options: dict[str, Any] = {"map": lambda x, state: (x, x), "partitions": [np.arange(4)]}
         with pytest.raises(BadInput, match="collective='quick': one of auto, shuffle, allreduce"):

@@ -16,7 +16,7 @@ VOID = {"meta", "br", "rect", "line", "circle", "polyline", "polygon"}
 
 
 class Checker(HTMLParser):
-    """Every tag closed in order; collects the text and what could load something."""
+    """Checks that tags are closed in order; collects the text, and attributes that could load something."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -69,7 +69,7 @@ SECONDS = {
 FULL = Report("g.txt", [("ranks", "4")], [0.5, 0.05, 1e-9], 1e-8, layers(900, 400), [SECONDS] * 4, [(7, 0.5), (3, 0.1)])
 
 
-def test_a_full_report_says_what_it_should() -> None:
+def test_content_of_a_full_report() -> None:
     page = check(FULL)
     for words in (
         "g.txt",

@@ -36,7 +36,7 @@ def test_a_union_is_of_no_fewer_ranks_than_none(ranks: float) -> None:
 def test_a_measured_curve_is_followed() -> None:
     curve = [(1, 100.0), (4, 200.0), (16, 300.0)]
     assert union_entries([1, 4, 16, 64], 1000, 100, curve=curve) == pytest.approx([100, 200, 300, 300])
-    # The index space hardly matters to a curve: what follows from it is the same.
+    # The size of the index space hardly matters with a curve: predictions are the same.
     found = predict_allreduce(16, 1000, 100, profile=NETWORK, curve=curve)
     assert {p.algorithm for p in found} >= {"recursive_doubling", "ring", "allgather", "butterfly", "dense_ring"}
 
@@ -102,12 +102,12 @@ def test_the_papers_rule_is_for_numbers_that_make_sense(wrong: dict[str, float])
     ("field", "value"),
     [("latency_s", 1e308), ("message_s", 1e20), ("rate", 0), ("rate", 1e-8), ("cores", 1e300), ("fold_s", -1.0)],
 )
-def test_what_no_machine_is_is_no_profile(field: str, value: float) -> None:
+def test_profile_values_out_of_range(field: str, value: float) -> None:
     with pytest.raises(sky.BadInput, match=f"{field} of a profile must be a number between .* and .*, not "):
         replace(NETWORK, **{field: value})
 
 
-def test_a_profile_is_read_as_it_was_written(tmp_path: pathlib.Path) -> None:
+def test_profile_round_trip(tmp_path: pathlib.Path) -> None:
     path = tmp_path / "here.json"
     path.write_text(NETWORK.to_json())
     assert Profile.load(str(path)) == NETWORK
@@ -129,7 +129,7 @@ def test_a_profile_is_read_as_it_was_written(tmp_path: pathlib.Path) -> None:
         ('{"skyphos_profile": ' + "[" * 900 + "]" * 900 + "}", "broken.json: .* deep"),
     ],
 )
-def test_what_is_no_profile(tmp_path: pathlib.Path, text: str, word: str) -> None:
+def test_invalid_profiles(tmp_path: pathlib.Path, text: str, word: str) -> None:
     path = tmp_path / "broken.json"
     path.write_text(text)
     with pytest.raises(sky.BadInput, match=word):

@@ -1,4 +1,4 @@
-"""The profile that a group begins with: its file, whatever may be wrong with it, and who takes it."""
+"""The profile with which a group starts: its file, the errors in it, and the groups that use it."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ def test_a_profile_of_other_hosts_warns_once(found: Measured, tmp_path: pathlib.
     assert outs[0][0] == outs[1][0] != "None\n"
     assert "elsewhere" in outs[0][1] and HERE in outs[0][1] and "4 ranks a host" in outs[0][1]
     assert outs[0][1].count("Warning") == 1 and not outs[1][1]
-    # Where warnings are errors nobody waits.
+    # If warnings are errors, no rank may wait for another.
     outs = processes.lines(2, SAY, SKYPHOS_PROFILE=everywhere, PYTHONWARNINGS={0: "error"})
     assert "UserWarning" in outs[0][1] and "cannot take its profile" in outs[1][1]
 
@@ -181,7 +181,7 @@ def test_the_warning_is_at_the_line_that_called(found: Measured, tmp_path: pathl
         assert "return sky.init()  # here" in done.stderr
 
 
-def test_a_group_of_one_checks_what_it_is_told(
+def test_a_group_of_one_checks_its_settings(
     found: Measured, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     absent = str(tmp_path / "nofile.json")
@@ -251,7 +251,7 @@ def test_a_profile_as_an_argument(processes: Processes) -> None:
     assert on_all(2, lambda comm: comm.profile) == [None, None]
 
 
-def test_what_holds_for_another_group(found: Measured) -> None:
+def test_a_profile_is_adapted_to_another_group(found: Measured) -> None:
     of = replace(found, hosts=[Host("a", "1", (0, 1)), Host("b", "2", (2, 3))])
     same = fit(of, [("a", "9"), ("a", "9"), ("b", "8"), ("b", "8")], 4)
     assert same.differences == () and same.profile == of.profile  # addresses may change
@@ -265,7 +265,7 @@ def test_what_holds_for_another_group(found: Measured) -> None:
     assert one.profile.rate == Profile.one_host(4, 2).rate and one.profile.encode_s == of.profile.encode_s
 
 
-def test_rank_0_says_whether_calls_are_learned_from(processes: Processes) -> None:
+def test_rank_0_decides_whether_auto_learns_from_calls(processes: Processes) -> None:
     code = (
         "x = sky.SparseVector(np.arange(30_000) * 7, np.ones(30_000, np.float32), 1_000_000)\n"
         "hows = [comm.allreduce(x, explain=True)[1] for _ in range(40)]\n"

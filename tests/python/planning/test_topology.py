@@ -1,4 +1,4 @@
-"""Topologies that are said, read from files, or measured, and groups that go by them."""
+"""Topologies from arguments, files or measurements, and groups that use them."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_from_a_probe(found: Measured, tmp_path: pathlib.Path) -> None:
     assert sky.Topology.load(path, HERE).numbers() == ([0, 1, 0, 2], [0, 1, 0, 0])
 
 
-def test_a_group_begins_with_rank_0s(tmp_path: pathlib.Path, processes: Processes) -> None:
+def test_a_group_starts_with_the_topology_of_rank_0(tmp_path: pathlib.Path, processes: Processes) -> None:
     path = tmp_path / "racks"
     here = os.uname().nodename
     path.write_text(f"{here} only\n")

@@ -87,12 +87,12 @@ def test_real_bytes_move_as_lengths_do() -> None:
         assert real == replace(sized, busy=real.busy, timeline=real.timeline), name
 
 
-def test_a_shuffle_takes_what_its_links_and_uplinks_do() -> None:
+def test_time_of_a_shuffle_is_that_of_its_links_and_uplinks() -> None:
     network = Network(20, rate_out=1.25e8, rate_in=1.25e8)
     in_one = simulate(network, "shuffle", entries=10**8, row_bytes=1, sized=True)
     assert in_one.last_s == pytest.approx(0.95 * 1e8 / 1.25e8 * 1538 / 1448, rel=0.02)
     assert {r.name for r in in_one.phases[-1].rounds} == {"announced", "asked for", "fetched"}
-    # Half of what a host sends leaves its rack, through a tenth of the rate.
+    # Half of a host's data leaves its rack, at a tenth of the rate.
     racks = replace(network, hosts_per_rack=10, uplink_rate=1.25e7)
     assert simulate(racks, "shuffle", entries=10**8, row_bytes=1, sized=True).last_s == pytest.approx(
         0.5 * 1e8 / 1.25e7 * 1538 / 1448, rel=0.05
@@ -117,7 +117,7 @@ def test_places_are_drawn_from_the_seed_and_need_not_be_known() -> None:
         network.hosts_of_ranks(-1)
 
 
-def test_a_network_is_read_and_what_it_lacks_is_named(tmp_path) -> None:  # type: ignore[no-untyped-def]
+def test_network_files_and_their_errors(tmp_path) -> None:  # type: ignore[no-untyped-def]
     path = tmp_path / "net.json"
     path.write_text('{"ranks": 8, "jitter": "exponential(1e-3)"}')
     assert Network.load(str(path)).jitter == "exponential(1e-3)"
@@ -132,7 +132,7 @@ def test_a_network_is_read_and_what_it_lacks_is_named(tmp_path) -> None:  # type
 @pytest.mark.parametrize(
     ("name", "value"), [("jitter", 2e-3), ("start", 2e-3), ("clock", 0.5), ("straggler_slowness", 2.5)]
 )
-def test_numbers_stand_for_distributions(name: str, value: float, tmp_path: Path) -> None:
+def test_numbers_in_place_of_distributions(name: str, value: float, tmp_path: Path) -> None:
     path = tmp_path / "net.json"
     path.write_text(json.dumps({"ranks": 4, "straggler_share": 0.5, name: value}))
     read = Network.load(str(path))
@@ -190,7 +190,7 @@ def test_impossible_networks_are_refused(network: Network, words: str) -> None:
 
 
 def test_ends_that_are_one_are_said_in_one_sentence() -> None:
-    """And those that are not are drawn with words that keep clear of each other."""
+    """The labels of the chart do not overlap."""
     done = simulate(Network(8), "reduce", n=60_000, entries=10_000, sized=True).phases[-1]
     page = render(Network(8), 60_000, 10_000, Simulation((replace(done, seconds=(0.0722,) * 8),)))
     assert "All ranks have their result after 72.2 ms." in page and ">first " not in page
@@ -279,13 +279,13 @@ def test_the_command(tmp_path) -> None:  # type: ignore[no-untyped-def]
         ("--ranks 4 --size 10 --density 0.1 --rate 3", "'--rate': '3' is no rate"),
     ],
 )
-def test_the_command_refuses_with_words(words: str, said: str) -> None:
+def test_errors_of_the_command(words: str, said: str) -> None:
     done = CliRunner().invoke(command, words.split())
     assert done.exit_code != 0
     assert said in done.output + str(done.exception)
 
 
-def test_what_has_no_data_needs_none() -> None:
+def test_collectives_without_sparse_data_need_no_entries() -> None:
     done = CliRunner().invoke(command, ["--ranks", "4", "--collective", "barrier"])
     assert done.exit_code == 0 and done.output.startswith("4 ranks, seed 1\nbarrier: ")
     arrays = CliRunner().invoke(command, ["--ranks", "4", "--collective", "allreduce_dense", "--size", "1e3"])
@@ -302,10 +302,10 @@ def test_options_that_are_looked_at(tmp_path: Path) -> None:
     assert done.exit_code == 0 and "allreduce by butterfly, degrees 4x2" in done.output, done.output
     assert page.exists()
     said = " ".join(CliRunner().invoke(command, ["--help"]).output.split())
-    assert "of topk_allreduce this is k" in said and "not its share of a core" in said
+    assert "For topk_allreduce k" in said and "not its share of a core" in said
 
 
-def test_the_command_says_how_many_bytes_move(tmp_path: Path) -> None:
+def test_the_command_reports_bytes(tmp_path: Path) -> None:
     page = tmp_path / "sim.html"
     words = "--ranks 30 --collective broadcast --size 1e8 --row-bytes 10 --sized --rate 1Gbit --mtu 9000"
     words += " --hosts-per-rack 10 --oversubscribed 2 --scattered --topology-unknown --algorithm chain"
@@ -320,7 +320,7 @@ def test_the_command_says_how_many_bytes_move(tmp_path: Path) -> None:
 
 
 def test_sums_of_outer_products_with_data_and_without() -> None:
-    """The same seconds and bytes either way; a ring takes its bytes, and thin factors are gathered."""
+    """Times and bytes agree with data and with lengths; a ring sends its bytes, and thin factors are gathered."""
     network = Network(8, rate_out=1e9 / 8, rate_in=1e9 / 8)
     for algorithm in ("auto", "allgather", "rabenseifner", "ring"):
         asked: dict[str, Any] = {"n": 300, "cols": 200, "entries": 2, "row_bytes": 8, "algorithm": algorithm}

@@ -1,4 +1,4 @@
-"""Kinds of values that come back as they came in: truth values, numbers, lists, objects, matrices. And what is not."""
+"""Kinds of values that are returned as they were passed: truth values, numbers, lists, objects, matrices; refusals."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MASKED = np.ma.array([1.0, 2.0], mask=[True, False])
 
 
 def refused(size: int, call: Callable[[sky.Comm], Any], *, on: int | None = None) -> list[str]:
-    """What a call says that all ranks refuse; ``on``: it is made on this rank, and the others make a good one."""
+    """The error of a call that all ranks refuse; ``on``: only this rank makes it, and the others a valid one."""
 
     def body(comm: sky.Comm) -> str:
         with pytest.raises(sky.SkyphosError) as caught:
@@ -84,7 +84,7 @@ def test_sums_of_truth_values_count() -> None:
         assert counts.dtype == np.int64 and counts.sum() == 300 * comm.size
         whole = [got for got in on_ranks(comm, comm.shuffle(zeros, many)[1].tolist()) if got]
         assert whole == [[300 * comm.size]]
-        # A rank that counts and one that has numbers have one type.
+        # A rank with counts and one with numbers have one type.
         mixed = comm.allreduce(many if comm.rank else np.full(300, 7))
         assert mixed.dtype == np.int64 and (mixed == 7 + comm.size - 1).all()
         with pytest.raises(sky.BadInput, match="floating-point values, not bool"):
@@ -282,7 +282,7 @@ def test_numbers_that_cannot_be_reduced(call: Any, words: str) -> None:
     assert all(re.search(words, text) for text in refused(2, call))
 
 
-def test_a_number_that_the_type_of_another_rank_does_not_hold_is_itself() -> None:
+def test_a_number_too_large_for_another_ranks_type_is_not_changed() -> None:
     def of(*numbers: Any, op: str = "sum") -> Any:
         return sky.local(len(numbers)).run(lambda comm: comm.allreduce(numbers[comm.rank], op=op))[0]
 
@@ -320,7 +320,7 @@ def test_lists_of_numbers() -> None:
     on_all(2, body)
 
 
-def test_ranks_whose_numbers_differ_in_kind() -> None:
+def test_ranks_with_numbers_of_different_types() -> None:
     for call in (
         lambda c: c.allreduce(3, op="max" if c.rank else "min"),
         lambda c: c.allreduce([1] if c.rank else [1, 2]),
@@ -448,7 +448,7 @@ def test_matrices_stay_matrices_and_the_callers_own_is_not_touched() -> None:
         assert comm.allreduce(one).format == "csr" and comm.allreduce(one).shape == (9,)
 
 
-def test_what_a_matrix_does_not_store_is_absent() -> None:
+def test_unstored_elements_of_a_sparse_matrix_are_absent() -> None:
     def body(comm: sky.Comm) -> None:
         mine = scipy.sparse.csr_array(np.array([[0.0, 5.0], [0.0, 0.0]]) if comm.rank else np.array([[3.0, 0], [0, 0]]))
         for op in ("min", "prod"):
@@ -521,7 +521,7 @@ def test_a_sparse_vector_is_an_array_where_one_is_asked_for() -> None:
         comm.configure([0, 1], [0], n=2).reduce(sky.SparseVector([0, 1], [1.0, 2.0], 2))
 
 
-def test_fills_that_a_type_cannot_hold() -> None:
+def test_fill_values_out_of_range_of_the_type() -> None:
     whole = sky.SparseVector([1], [5], 3)
     assert whole.to_dense(-7).tolist() == [-7, 5, -7] and whole.to_dense(2.0).tolist() == [2, 5, 2]
     truth = sky.SparseVector([1], [True], 3)
@@ -591,7 +591,7 @@ def test_width_is_that_of_the_values() -> None:
         lambda c, f: [len(part) for part in c.shuffle([1], [1], push_bytes=f(8), fetches=f(2), memory=f(10**6))],
     ],
 )
-def test_counts_may_be_floats_that_are_whole(call: Any) -> None:
+def test_counts_may_be_floats_without_fraction(call: Any) -> None:
     def body(comm: sky.Comm) -> None:
         want = call(comm, int)
         assert call(comm, float) == want == call(comm, np.float64)
@@ -604,7 +604,7 @@ def test_counts_may_be_floats_that_are_whole(call: Any) -> None:
     on_all(2, body)
 
 
-def test_groups_by_what_is_true() -> None:
+def test_split_accepts_booleans_and_whole_floats_as_colors() -> None:
     def body(comm: sky.Comm) -> list[int]:
         groups = [comm.split(color) for color in (comm.rank == 0, np.bool_(comm.rank == 0), 1.0, comm.rank % 2)]
         return [group.size for group in groups if group is not None]
@@ -612,7 +612,7 @@ def test_groups_by_what_is_true() -> None:
     assert on_all(3, body) == [[1, 1, 3, 2], [2, 2, 3, 1], [2, 2, 3, 2]]
 
 
-def test_ranges_say_what_is_wrong() -> None:
+def test_errors_of_range() -> None:
     with sky.init() as comm:
         with pytest.raises(sky.BadInput, match="n must be from 0 to"):
             comm.owned_range(-5)
@@ -634,7 +634,7 @@ def test_ranges_say_what_is_wrong() -> None:
         ([None], "NoneType"),
     ],
 )
-def test_indices_that_are_none_say_what_to_pass(indices: Any, words: str) -> None:
+def test_errors_of_invalid_indices_suggest_a_conversion(indices: Any, words: str) -> None:
     import re
 
     for text in refused(2, lambda comm: comm.configure(indices, [0], n=3)):
@@ -734,7 +734,7 @@ def test_checkpoints_keep_types_from_elsewhere(tmp_path: Path) -> None:
             assert found[name].tobytes() == array.tobytes(), name
 
 
-def test_checkpoints_of_what_is_no_array(tmp_path: Path) -> None:
+def test_checkpoints_of_objects_other_than_arrays(tmp_path: Path) -> None:
     with sky.init() as comm:
         for value, words in (
             (sky.SparseVector([1], [1.0], 3), "indices"),
@@ -786,7 +786,7 @@ def test_graphs_as_other_libraries_have_them() -> None:
         (np.eye(2) * 1j, "real numbers"),
     ],
 )
-def test_what_is_no_graph(graph: Any, words: str) -> None:
+def test_invalid_graphs(graph: Any, words: str) -> None:
     with sky.init() as comm, pytest.raises(sky.BadInput, match=words):
         pagerank(comm, graph)
 

@@ -1,4 +1,4 @@
-"""What the conductor and the ranks say to each other, beside plain values."""
+"""Messages between the conductor and the ranks that are no plain values."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .contenders import Place
 
 @dataclass(frozen=True)
 class Job:
-    """What a rank must know to begin."""
+    """The data with which a rank starts."""
 
     place: Place
     folder: Path
@@ -19,6 +19,6 @@ class Job:
 
 @dataclass(frozen=True)
 class Failure:
-    """An error, as an answer."""
+    """An answer that reports an error."""
 
     text: str
