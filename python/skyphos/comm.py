@@ -41,11 +41,11 @@ __all__ = ["Comm"]
 class Comm:
     """A group of ranks: made by :func:`skyphos.init`, :func:`skyphos.local` or :meth:`split`.
 
-    All methods but the properties, :meth:`close` and messages from one rank to another (:meth:`send`, :meth:`recv`,
-    :meth:`probe` and their like) are collective: every rank calls the same ones in the same order. An error on one rank
-    is raised on all. Every collective but :meth:`split` takes ``async_op=True`` and then returns a :class:`Work`;
-    making the call is what counts for the order. Calls on one Comm from several threads take turns in no particular
-    order, so give each thread a group of its own. A context manager closes the group at its end.
+    All methods except the properties, :meth:`close` and point-to-point messages (:meth:`send`, :meth:`recv`,
+    :meth:`probe` and variants) are collective: every rank calls the same ones in the same order. An error on one rank
+    is raised on all. Every collective except :meth:`split` takes ``async_op=True`` and then returns a :class:`Work`;
+    the order is that of the calls, not of their completion. Calls on one Comm from several threads run in an undefined
+    order, so give each thread a group of its own (:meth:`dup`). A context manager closes the group at its end.
     """
 
     # Collectives, each in a module of its name. Functions of a class are its methods: ``comm`` is self there.
@@ -64,7 +64,7 @@ class Comm:
     shuffle = shuffle
     topk_allreduce = topk_allreduce
 
-    # Messages from one rank to another.
+    # Point-to-point messages.
     iprobe = iprobe
     irecv = irecv
     isend = isend
@@ -93,7 +93,7 @@ class Comm:
         here = in_place_of(name)
         ours = (here or "").partition("(")[0].partition(",")[0]
         if ours.startswith("comm.") and not hasattr(type(self), ours.removeprefix("comm.")):
-            here = None  # this version has none
+            here = None  # this version has no equivalent
         raise AttributeError(f"Comm has no attribute {name!r}{f': here it is {here}' if here else ''}")
 
     def __enter__(self) -> Comm:
@@ -109,14 +109,14 @@ class Comm:
 
     @classmethod
     def from_mpi4py(cls, comm: Any, *, timeout: float = 300.0, threads: int | None = None) -> Comm:
-        """Make a group of an mpi4py communicator's processes, over MPI. Collective in it.
+        """Make a group of the processes of an mpi4py communicator, over MPI. Collective in the communicator.
 
-        Messages go through a duplicate of it, in the library that mpi4py has loaded; both may be used side by side.
+        Messages use a duplicate of the communicator, in the library that mpi4py has loaded; both can be used together.
 
         Parameters
         ----------
         comm : mpi4py.MPI.Intracomm
-            Whose processes form the group, numbered as there.
+            The communicator; ranks of the group are numbered as in it.
         timeout, threads
             As in :func:`skyphos.init`.
 
@@ -127,9 +127,9 @@ class Comm:
         Raises
         ------
         BadInput
-            No intracommunicator of mpi4py's, or ``MPI.COMM_NULL``.
+            If ``comm`` is not an intracommunicator of mpi4py, or is ``MPI.COMM_NULL``.
         Timeout
-            Not all of its processes have called this.
+            If not all of its processes make the call.
 
         Examples
         --------
@@ -161,7 +161,7 @@ class Comm:
 
     @property
     def profile(self) -> Profile | None:
-        """The measured profile that ``algorithm="auto"`` started with, the same on all ranks; None: defaults.
+        """The measured profile with which ``algorithm="auto"`` started, the same on all ranks; None for the defaults.
 
         Groups from :meth:`split` and :meth:`dup` inherit it.
         """
@@ -174,12 +174,12 @@ class Comm:
 
     @property
     def replication(self) -> int:
-        """Processes of each rank, at least; 1: ranks are processes."""
+        """The least number of processes of a rank; 1 without replicas."""
         return self._native.replication
 
     def health(self) -> list[Health]:
-        """How all processes are that this group's connections reach, by number: who is lost or late, and whose
-        messages came first. Not collective.
+        """State of all processes of this group's connections, by number: lost or late ones, and whose messages arrived
+        first. Not collective.
 
         Examples
         --------
@@ -225,7 +225,7 @@ class Comm:
     def barrier(self, *, async_op: bool = False) -> Work[None] | None:
         """Return when every rank has called this. Collective.
 
-        With ``async_op=True`` return a :class:`Work` at once.
+        With ``async_op=True`` return a :class:`Work` immediately.
 
         Examples
         --------
@@ -244,12 +244,12 @@ class Comm:
         color : int >= 0, bool, or None
             Ranks with the same color form a group; None: this rank joins none.
         key : int
-            Orders the ranks of a group; ties by the rank here.
+            Orders the ranks of a new group; ties are ordered by the rank in this group.
 
         Returns
         -------
         Comm or None
-            The new group; None where color is None. It shares the connections of this one.
+            The new group; None if ``color`` is None. It shares the connections of this one.
 
         Examples
         --------
@@ -259,7 +259,7 @@ class Comm:
         ...     even.size
         1
         """
-        # A truth value is a color too: ranks of which something is true, and the others.
+        # A boolean is a color too: ranks for which a condition holds, and the others.
         color = int(color) if isinstance(color, (bool, np.bool_)) else color
         color = None if color is None else whole(color, "color", 0, 2**64 - 1)
         key = whole(key, "key", -(2**63), 2**63 - 1)
@@ -267,12 +267,12 @@ class Comm:
         return None if native is None else self._derived(native)
 
     def _split_within(self, color: int | None) -> Comm | None:
-        """As :meth:`split`, for an internal group: its errors use this group's ranks."""
+        """Like :meth:`split`, for an internal group, whose errors use the ranks of this group."""
         native = self._native.split(color, self.rank, True)
         return None if native is None else self._derived(native)
 
     def dup(self) -> Comm:
-        """Make a group of the same ranks with calls of its own, for another thread or library. Collective.
+        """Make a group of the same ranks with its own order of calls, for another thread or library. Collective.
 
         Examples
         --------
@@ -289,10 +289,10 @@ class Comm:
     def shrink(self) -> Comm:
         """Make a group of the ranks that are not lost, in the same order. Collective among them.
 
-        After :class:`PeerLost` this group is good for nothing else. Every rank that is left calls it, wherever in its
-        program it learned of the loss; ranks that are lost meanwhile are left out too, and all who return have the same
-        group. It shares the connections of this one, so there is nothing to join again; a restarted process takes part
-        in a new :func:`skyphos.init` of all.
+        After :class:`PeerLost` this is the only call that the group can make. Every surviving rank makes it, wherever
+        its program noticed the loss. Ranks that are lost meanwhile are excluded too, and all ranks that return have the
+        same group. It shares the connections of this one. A restarted process can only join a new :func:`skyphos.init`
+        of all ranks.
 
         Returns
         -------
@@ -301,18 +301,20 @@ class Comm:
         Raises
         ------
         PeerLost
-            This rank cannot go on: the others do without it, for some cannot reach it; or too few are left here to know
-            that no others go on elsewhere. A rank whose process has ended does not; one of which nothing is heard may.
-            So more than half of the ranks that may live must be here, or half of them with the lowest one.
+            If this rank cannot continue: the others exclude it because some of them cannot reach it, or there are too
+            few ranks to be sure that no others continue without them. Ranks whose process has ended are known not to
+            continue, silent ranks may. So more than half of the ranks that may be alive must take part, or half of them
+            including the lowest.
         Timeout
-            Ranks neither came nor were lost; names them. It may be called again, and goes on where it was.
+            If ranks neither made the call nor were lost; names them. The call may be repeated, and continues.
         BadInput
-            This group was shrunk before; or it has replicas, and goes on by itself until a rank has no process left.
+            If this group was shrunk before, or has replicas: then it continues by itself until a rank has no process.
 
         Notes
         -----
-        The lowest rank that is left asks all, and commits once all have said yes; whoever hears so tells the others
-        before going on. Checked in every order of events at small sizes (``crates/skyphos-core/tests/survivors.rs``).
+        The lowest surviving rank asks all others, and commits when all have agreed; each rank forwards the commit
+        before it continues. Checked in every order of events at small sizes
+        (``crates/skyphos-core/tests/survivors.rs``).
 
         Examples
         --------
@@ -344,9 +346,9 @@ class Comm:
         Raises
         ------
         SkyphosError
-            In a group with replicas: another process of this rank put other data into one of the last calls.
+            In a group with replicas, if another process of this rank passed other data to one of the last calls.
         """
-        # The connections stay open as long as a group does.
+        # Connections stay open as long as any group that uses them.
         if self._stages is not None:
             self._stages.close()
         self._native.close()

@@ -21,15 +21,15 @@ from .planning.profile_choice import ProfileSource, TopologySource, begin_replic
 
 __all__ = ["init", "local"]
 
-# Variables that set the start of a group. A group of one gains nothing from the user's own profile.
+# Variables that set the profile and topology of a group. A group of one does not use the user's own profile.
 _BEGIN = ("SKYPHOS_PROFILE", "SKYPHOS_ADAPT", "SKYPHOS_TOPOLOGY")
 
 _HEARTBEAT_S = 10.0
 
-# Whether this process has been told of variables whose names are misspelt.
+# Non-empty once this process has been warned of misspelt variables.
 _warned: list[bool] = []
 
-# Each rank of an in-process group needs a thread of the caller's.
+# Largest in-process group: each rank needs a thread of the caller.
 _MOST_LOCAL = 4096
 
 
@@ -54,74 +54,73 @@ def init(
     tls: TLS | None = None,
     _listen_fd: int | None = None,
 ) -> Comm:
-    """Join the group that this process was started in.
+    """Join the group in which this process was started.
 
-    The place in the group comes from the arguments, or else from the launcher's environment
-    (:func:`skyphos.launch.bootstrap.discover`): ``skyphos run``, ``torchrun``, Slurm, MPI's process managers. Alone it
-    is a group of one; with a warning where something says that it was started with others.
+    Rank and size come from the arguments, else from the launcher's environment
+    (:func:`skyphos.launch.bootstrap.discover`): ``skyphos run``, ``torchrun``, Slurm, MPI's process managers. Without
+    any, the group has one rank; a warning is given if other variables suggest that there are more processes.
 
     Parameters
     ----------
     rank, world_size : int, optional
         This process's number and the size of the group.
     rendezvous : "host:port", optional
-        Where rank 0 listens and the others find it.
+        Address at which rank 0 listens.
     token : str, optional
         Shared secret; a process without it is refused.
     transport : {"tcp", "mpi"}, optional
-        What carries messages: TCP, or the MPI library of this process, the environment or SKYPHOS_LIBMPI. Default:
-        MPI under ``mpiexec``, or under ``srun`` with one of its process managers where a library is there, unless a
-        rendezvous is named; else TCP. Over MPI only ``timeout``, ``threads``, ``profile``, ``adapt`` and ``topology``
-        count, there is neither token nor encryption, and a lost rank ends the job, for MPI does not survive it.
+        TCP, or the MPI library of this process, the environment or SKYPHOS_LIBMPI. Default: MPI under ``mpiexec``, and
+        under ``srun`` with a process manager if there is a library, unless a rendezvous is named; else TCP. Over MPI
+        only ``timeout``, ``threads``, ``profile``, ``adapt`` and ``topology`` have an effect, there is no token and no
+        encryption, and a lost rank ends the job.
     timeout : float, default 300.0
-        Seconds without any progress, in making the group or in a call, after which it fails.
+        Seconds without progress after which making the group, or a call, fails.
     threads : int, optional
         Threads that merge large messages. Default: SKYPHOS_THREADS, or the host's cores over its ranks.
     socket_buffer : int, optional
-        Bytes of the sockets' buffers; default: the kernel's autotuning.
+        Size of the sockets' buffers in bytes; default: the kernel's autotuning.
     congestion_control : str, optional
         TCP's congestion control, by the system's name (``"cubic"``, ``"bbr"``). Default: the system's, but Cubic or
-        Reno in place of BBR where a round trip takes less than 5 ms: BBR adapts too slowly to flows that start and
+        Reno instead of BBR if a round trip takes less than 5 ms: BBR adapts too slowly to flows that start and
         stop within milliseconds.
     heartbeat : float, default 10.0
-        Seconds, 2 or more, in which nothing may be heard of another host before its ranks are lost: it is down, or the
-        link to it is cut. Their systems answer for ranks that are merely slow, or stopped. A process that ends is
-        noticed at once.
+        Seconds (at least 2) without an answer from another host after which its ranks are lost: the host is down, or
+        the link is cut. A rank that is only slow or stopped is not lost, because its kernel answers. The end of a
+        process is noticed immediately.
     profile : Profile, Measured or path, optional
-        What machines and network can do, as ``skyphos probe`` measured it: ``algorithm="auto"`` begins with it, and
-        what calls observe refines it. Rank 0's counts for all ranks. Default: the file that SKYPHOS_PROFILE names
-        (``none``: no file); else the user's own, if it is of these hosts; else defaults. A profile of other hosts
-        warns once. A group of one takes only what is named.
+        Measurements of machines and network by ``skyphos probe``, from which ``algorithm="auto"`` starts; times of
+        calls refine them. Rank 0's argument counts for all ranks. Default: the file in SKYPHOS_PROFILE (``none``: no
+        file); else the user's own, if it was measured on these hosts; else built-in values. A profile of other hosts
+        gives a warning. A group of one uses only a profile that is named.
     adapt : bool, optional
-        Whether ``algorithm="auto"`` learns from calls: where several algorithms should take about as long, the first
-        25 calls of a kind at most try them in turn, and the others go by the one that took least, as long as the data
-        stays as large. False: it goes by data and profile alone, so each run of a program adds in the same order.
-        Rank 0's counts for all ranks. Default: True, or False where SKYPHOS_ADAPT is ``0``.
+        Whether ``algorithm="auto"`` learns from calls: if several algorithms are predicted to take about equally long,
+        at most the first 25 calls of a kind try them, and later calls use the fastest, as long as the size of the data
+        does not change. False: it uses only data and profile, so each run of a program adds in the same order. Rank 0's
+        argument counts for all ranks. Default: True, or False if SKYPHOS_ADAPT is ``0``.
     topology : Topology, path or re.Pattern, optional
-        Which ranks share a host, and which hosts a rack, for layers of butterflies and the order of broadcasts:
-        :class:`skyphos.Topology`, a file of hosts and their racks (:meth:`skyphos.Topology.load`), what ``skyphos
-        probe`` wrote, or a regular expression whose groups tell the rack by a host's name, compiled or as
-        ``"names:r([0-9]+)n"`` (:meth:`skyphos.Topology.by_names`). Rank 0's counts for all ranks. Default: what
-        SKYPHOS_TOPOLOGY says, a file or ``names:…`` (``none``: nothing); else the racks that the profile in
-        use has, if it is of these hosts; else hosts as the transport tells them apart, in one rack.
+        Hosts of the ranks and racks of the hosts, for layers of butterflies and the order of broadcasts: a
+        :class:`skyphos.Topology`, a file of hosts and their racks (:meth:`skyphos.Topology.load`), a file of ``skyphos
+        probe``, or a regular expression whose groups extract the rack from a host's name, compiled or as
+        ``"names:r([0-9]+)n"`` (:meth:`skyphos.Topology.by_names`). Rank 0's argument counts for all ranks. Default:
+        SKYPHOS_TOPOLOGY, a file or ``names:…`` (``none``: no topology); else the racks in the profile, if it is of
+        these hosts; else the hosts that the transport distinguishes, in one rack.
     replication : int, default 1
-        Processes of each rank, s: the group has m = P // s ranks, and processes i, m + i, 2m + i … are replicas of
-        rank i (Kylix §V). They hold the same data and make the same calls, and share out what each message takes. The
-        group lives as long as one replica of each rank does; one that stops is left behind, one that is merely slow
-        costs time. Results are the same bits on all replicas. What is left over of P is one more replica of the first
-        ranks. Replicas need the same program: what depends on times or unseeded random numbers differs, and is found
-        out. ``adapt`` is False then.
-        :attr:`Comm.replica` tells them apart, :meth:`Comm.health` how they are.
+        Processes of each rank, s: the group has m = P // s ranks, and processes i, m + i, 2m + i … are replicas of rank
+        i (Kylix §V). Replicas have the same data and make the same calls, and share the traffic of each message. The
+        group works as long as one replica of each rank is alive; a stopped replica is left behind, a slow one costs
+        time. Results are bitwise the same on all replicas. The remaining P - s m processes are additional replicas of
+        the first ranks. Replicas must run the same program: data that depend on times or unseeded random numbers
+        differ, which is detected. ``adapt`` is then False. See :attr:`Comm.replica` and :meth:`Comm.health`.
     share_hosts : bool, default False
-        Whether replicas of a rank may be on one host, to try things out: its end would be the rank's. Without, such
-        a numbering is refused.
+        Whether replicas of a rank may be on one host, for tests: the loss of that host would lose the rank. By default
+        this is refused.
     shared_memory : bool, optional
-        Whether TCP groups move bytes between ranks of one host through memory that the two share, where both will and
-        the system lets them (processes of one user that see each other); else through sockets. Default: True, or
-        False where SKYPHOS_SHARED_MEMORY is ``0``.
+        Whether ranks of one host in a TCP group exchange data through shared memory, if both allow it and the system
+        does too (processes of one user that see each other); else through sockets. Default: True, or False if
+        SKYPHOS_SHARED_MEMORY is ``0``.
     tls : TLS, optional
-        Certificates with which everything between ranks is encrypted (:class:`skyphos.TLS`). Default: the files that
-        SKYPHOS_TLS_AUTHORITY, SKYPHOS_TLS_CERTIFICATE and SKYPHOS_TLS_KEY name; without, nothing is encrypted.
+        Certificates for encrypted connections between ranks (:class:`skyphos.TLS`). Default: the files in
+        SKYPHOS_TLS_AUTHORITY, SKYPHOS_TLS_CERTIFICATE and SKYPHOS_TLS_KEY; without them there is no encryption.
 
     Returns
     -------
@@ -130,13 +129,13 @@ def init(
     Raises
     ------
     BadInput
-        Settings that are partial or contradict each other; a profile that is damaged; a topology of other ranks, or
-        one that says nothing of a host; replicas of a rank on one host, with the numbering to use; certificates that
-        cannot be used.
+        If settings are partial or contradict each other; if a profile is damaged; if a topology is of other ranks or
+        lacks a host; if replicas of a rank are on one host (the text has the numbering to use); if certificates are
+        invalid.
     Timeout
-        Ranks did not come; names them.
+        If ranks are missing; names them.
     Refused
-        The token is wrong, the rank is taken, or another rank's settings of TLS are others.
+        If the token is wrong, the rank is taken, or ranks have different TLS settings.
 
     Examples
     --------
@@ -158,7 +157,7 @@ def init(
     if process.launcher == "alone" and (sign := sign_of_job()) is not None:
         warnings.warn(f"sky.init() makes a group of one process, though {sign}", stacklevel=2)
     _refuse_child(process)
-    if _listen_fd is not None:  # rank 0 of an engine's group (skyphos.engines) has a socket that listens already
+    if _listen_fd is not None:  # rank 0 of an engine's group (skyphos.engines) already has a listening socket
         process = replace(process, listen_fd=_listen_fd)
     if transport == "mpi" or (transport is None and _goes_over_mpi(process, rendezvous)):
         _check_over_mpi(process, rank, replication, tls)
@@ -172,7 +171,7 @@ def init(
     options = TcpOptions(timeout, threads, socket_buffer, congestion_control, heartbeat, encryption)
     if process.world_size == 1:
         if options != TcpOptions(timeout, threads, None, None, _HEARTBEAT_S, None):
-            # A group of one has no peers, but settings that larger groups refuse are refused here too.
+            # A group of one has no peers, but must refuse the same settings as larger groups.
             _skyphos.connect_tcp(options)
         alone = _skyphos.local(1, timeout, threads, 1)[0]
         named = any(given is not None for given in (profile, adapt, topology, *map(variables.text, _BEGIN)))
@@ -206,18 +205,18 @@ def init(
 
 
 def _warn_of_variables(process: Bootstrap) -> None:
-    """Warn once, on rank 0, of variables whose names are almost those of settings."""
+    """Warn once, on rank 0, of variables whose names are similar to those of settings."""
     if process.rank == 0 and not _warned:
         _warned.append(True)
         variables.warn_of_typing_errors()
 
 
-# The process that is the rank which the launcher's variables name: its children inherit these variables.
+# Variable that records the process of the rank in the launcher's variables, which its children inherit.
 _TAKEN = "SKYPHOS_TAKEN"
 
 
 def _refuse_child(process: Bootstrap) -> None:
-    """Refuse to be a rank that this process's parent is already: a rank has only one process."""
+    """Refuse a rank that this process's parent already is: a rank has only one process."""
     if process.launcher in ("alone", "explicit"):
         return
     taken = os.environ.get(_TAKEN)
@@ -232,11 +231,11 @@ def _refuse_child(process: Bootstrap) -> None:
 
 
 def local(size: int, *, timeout: float = 300.0, threads: int | None = None, replication: int = 1) -> LocalGroup:
-    """Make a group inside this process, for tests and notebooks: one Comm a rank.
+    """Make a group inside this process, for tests and notebooks: one Comm per rank.
 
-    Each Comm is used from a thread of its own, since its calls wait for those of the others: called one after the other
-    the first would wait for ever. :meth:`LocalGroup.run` makes those threads. With ``replication`` there is a Comm for
-    each of ``size`` processes, so many of them a rank (:func:`init`).
+    Use each Comm from a thread of its own: its calls wait for those of the others, so in a single thread the first one
+    would never return. :meth:`LocalGroup.run` makes these threads. With ``replication`` there is a Comm for each of
+    ``size`` processes, with several processes per rank (:func:`init`).
 
     Returns
     -------
@@ -275,7 +274,7 @@ def _goes_over_mpi(process: Bootstrap, rendezvous: str | None) -> bool:
 
 
 def _check_over_mpi(process: Bootstrap, rank: int | None, replication: int, tls: TLS | None) -> None:
-    """Refuse settings that a group over MPI cannot have."""
+    """Refuse settings that groups over MPI do not support."""
     if rank is not None:
         raise BadInput("rank= and world_size= are for TCP, because MPI numbers its processes itself: leave them out")
     if process.launcher not in ("mpi", "slurm", "alone"):

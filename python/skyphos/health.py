@@ -14,26 +14,27 @@ Loss = Literal["left", "ended", "silent"]
 
 @dataclass(frozen=True)
 class Health:
-    """How a process of a group is, as this one sees it (:meth:`Comm.health`).
+    """State of a process of a group, as seen by this process (:meth:`Comm.health`).
 
     Attributes
     ----------
     process, rank, replica : int
-        Its number among all processes, the rank that it is, and which replica of that rank, in the group that
+        Number of the process, its rank, and its number among the replicas of that rank, in the group that
         :func:`skyphos.init` made. Without replication process and rank are the same.
     address : str
         Host and address.
     lost : {"left", "ended", "silent"} or None
-        None: it is there. Else it said goodbye; or its process has ended; or nothing is heard of it.
+        None: the process is alive. "left": it closed the group; "ended": it died; "silent": it does not answer.
     cause : str or None
-        How that was noticed.
+        How the loss was noticed.
     late : bool
-        It is a replica of this process's rank and did not bring in time what it owed of a message above 4 KB, which
-        replicas share out; this one sends in its place until it does. Other processes may not know.
+        True for a replica of this process's rank that did not send its part of a message in time. Replicas divide
+        messages above 4 KB; this process sends for the late one until it is in time again. Other processes may not
+        know.
     silent_s : float or None
-        Seconds since something came from it; None where nobody knows (without replication, and of this process).
+        Seconds since the last data from it; None if unknown (without replication, and for this process).
     won, beaten : int
-        Chunks of messages that came from it first, and after another replica had brought them.
+        Chunks of messages that arrived from it first, and after another replica's copy.
     """
 
     process: int
@@ -49,7 +50,7 @@ class Health:
 
     @property
     def alive(self) -> bool:
-        """Whether it is there, as far as this process knows."""
+        """True if the process is alive, as far as this one knows."""
         return self.lost is None
 
 

@@ -1,8 +1,8 @@
 """Agreement: errors that all ranks raise together, and numbers that all ranks get.
 
 An error that one rank finds between two calls is reported to the others (:func:`report_error`, :func:`collective`), or
-raised on all by a call made for that (:func:`together`). Numbers are gathered by a configured reduce: where each index
-has exactly one contributor, its "sum" is that rank's value.
+raised on all by a separate call (:func:`together`). Numbers are gathered by a configured reduce: if each index has
+exactly one contributor, the "sum" is that rank's value.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ __all__ = [
 P = ParamSpec("P")
 T = TypeVar("T")
 
-# Bytes of an error's message that are sent to other ranks.
+# Most bytes of an error's message that are sent to other ranks.
 _MESSAGE = 1024
 
 
@@ -79,17 +79,17 @@ def together(comm: Comm, work: Callable[[], T]) -> T:
     comm : Comm
         All its ranks must make this call.
     work : callable
-        Makes no collective calls itself.
+        A function that makes no collective calls.
 
     Returns
     -------
     object
-        What ``work`` returned here.
+        The result of ``work`` on this rank.
 
     Raises
     ------
     SkyphosError
-        The error of the first rank that failed: :class:`BadInput` if it was one, on every rank.
+        On every rank, the error of the first rank that failed; :class:`BadInput` if it was one.
 
     Examples
     --------
@@ -103,7 +103,7 @@ def together(comm: Comm, work: Callable[[], T]) -> T:
     result: T | None = None
     try:
         result = work()
-    except BaseException as caught:  # of any kind: the other ranks must raise too
+    except BaseException as caught:  # any exception: the other ranks must raise too
         error = caught
     first = reduce_number(comm, comm.size if error is None else comm.rank, op="min")
     if first == comm.size:
@@ -118,7 +118,7 @@ def together(comm: Comm, work: Callable[[], T]) -> T:
     positions = np.arange(_MESSAGE)
     heard = comm.configure_reduce(positions[: len(letters)], positions, letters, n=_MESSAGE, missing="identity")
     if error is not None and not isinstance(error, Exception):
-        raise mark_raised_by_all(error)  # Ctrl-C and sys.exit() do here what they do everywhere
+        raise mark_raised_by_all(error)  # this rank re-raises Ctrl-C and sys.exit() unchanged
     said = heard.tobytes().rstrip(b"\0").decode("utf-8", "replace")
     raise mark_raised_by_all((BadInput if said[:1] == "B" else SkyphosError)(said[1:])) from error
 
@@ -126,9 +126,9 @@ def together(comm: Comm, work: Callable[[], T]) -> T:
 def report_error(comm: Comm, error: BaseException, *, goes_on: bool = False) -> BaseException:
     """Make the group's next call fail on all ranks with an error found on this one; return what to raise here.
 
-    A Python exception becomes a :class:`BadInput` with the same text; Ctrl-C and ``sys.exit()`` stay what they are.
-    ``goes_on``: afterwards this rank makes the same calls as ranks on which this call is under way and which have not
-    received the error yet.
+    A Python exception becomes a :class:`BadInput` with the same text; Ctrl-C and ``sys.exit()`` are not changed.
+    ``goes_on``: this rank's following calls are the same as those of ranks in which this call is under way and which
+    have not received the error yet.
     """
     wire, text, raised = error_for_peers(error, comm.rank)
     if comm.size > 1 and not comm._native.closed:
@@ -137,12 +137,12 @@ def report_error(comm: Comm, error: BaseException, *, goes_on: bool = False) -> 
 
 
 def fail(comm: Comm, error: BaseException, *, goes_on: bool = False) -> NoReturn:
-    """Raise an error found before a call could begin, on all ranks. ``goes_on``: see :func:`report_error`."""
+    """Raise an error found before the start of a call, on all ranks. ``goes_on``: see :func:`report_error`."""
     raise report_error(comm, error, goes_on=goes_on) from None
 
 
 def error_for_peers(error: BaseException, rank: int) -> tuple[bytes | None, str, BaseException]:
-    """An error as sent to other ranks (the native library's encoding, or else a text), and the one to raise here."""
+    """An error as sent to other ranks (the native library's encoding, else a text), and the one to raise here."""
     wire = error._wire if isinstance(error, SkyphosError) else None
     text, raised = text_of(error), error
     if not isinstance(error, Exception):
@@ -159,17 +159,15 @@ def collective(
     """Decorate a collective: an error that this rank raises before, between or after the messages is raised on all.
 
     Such errors are refused arguments, Ctrl-C between the two parts of a call, and lack of memory. The group's next call
-    fails on the other ranks, which would otherwise wait, or take that call for another. A rank that has completed the
-    collective is then further on in its program, so later calls end with
-    :class:`~skyphos.errors.Diverged` on all ranks.
+    fails on the other ranks, which would otherwise wait, or mistake that call for another. If another rank has
+    completed the collective by then, later calls raise :class:`~skyphos.errors.Diverged` on all ranks.
 
     Parameters
     ----------
     comm_of : callable, optional
-        Returns the group of the argument with the number ``argument``. None: that argument is the group, and is named
-        ``comm``.
+        Returns the group from the argument at position ``argument``. None: that argument is the group, named ``comm``.
     argument : int, default 0
-        Number of the argument; 1 in methods that are passed the group.
+        Position of the argument; 1 in methods that take the group.
     """
 
     def decorate(function: Callable[P, T]) -> Callable[P, T]:
@@ -182,7 +180,7 @@ def collective(
                 comm = kwargs.get("comm")
                 member = getattr(comm, "_native", None)
                 if member is None:
-                    return function(*args, **kwargs)  # no Comm: the function raises
+                    return function(*args, **kwargs)  # not a Comm: the function raises
             entered, first = monotonic_ns(), member.calls_begun()
             try:
                 return function(*args, **kwargs)
@@ -216,14 +214,14 @@ def agree_arguments(comm: Comm, function: str, **arguments: Any) -> None:
     ...     agree_arguments(comm, "pagerank", damping=0.85, tol=1e-8)
     """
     if comm.size > 1:
-        comm._native.agree_arguments(function, [(name, _words(value)) for name, value in arguments.items()])
+        comm._native.agree_arguments(function, [(name, _as_text(value)) for name, value in arguments.items()])
 
 
-# Characters of an argument that are sent to other ranks; a checksum stands for the rest of a longer one.
+# Most characters of an argument that are sent to other ranks; longer ones are compared by a checksum.
 _MOST_CHARACTERS = 200
 
 
-def _words(value: Any) -> str:
+def _as_text(value: Any) -> str:
     """An argument as text; equal arguments have equal texts."""
     if isinstance(value, Mapping):
         value = dict(sorted(value.items(), key=repr))
@@ -242,6 +240,6 @@ def _words(value: Any) -> str:
 
 
 def raise_if(error: BaseException | None) -> None:
-    """Raise an error that was kept for :func:`together`, if there is one."""
+    """Raise an error if there is one; for use with :func:`together`."""
     if error is not None:
         raise error

@@ -11,7 +11,7 @@ from .. import _skyphos as native
 from ..inputs.arguments import as_name
 from ..inputs.settings import truth
 from ..planning.explanation import WHY_SCHEDULE, Explanation, explanation_of
-from ..vectors.booleans import as_room, as_sent, settled
+from ..vectors.booleans import as_native_out, as_sent, settled
 from ..vectors.kinds import is_vector
 from ..work import Work, perform
 from .agreement import collective
@@ -49,19 +49,19 @@ def allgather(
 def allgather(
     comm: Comm, x: Any, *, algorithm: Schedule = "auto", explain: bool = False, async_op: bool = False
 ) -> Any:
-    """Get the vectors or objects of all ranks. Collective.
+    """Gather the vectors or objects of all ranks on all ranks. Collective.
 
     Parameters
     ----------
     x : SparseVector, array, SciPy sparse array, torch tensor, or any other object
-        Of vectors all ranks pass the same n, width and dtype (of arrays the same shape). Other objects, numbers and
-        lists among them, may differ; they are pickled as by :meth:`broadcast`. If one rank has an array and another
-        an object it is a :class:`Mismatch`: ``[array]`` is an object.
+        Vectors have the same n, width and dtype on all ranks, arrays the same shape. Other objects, including numbers
+        and lists, may differ; they are pickled as by :meth:`broadcast`. If one rank passes an array and another an
+        object, :class:`Mismatch` is raised; ``[array]`` is an object.
     algorithm : str
         ``direct`` (one round), ``ring``, ``recursive_doubling``, ``bruck``, ``neighbour_exchange`` or
-        ``dissemination``; the last four move more at a time in fewer messages. ``auto``: ``ring`` for arrays of
-        128 KB or more, else what is predicted to take the least time; of sparse vectors for items as large as the
-        last blocking call's of this n and dtype brought.
+        ``dissemination``; the last four send more data in fewer messages. ``auto``: ``ring`` for arrays of 128 KB or
+        more, else the algorithm with the least predicted time; for sparse vectors the prediction uses the sizes of
+        the last blocking call with this n and dtype.
     explain : bool
         Also return an :class:`Explanation`.
     async_op : bool
@@ -69,7 +69,7 @@ def allgather(
 
     Returns
     -------
-    list, one a rank; of arrays one array with a new first axis of length P. With ``explain`` a tuple: that, and the
+    A list by rank; for arrays one array with a new first axis of length P. With ``explain`` a tuple of that and the
     explanation.
 
     Examples
@@ -93,7 +93,7 @@ def allgather(
     agree_on_shape(comm, "allgather", x)
     if isinstance(vector, np.ndarray):
         array, out = vector, np.empty((comm.size, *vector.shape), kind)
-        arrays = as_sent(array, kind), as_room(out)
+        arrays = as_sent(array, kind), as_native_out(out)
         done = native.move_arrays(comm._native, native.ArrayMove.allgather(algorithm), *arrays, async_op)
         return perform(
             done,

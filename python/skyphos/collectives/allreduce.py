@@ -13,7 +13,7 @@ from ..errors import BadInput, Mismatch
 from ..inputs.arguments import Op, as_degrees, as_expected, as_name, as_out, identity_of, resolve_op
 from ..inputs.settings import truth, whole
 from ..planning.explanation import WHY_ARRAY, Explanation, explanation_of
-from ..vectors.booleans import as_room, as_sent, result_type, settled
+from ..vectors.booleans import as_native_out, as_sent, result_type, settled
 from ..vectors.kinds import AnyVector, is_number
 from ..vectors.scipy_kinds import matrix_shape
 from ..vectors.sparse_vector import SparseVector
@@ -48,7 +48,7 @@ Algorithm = Literal[
 Split = Literal["quantiles", "even", "hash"]
 _DENSE = frozenset(name for name in get_args(Algorithm) if name.startswith("dense"))
 SPARSE_ALGORITHMS = frozenset(get_args(Algorithm)) - _DENSE - {"auto"}
-#: The options of a call that names none.
+#: The default options.
 _USUAL = native.AllreduceOptions()
 
 
@@ -119,71 +119,70 @@ def allreduce(
     Parameters
     ----------
     x : SparseVector, array, SciPy sparse array, torch tensor, number or list of numbers
-        This rank's vector. All ranks pass the same n, width and dtype; which indices is each one's own affair. A
-        sparse matrix is the vector of its entries. Numbers of Python's and NumPy's, and lists of them, become of a
-        type that holds those of all ranks, integers exactly.
+        This rank's vector. All ranks pass the same n, width and dtype; indices may differ. A sparse matrix is the
+        vector of its entries. Python and NumPy numbers, and lists of them, are converted to a type that holds those
+        of all ranks, integers exactly.
     op : str or ufunc, default "sum"
         As in :meth:`Plan.reduce`.
     algorithm : str, default "auto"
         For sparse vectors ``recursive_doubling``, ``split_allgather`` (SSAR), ``split_allgather_dense`` (DSAR),
         ``butterfly``, ``ring`` or ``allgather`` (gather and sum); for dense arrays ``dense``, ``dense_ring`` or
-        ``dense_rabenseifner``, or over MPI ``dense_mpi``, that library's own (of all ranks; numbers and operations
-        that MPI has too), which take a sparse vector as an array and a bitmap. ``auto``: recursive doubling
-        up to 16 KB a rank; beyond, whichever is predicted to take the least time (:mod:`skyphos.planning`), for the
-        data as a sample of all ranks' indices shows it, and for the rate of the link and the share of a core that
-        earlier calls of the ranks have seen. Blocking calls remember that for the next ones, as long as results
-        have about as many entries. For arrays ``dense_ring`` from 128 KB a rank's share on, else ``dense``, or over
-        MPI among several hosts ``dense_mpi`` from 32 KB on.
+        ``dense_rabenseifner``, or over MPI ``dense_mpi``, the library's own allreduce (of all ranks; for types and
+        operations of MPI); these send a sparse vector as an array and a bitmap. ``auto``: recursive doubling up to
+        16 KB per rank; above, the algorithm with the least predicted time (:mod:`skyphos.planning`), from a sample of
+        all ranks' indices, and from the link rate and the share of a core that ranks observed in earlier calls.
+        Blocking calls reuse these as long as the number of result entries is similar. For arrays ``dense_ring`` from
+        a share of 128 KB per rank, else ``dense``, or over MPI between hosts ``dense_mpi`` from 32 KB.
     out : array, optional
-        Takes the result of a dense array.
+        Receives the result of a dense array.
     degrees : sequence of int, optional
         Layers of ``butterfly``; their product is the group's size. None: one layer.
     split : {"quantiles", "even", "hash"}
-        How indices are dealt to ranks: ranges of equally many entries, by a sample; ranges of equal lengths; or
-        ranges of hashed indices, which balances any data without a sample and puts input and result in another
-        order once each.
+        How indices are assigned to ranks: ranges with equal numbers of entries, from a sample; ranges of equal
+        lengths; or ranges of hashed indices, which balances any data without a sample, but reorders input and result
+        once each.
     dense_threshold : int or "paper", optional
-        Entries above which a vector turns dense. "paper": N·isize/(c + isize), SparCML section 5.1. None: the
+        Entries above which a vector becomes dense. "paper": N·isize/(c + isize), SparCML section 5.1. None: the
         smaller of that and of the measured point where dense is faster, 0.3 N.
     quantize : Quantize, optional
-        Move values in a few bits each (:class:`skyphos.Quantize`). For op sum and mean of floats.
+        Send values in a few bits each (:class:`skyphos.Quantize`). For op sum and mean of floats.
         "result" needs an algorithm in which each part has an owner: not ``recursive_doubling``, ``allgather``
-        or one for dense arrays; ``auto`` picks one that has, for arrays DSAR.
+        or one for dense arrays; ``auto`` chooses such an algorithm, for arrays DSAR.
     expected_nnz : int, optional
-        Entries that the result should have: ``auto`` then need not ask the other ranks before a first call. All
-        ranks pass the same. A hint that is wrong costs time, not the result; one that turns out to be off by more
-        than a factor of two is not believed again.
+        Expected entries of the result: ``auto`` then needs no survey of the ranks before a first call. All ranks pass
+        the same value. A wrong hint costs time, but does not change the result; a hint that was wrong by more than a
+        factor of two is ignored in later calls.
     prune : bool
         Drop entries that cancelled to the operation's identity.
     keep_plan : bool
-        Also return a :class:`Plan` for when the same indices come again: its ``reduce(values)`` takes values
-        along this rank's indices and returns those of the result's, and no index travels any more. Takes one
-        :meth:`Comm.configure` more.
+        Also return a :class:`Plan` for later calls with the same indices: its ``reduce(values)`` takes the values of
+        this rank's indices, returns those of the result's indices, and sends no indices. Costs an additional
+        :meth:`Comm.configure`.
     explain : bool
-        Also return an :class:`Explanation`: which algorithm, why, and what it moved.
+        Also return an :class:`Explanation`: algorithm, reason and traffic.
     async_op : bool
-        Return a :class:`Work` at once; its ``wait()`` returns the result.
+        Return a :class:`Work` immediately; its ``wait()`` returns the result.
 
     Returns
     -------
-    The kind that came in: a SparseVector (sparse or dense inside, as it was reduced), an array, a SciPy sparse
-    array or matrix of its format, a tensor of its layout, a number or a list. With ``keep_plan`` or ``explain`` a
-    tuple: the result, the plan, the explanation.
+    The kind that was passed: a SparseVector (stored sparse or dense, as it was reduced), an array, a SciPy sparse
+    array or matrix of the same format, a tensor of the same layout, a number or a list. With ``keep_plan`` or
+    ``explain`` a tuple: the result, the plan, the explanation.
 
     Raises
     ------
     BadInput
-        A vector that makes no sense, a masked array, an unknown algorithm; a sum of integers of Python's that does
-        not fit 64 bits; what cannot be quantised (integers, NaN, infinity, other
-        operations), or not by this algorithm; on all ranks.
+        On all ranks, for an invalid vector, a masked array or an unknown algorithm; if a sum of Python integers does
+        not fit 64 bits; if values cannot be quantised (integers, NaN, infinity, other operations), or not with this
+        algorithm.
     Mismatch
-        Ranks passed another n, width, dtype, op or settings.
+        If ranks passed different n, width, dtype, op or settings.
 
     Notes
     -----
-    SparCML, section 5.3. All ranks get the same bits. The order of additions depends on ranks, sizes and settings
-    alone; with ``auto`` also on what earlier calls of the program told, so name an algorithm to pin it.
-    Memory: the result, and compressed copies of what was sent.
+    SparCML, section 5.3. All ranks get the same bits. The order of additions depends only on ranks, sizes and
+    settings; with ``auto`` also on the times of earlier calls, so name an algorithm to fix it. Memory: the result, and
+    compressed copies of the sent data.
 
     Examples
     --------
@@ -194,19 +193,19 @@ def allreduce(
     >>> y.indices, y.values
     (array([     3, 500000]), array([1., 2.]))
 
-    The same indices again, and what happened:
+    The same indices again, with an explanation:
 
     >>> with sky.init() as comm:
     ...     y, plan, how = comm.allreduce(x, keep_plan=True, explain=True)
     ...     plan.reduce(np.array([10.0, 20.0])), how.algorithm
     (array([10., 20.]), 'recursive_doubling')
     """
-    # What small calls take is mostly looking at arguments: not at those of a plain array. All others are looked at
-    # in a function of their own, since one that has functions inside takes longer to call.
+    # Small calls spend most of their time on arguments, so a plain array takes this short path. All others are handled
+    # in a separate function, because a function with inner functions takes longer to call.
     if type(x) is np.ndarray and isinstance(op, str) and algorithm == "auto" and split == "quantiles":
         usual = degrees is None and dense_threshold is None and quantize is None and expected_nnz is None
         if usual and keep_plan is False and explain is False and async_op is False:
-            # A class made of arrays, masked ones for instance, goes the other way.
+            # Subclasses of arrays, such as masked ones, take the general path.
             result: Any = np.empty(x.shape, x.dtype) if out is None else out if type(out) is np.ndarray else None
             if native.allreduce_plain(comm._native, x, result, op):
                 return result
@@ -245,7 +244,7 @@ def _allreduce(
     explain: bool,
     async_op: bool,
 ) -> Any:
-    """As :meth:`allreduce`, for any kind of ``x``."""
+    """Like :meth:`allreduce`, for any kind of ``x``."""
     prune, keep_plan = truth(prune, "prune"), truth(keep_plan, "keep_plan")
     explain, async_op = truth(explain, "explain"), truth(async_op, "async_op")
     native_options = options_of(
@@ -267,8 +266,8 @@ def _allreduce(
     if isinstance(vector, np.ndarray):
         array = vector
         result = as_out(out, array.shape, kind, array)
-        sent, room = as_sent(array, kind), as_room(result)
-        done = native.allreduce_dense(comm._native, sent, room, operation, native_options, async_op)
+        sent, target = as_sent(array, kind), as_native_out(result)
+        done = native.allreduce_dense(comm._native, sent, target, operation, native_options, async_op)
 
         def finish_array(report: native.Explanation) -> Any:
             reduced = back(settled(result, kind))
@@ -310,7 +309,7 @@ def _allreduce(
 
 
 def reduce_shaped(comm: Comm, vector: SparseVector, op: Op, shape: Sequence[int], *, async_op: bool) -> Any:
-    """Allreduce a sparse vector made of an object of this shape; differing shapes raise ``Mismatch``."""
+    """Allreduce a sparse vector made from an object of this shape; different shapes raise ``Mismatch``."""
     options = native.AllreduceOptions(shape=list(shape))
     done = native.allreduce(comm._native, native_vector(vector), resolve_op(op), options, async_op)
     return perform(done, async_op, lambda done: vector_of(done.sum, vector))
@@ -327,9 +326,9 @@ def options_of(
     tell_sent: bool = False,
     shape: Sequence[int] | None = None,
 ) -> native.AllreduceOptions:
-    """Check the options that all ranks share; the native library checks the names.
+    """Check the options that are the same on all ranks; the native library checks the names.
 
-    ``tell_sent``: the result holds this rank's quantised values as well. ``shape``: that of ``x``.
+    ``tell_sent``: the result also has this rank's quantised values. ``shape``: the shape of ``x``.
     """
     as_name(algorithm, "algorithm")
     as_name(split, "split")

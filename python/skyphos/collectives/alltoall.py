@@ -11,7 +11,7 @@ import numpy.typing as npt
 from .. import _skyphos as native
 from ..errors import BadInput
 from ..inputs.settings import truth
-from ..vectors.booleans import as_room, as_sent, settled
+from ..vectors.booleans import as_native_out, as_sent, settled
 from ..vectors.kinds import is_vector, open_vector
 from ..vectors.scipy_kinds import matrix_shape
 from ..work import Work, perform
@@ -42,19 +42,19 @@ def alltoall(comm: Comm, xs: Any, *, async_op: bool = False) -> Any: ...
 
 @collective()
 def alltoall(comm: Comm, xs: Any, *, async_op: bool = False) -> Any:
-    """Give each rank a vector or object of its own; get one from each. Collective.
+    """Send a different vector or object to each rank, and receive one from each. Collective.
 
     Parameters
     ----------
     xs : sequence, one vector a rank
-        All of the same kind, n, width and dtype, on all ranks. Arrays best as one, whose first axis is the rank. Or
-        objects that are no vectors, on all ranks, as in :meth:`allgather`.
+        All of the same kind, n, width and dtype, on all ranks. Arrays are fastest as one array whose first axis is the
+        rank. Or, on all ranks, objects other than vectors, as in :meth:`allgather`.
     async_op : bool
         As in :meth:`allreduce`.
 
     Returns
     -------
-    list, one a rank: what it had for this one; of arrays one array with a new first axis.
+    A list by sending rank; for arrays one array with a new first axis.
 
     Examples
     --------
@@ -71,7 +71,7 @@ def alltoall(comm: Comm, xs: Any, *, async_op: bool = False) -> Any:
     if all(isinstance(vector, np.ndarray) for vector, _ in opened):
         stacked, back = stack(xs, opened)
         out = np.empty_like(stacked)
-        arrays = as_sent(stacked, stacked.dtype), as_room(out)
+        arrays = as_sent(stacked, stacked.dtype), as_native_out(out)
         done = native.move_arrays(comm._native, native.ArrayMove.alltoall(), *arrays, async_op)
         return perform(done, async_op, lambda _: back(settled(out, out.dtype)))
     vectors, back = of_one_form(opened)

@@ -19,16 +19,16 @@ __all__ = ["exchange_blocks"]
 def exchange_blocks(
     comm: Comm, blocks: list[Bytes], take: Callable[[int, Bytes], None], *, push_bytes: int, fetches: int
 ) -> tuple[int, int, int]:
-    """Send a block to each rank, and take this rank's own, then that of the next rank, and so on around. Collective.
+    """Send a block to each rank, and take the received ones in the order of ranks from this one on. Collective.
 
     Parameters
     ----------
     blocks : list of arrays of bytes
-        By rank. They are let go of.
+        Blocks by receiving rank. The list is emptied.
     take : callable
-        (rank, its block). What it raises ends the exchange on all ranks.
+        Called with (rank, its block). An exception ends the exchange on all ranks.
     push_bytes, fetches : int
-        Blocks up to so many bytes are pushed; of longer ones so many are asked for at a time.
+        Blocks up to ``push_bytes`` are pushed; of longer ones ``fetches`` are requested at a time.
 
     Returns
     -------
@@ -43,7 +43,7 @@ def exchange_blocks(
         del own
         while (block := under_way.next_block()) is not None:
             take(*block)
-    except BaseException as error:  # also Ctrl-C: the others wait for what this rank does not take
+    except BaseException as error:  # also Ctrl-C: the other ranks wait for this one
         under_way.fail(str(error) or type(error).__name__)
         raise
     traffic = under_way.finish()

@@ -36,11 +36,11 @@ class BroadcastExplanation:
     Attributes
     ----------
     algorithm : str
-        The route that the root took.
+        The algorithm that the root chose.
     reason : str
-        Why this one.
+        Reason for the algorithm.
     message_bytes, chunk_bytes : int
-        Bytes of the object, and the most that a rank passed on at once.
+        Bytes of the object, and of the largest chunk.
     sent_bytes, sent_frames, received_bytes : int
         Payload to and from other ranks, and frames sent.
 
@@ -116,28 +116,28 @@ def broadcast(
     explain: bool = False,
     async_op: bool = False,
 ) -> Any:
-    """Bring ``root``'s object to all ranks. Collective.
+    """Send ``root``'s object to all ranks. Collective.
 
     Parameters
     ----------
     obj : object
-        On ``root``: an array, SparseVector, torch tensor or bytes, which go as they lie in memory; or anything
-        else that can be pickled, whose arrays and other large buffers are not copied into the pickle. What other
-        ranks pass is ignored.
+        On ``root``: an array, SparseVector, torch tensor or bytes, which are sent without conversion; or any object
+        that can be pickled, whose arrays and other large buffers are not copied into the pickle. Ignored on other
+        ranks.
     root : int
-        The rank that has it.
+        The rank with the object.
     algorithm : str
         ``chain`` (chunk by chunk from each rank to the next, by hosts and racks: *Twister*, section 4.4),
         ``binomial`` (a tree), ``scatter_allgather`` (a part to each, then around a ring) or ``simple`` (from root
-        to each). ``auto``: the one that root predicts to take the least time. Up to 32 KB go down a binomial tree.
+        to each). ``auto``: the one with the least time that root predicts; up to 32 KB a binomial tree.
     chunk_bytes : int, optional
-        The most bytes of a chunk, up to 131,072; that of root counts. None: by the model.
+        Most bytes of a chunk, up to 131,072; root's value counts. None: chosen by prediction.
     on_loss : str
-        What becomes of a call in which a rank is lost, once all that are left have the object: ``raise``
-        :class:`PeerLost`, whose ``result`` it is, or ``continue`` and return it.
+        If a rank is lost, the remaining ranks complete the broadcast, and then ``raise`` :class:`PeerLost` with the
+        object as ``result``, or ``continue`` and return it.
     ack_timeout : float, optional
-        Seconds that root waits for a rank to acknowledge that it has the object, while nothing moves; that of root
-        counts. None: the group's ``timeout``.
+        Seconds without progress for which root waits for acknowledgements; root's value counts. None: the group's
+        ``timeout``.
     explain : bool
         Also return a :class:`BroadcastExplanation`.
     async_op : bool
@@ -145,28 +145,26 @@ def broadcast(
 
     Returns
     -------
-    On ``root`` the object itself, elsewhere a copy, which may be written to. With ``explain`` a tuple: that, and
-    the explanation.
+    On ``root`` the object itself, on other ranks a writable copy. With ``explain`` a tuple of that and the explanation.
 
     Raises
     ------
     BadInput
-        The object cannot be pickled, or not be read on some rank; no such root or algorithm. Or it would have to be
-        pickled, and ranks of other hosts have not proved a token: reading a pickle runs code that its sender
-        chose, so :func:`skyphos.init` wants ``token=`` (or TLS) for that.
+        If the object cannot be pickled, or not be read on some rank; for an unknown root or algorithm. Also for pickles
+        between hosts in a group without a token: reading a pickle runs code of its sender, so :func:`skyphos.init`
+        needs ``token=`` (or TLS).
     PeerLost
-        A rank was lost. Who waited for it has asked another for what was missing, from the last chunk that had
-        come, and every rank that is left has the object: ``result``. Without one if root itself was lost before
-        anybody had all of it, and in groups with replicas, where all of a rank's are gone then.
+        If a rank was lost. Ranks that waited for it have requested the rest from another, and every remaining rank has
+        the object as ``result``. There is none if root was lost before another rank had all of it, and in groups with
+        replicas if all replicas of a rank are lost.
     Timeout
-        Ranks did not acknowledge within ``ack_timeout``: ``missing``.
+        If ranks did not acknowledge within ``ack_timeout``; ``missing`` lists them.
 
     Notes
     -----
-    From 256 KB on, the bytes travel to each host once: its ranks map the same memory, and a page becomes a rank's
-    own when it writes there. Ranks that cannot (``shared_memory=False``, containers that do not see each other's
-    processes) have a copy each. With ``async_op=True`` a pickle that one rank cannot read is an error on that rank
-    alone.
+    From 256 KB on, the data are sent to each host once: its ranks map the same memory, copy-on-write. Ranks that cannot
+    (``shared_memory=False``, containers that do not see each other's processes) have a copy each. With
+    ``async_op=True`` a pickle that one rank cannot read is an error on that rank only.
 
     Examples
     --------
@@ -195,7 +193,7 @@ def broadcast(
             if parts is None:
                 brought.append(read_object(comm, received))
 
-        # What all must come to takes all: a pickle that one rank cannot read is an error of all of them.
+        # A blocking call has the same outcome on all ranks, so an unreadable pickle on one is an error on all.
         if pickled and lost is None and not async_op:
             try:
                 together(comm, read)

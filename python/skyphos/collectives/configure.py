@@ -1,4 +1,4 @@
-"""Configure: ranks state once which indices they have and want, and get a plan."""
+"""Configure: ranks declare their indices once, and get a plan."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..errors import BadInput, Mismatch
 from ..inputs.arguments import Op, as_degrees, as_expected, as_indices, as_n, as_out, as_values, resolve_op
 from ..inputs.arrays import as_numpy
 from ..inputs.settings import real, truth, whole
-from ..vectors.booleans import as_room, as_sent, result_type, settled
+from ..vectors.booleans import as_native_out, as_sent, result_type, settled
 from ..work import Work, perform
 from .agreement import collective
 from .list_types import retyped
@@ -72,32 +72,33 @@ def configure(
     expected_nnz: int | None = None,
     async_op: bool = False,
 ) -> Plan | Work[Plan]:
-    """State which indices this rank has values for, and which it wants. Collective.
+    """Declare the indices for which this rank has values, and those that it wants. Collective.
 
     Parameters
     ----------
     contribute, want : 1-D arrays of int32, int64, uint32 or uint64
         Indices from 0 to n - 1 (Kylix's out- and in-set). Any order, repeats allowed: values of a repeated
-        index are combined, and it is answered at each place. Sorted distinct arrays are fastest.
+        index are combined, and a repeated wanted index gets its result at each position. Sorted distinct arrays are
+        fastest.
     n : int, optional
-        Size of the index space, up to 2^63; the same on all ranks. None: agreed, one more than the largest.
+        Size of the index space, up to 2^63; the same on all ranks. None: one more than the largest index of any rank.
     width : int, default 1
-        Numbers an index. A row takes at most 128 KB.
+        Numbers per index. A row has at most 128 KB.
     degrees : sequence of int, optional
         Degree of each layer of the butterfly, from the top; their product is the group's size. ``[size]``
         is the direct algorithm. None: chosen by the planner, from sizes and overlap of all ranks' sets and from
-        what network and machines can do; or by the papers' rule, if ``min_packet`` is given.
+        the profile of network and machines; or by the papers' rule, if ``min_packet`` is given.
     missing : {"error", "identity"}
-        An index that is wanted and that no rank contributes: an error on all ranks, or the identity of the
-        operation as its value.
+        A wanted index that no rank contributes is an error on all ranks, or has the identity of the operation as its
+        value.
     min_packet : float, optional
         Smallest message in bytes worth sending: degrees are then chosen by the papers' rule (*Kylix*, section
         IV).
     expected_nnz : int, optional
-        Indices that all ranks' sets have together: the planner then need not ask the other ranks for a sample.
-        A hint that is wrong costs time, not the result.
+        Expected size of the union of all ranks' sets: the planner then needs no sample from the other ranks. A wrong
+        hint costs time, but does not change the result.
     async_op : bool
-        Return a :class:`Work` at once; its ``wait()`` returns the plan.
+        Return a :class:`Work` immediately; its ``wait()`` returns the plan.
 
     Returns
     -------
@@ -106,9 +107,9 @@ def configure(
     Raises
     ------
     BadInput
-        An index out of range, degrees that do not multiply to the size, an unmet index; on all ranks.
+        On all ranks, if an index is out of range, degrees do not multiply to the size, or a wanted index is missing.
     Mismatch
-        Ranks passed another n, width, degrees or missing.
+        If ranks passed different n, width, degrees or missing.
 
     Notes
     -----
@@ -192,14 +193,14 @@ def configure_reduce(
     expected_nnz: int | None = None,
     async_op: bool = False,
 ) -> npt.NDArray[Any] | Work[npt.NDArray[Any]]:
-    """Configure and reduce in one pass down and up, for indices that change every time. Collective.
+    """Configure and reduce in one pass down and up, for indices that change in every call. Collective.
 
     Parameters
     ----------
     contribute, want, n, degrees, missing, min_packet, expected_nnz, async_op
         As in :meth:`configure`.
     width : int, optional
-        Numbers an index; the same on all ranks. None: as many as a row of ``values`` has.
+        Numbers per index; the same on all ranks. None: the length of a row of ``values``.
     values, op, out
         As in :meth:`Plan.reduce`.
 
@@ -209,7 +210,7 @@ def configure_reduce(
 
     Notes
     -----
-    Kylix, section III-C: indices and values travel in the same messages.
+    Kylix, section III-C: indices and values are sent in the same messages.
 
     Examples
     --------
@@ -229,7 +230,7 @@ def configure_reduce(
     kind = result_type(op, array.dtype)
     result = as_out(out, (len(want), *array.shape[1:]), kind, array, contribute, want)
     sets = native.IndexSets(contribute, want)
-    call = (sets, as_sent(array, kind), as_room(result), operation, options, async_op)
+    call = (sets, as_sent(array, kind), as_native_out(result), operation, options, async_op)
     try:
         done = comm._native.configure_reduce(*call)
     except Mismatch as error:
@@ -264,7 +265,7 @@ def _options(
     min_packet: float | None,
     expected_nnz: int | None,
 ) -> native.ConfigureOptions:
-    """Check the arguments that all ranks share."""
+    """Check the arguments that are the same on all ranks."""
     n, width = None if n is None else as_n(n), whole(width, "width", 1, 2**32 - 1)
     if missing not in ("error", "identity"):
         raise BadInput(f'missing must be "error" or "identity", not {missing!r}')

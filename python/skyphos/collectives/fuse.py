@@ -14,12 +14,12 @@ __all__ = ["fuse"]
 
 @contextmanager
 def fuse(comm: Comm) -> Iterator[None]:
-    """Let non-blocking calls travel together.
+    """Start non-blocking calls together.
 
-    Calls made with ``async_op=True`` inside the block start at its end (or when this rank waits for anything), all
-    at once: the messages that each of their rounds sends to a rank leave in one write, and their rounds overlap. So
-    many small calls take little longer than one. Results are those of the calls alone, to the bit. Not collective,
-    but only useful if all ranks do so.
+    Calls made with ``async_op=True`` inside the block start together at its end (or when this rank waits for
+    anything): the messages of a round to the same rank are sent in one write, and rounds of different calls overlap.
+    So many small calls take little longer than one. Results are bitwise those of separate calls. Not collective, but
+    useful only if all ranks do it.
 
     Examples
     --------

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from .. import _skyphos as native
 from ..inputs.arguments import as_rank
 from ..inputs.settings import truth
-from ..vectors.booleans import as_room, as_sent, settled
+from ..vectors.booleans import as_native_out, as_sent, settled
 from ..vectors.kinds import is_vector
 from ..work import Work, perform
 from .agreement import collective
@@ -38,18 +38,18 @@ def gather(comm: Comm, x: Any, *, root: int = 0, async_op: bool = False) -> Any:
 
 @collective()
 def gather(comm: Comm, x: Any, *, root: int = 0, async_op: bool = False) -> Any:
-    """Get the vectors or objects of all ranks on one of them. Collective.
+    """Gather the vectors or objects of all ranks on one rank. Collective.
 
     Parameters
     ----------
     x, async_op
         As in :meth:`allgather`.
     root : int
-        The rank that gets them.
+        The rank that gets the vectors or objects.
 
     Returns
     -------
-    On ``root`` as :meth:`allgather`; None on the others.
+    On ``root`` as in :meth:`allgather`; None on the others.
 
     Examples
     --------
@@ -65,7 +65,7 @@ def gather(comm: Comm, x: Any, *, root: int = 0, async_op: bool = False) -> Any:
     agree_on_shape(comm, "gather", x)
     if isinstance(vector, np.ndarray):
         out = np.empty((comm.size if comm.rank == root else 0, *vector.shape), kind)
-        arrays = as_sent(vector, kind), as_room(out)
+        arrays = as_sent(vector, kind), as_native_out(out)
         done = native.move_arrays(comm._native, native.ArrayMove.gather(root), *arrays, async_op)
         return perform(done, async_op, lambda _: back(settled(out, kind)) if comm.rank == root else None)
     done = native.gather(comm._native, native_vector(vector), root, async_op)

@@ -1,4 +1,4 @@
-"""Calls made of several collectives, run on a thread in a group of their own."""
+"""Calls that consist of several collectives, run on a thread in a group of their own."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class InThread:
         self._is_over = threading.Event()
         self._result: Any = None
         self._error: BaseException | None = None
-        # Whoever leaves without waiting closes the group, which ends the call.
+        # A program that ends without waiting closes the group, which ends the call.
         threading.Thread(target=self._run, name=f"skyphos-{name}", daemon=True).start()
 
     def _run(self) -> None:
@@ -38,11 +38,11 @@ class InThread:
         self._is_over.set()
 
     def done(self) -> bool:
-        """Whether the call is over."""
+        """True if the call is over."""
         return self._is_over.is_set()
 
     def wait(self, timeout: float | None) -> bool:
-        """Wait until the call is over, at most so many seconds; return whether it is."""
+        """Wait for at most ``timeout`` seconds; return True if the call is over."""
         return self._is_over.wait(timeout)
 
     def note_failure(self) -> None:

@@ -1,11 +1,11 @@
-"""Dtypes of lists: ranks agree on one where NumPy gives their lists different ones.
+"""Dtypes of lists: ranks agree on one if NumPy gives their lists different ones.
 
-NumPy makes int64 of ``[1]``, uint64 of ``[2**63]`` and float64 of ``[]``. A call whose ranks differ in that alone ends
-with :class:`Mismatch` on all of them. Then ranks exchange the dtypes that their lists can have, and repeat the call
-with the first dtype that holds all numbers exactly: that of the arrays, if some ranks pass arrays; else int64, uint64
-or float64.
+NumPy converts ``[1]`` to int64, ``[2**63]`` to uint64 and ``[]`` to float64. A call whose ranks differ only in that
+ends with :class:`Mismatch` on all of them. Then ranks exchange the dtypes that their lists can have, and repeat the
+call with the first dtype that holds all numbers exactly: that of the arrays, if some ranks pass arrays; else int64,
+uint64 or float64.
 
-Cost: nothing where dtypes agree; else the call that failed, one exchange of a number, and the call again.
+Cost: nothing if dtypes agree; else the failed call, one exchange of a number, and the call again.
 """
 
 from __future__ import annotations
@@ -31,30 +31,30 @@ Array = npt.NDArray[Any]
 _TYPES = ("bool", "uint8", "int32", "uint32", "int64", "uint64", "float16", "bfloat16", "float32", "float64")
 #: Types that a list may take, in order of preference.
 _OF_LISTS = ("int64", "uint64", "float64")
-# What a rank tells the others, in one number: a type, whether it is that of an array, whether there are no values,
-# which types a list may take, and the width.
+# A rank's report to the others, in one number: a type, whether it is that of an array, whether there are no values,
+# the types that the list may take, and the width.
 _IS_ARRAY, _IS_EMPTY, _MAY_BE, _WIDTH = 1 << 4, 1 << 5, 1 << 6, 1 << 9
 
 
 def retyped(comm: Comm, error: Mismatch, array: Array, *, is_list: bool) -> Array:
-    """This rank's values in a type that suits the lists of all ranks, after a call that has failed. Collective.
+    """After a failed call, this rank's values in a type that holds the lists of all ranks. Collective.
 
     Parameters
     ----------
     comm : Comm
     error : Mismatch
-        What the call has raised.
+        The error of the call.
     array : array of shape (rows,) or (rows, width)
         This rank's values, before they were sent.
     is_list : bool
-        Whether the caller has passed a list or tuple.
+        Whether the caller passed a list or tuple.
 
     Raises
     ------
     Mismatch
-        ``error``, with what to do: ranks differ in more than types, or no type holds everyone's numbers.
+        ``error`` with advice, if ranks differ in more than types, or no type holds the numbers of all ranks.
     """
-    if not _differ_in_type_alone(str(error)):
+    if not _differ_only_in_type(str(error)):
         raise error
     kind, width = _agreed(gather_numbers(comm, _encoded(array, is_list)))
     if kind is None:
@@ -62,8 +62,8 @@ def retyped(comm: Comm, error: Mismatch, array: Array, *, is_list: bool) -> Arra
     return together(comm, lambda: _as(array, kind, width) if is_list else array)
 
 
-def _differ_in_type_alone(message: str) -> bool:
-    """Whether two ranks are in the same call but for dtype and width."""
+def _differ_only_in_type(message: str) -> bool:
+    """True if two ranks are in calls that differ only in dtype and width."""
     calls = re.fullmatch(r"ranks disagree: rank \d+ is in (.*), rank \d+ is in (.*)", message)
     if calls is None:
         return False
@@ -84,7 +84,7 @@ def _encoded(array: Array, is_list: bool) -> int:
 
 
 def _agreed(encoded: npt.NDArray[np.int64]) -> tuple[np.dtype[Any] | None, int]:
-    """The type and width for all ranks; None if no type suits them."""
+    """The type and width for all ranks; None if no type holds all numbers."""
     full = encoded[(encoded & _IS_EMPTY) == 0]
     widths, types = np.unique(full // _WIDTH), np.unique(full % _IS_ARRAY)
     if len(widths) != 1:
@@ -101,7 +101,7 @@ def _agreed(encoded: npt.NDArray[np.int64]) -> tuple[np.dtype[Any] | None, int]:
 
 
 def _fits(array: Array, kind: np.dtype[Any]) -> bool:
-    """Whether a type holds the numbers of a list exactly."""
+    """True if a type holds the numbers of a list exactly."""
     if array.dtype == kind or array.size == 0:
         return True
     if array.dtype.kind == "b" or kind.kind == "b":
@@ -118,14 +118,14 @@ def _fits(array: Array, kind: np.dtype[Any]) -> bool:
 
 
 def _as(array: Array, kind: np.dtype[Any], width: int) -> Array:
-    """A list's values of the agreed type."""
+    """A list's values in the agreed type."""
     if not _fits(array, kind):
         raise BadInput(f"a list of {array.dtype} where other ranks pass {kind}: pass np.array(values, dtype)")
     return array.astype(kind).reshape((0, width) if array.size == 0 and width > 1 else array.shape)
 
 
 def _with_advice(error: Mismatch, array: Array) -> Mismatch:
-    """The error, with what to do about a list whose type NumPy chose."""
+    """The error, with advice for a list whose type NumPy chose."""
     what, fix = "a list", "np.array(values, dtype)"
     if array.size == 0:
         what, fix = "an empty list", "np.empty(0, dtype), or np.empty((0, width), dtype),"

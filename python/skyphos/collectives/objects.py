@@ -1,11 +1,11 @@
-"""Collectives of Python objects: each rank's object travels as one block of bytes.
+"""Collectives of Python objects: each rank's object is sent as one block of bytes.
 
-The block is sent as the words of a sparse vector, whose ranks may have any number of entries. So one call moves objects
-of any sizes, and a rank that passes an array or vector instead gets a :class:`~skyphos.Mismatch`. Objects other than
-arrays of numbers are pickled (:mod:`.packing`); except on the loopback, pickles need a token.
+The block is sent as the 64-bit words of a sparse vector, of which ranks may have any number of entries. So one call
+sends objects of any sizes, and a rank that passes an array or vector instead gets a :class:`~skyphos.Mismatch`. Objects
+other than arrays of numbers are pickled (:mod:`.packing`); except on the loopback, pickles need a token.
 
 Cost: that of the collective of vectors with an entry for every 64 bytes, and one agreement of all ranks that they
-could read what they received.
+could read the received objects.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def _bytes_of(received: native.Vector) -> Bytes:
 
 
 def _read(comm: Comm, received: Sequence[Any], *, is_agreed: bool) -> list[Any]:
-    """The received objects; if this rank cannot read one, all ranks raise if ``is_agreed``, else this one."""
+    """The received objects. If this rank cannot read one, it raises; with ``is_agreed`` all ranks do."""
 
     def read() -> list[Any]:
         blocks = [parted(_bytes_of(one)) for one in received]
@@ -79,7 +79,7 @@ def allgather_objects(comm: Comm, x: Any, algorithm: str, *, explain: bool, asyn
 
     def finish(result: native.Gathered) -> Any:
         received = result.vectors
-        # All ranks have the same bytes, so all agree on whether reading them may fail.
+        # All ranks have the same bytes, so all know whether reading them may fail.
         may_fail = any(is_pickle(parted(_bytes_of(one))) for one in received)
         objects = _read(comm, received, is_agreed=may_fail and not async_op)
         if not explain:

@@ -34,23 +34,23 @@ class OuterExplanation:
     Attributes
     ----------
     algorithm : str
-        What ran.
+        The algorithm that ran.
     exchange : str or None
-        Of ``allgather``: how factors travelled.
+        For ``allgather``: the algorithm of the exchange of factors.
     owners : str
-        Of ``rabenseifner``: whose ranks owned the matrix together.
+        For ``rabenseifner``: the ranks that together owned the matrix.
     grid : (int, int) or None
-        Rows and columns of blocks that it was cut into.
+        Rows and columns of blocks of the matrix.
     pairs : int
-        Outer products of all ranks, K.
+        Number of outer products of all ranks, K.
     sent_bytes, sent_frames, received_bytes : int
-        Of this rank, without the 64 bytes that lead each frame.
+        Traffic of this rank, without the 64-byte header of each frame.
     predicted_seconds : float or None
-        What ``auto`` expected; None where the algorithm was named, or factors are sparse.
+        Time that ``auto`` predicted; None if the algorithm was named, or factors are sparse.
     stages : tuple of Stage
-        The same, stage by stage.
+        The prediction by stage.
     others : tuple of (str, float)
-        What ``auto`` passed over, with the seconds that it should take.
+        Other algorithms, with their predicted seconds.
 
     Examples
     --------
@@ -132,65 +132,64 @@ def outer_product_sum(
 ) -> Any:
     """Sum ``a.T @ b`` over all ranks: the gradient of a linear layer, from the factors of each rank. Collective.
 
-    Each rank has r pairs of vectors, r ≥ 0, which may differ between ranks. Factors are r (N + M) numbers where the
-    matrix is N M: as long as those of all ranks are fewer, nothing larger need travel.
+    Each rank has r pairs of vectors, r ≥ 0, which may differ between ranks. Factors are r (N + M) numbers,
+    the matrix is N M: as long as the factors of all ranks are smaller, the matrix need not be sent.
 
     Parameters
     ----------
     a : array of shape (r, N), or (N,) for one pair
-        Of float16, bfloat16, float32 or float64 (others are refused); a torch tensor; or sparse: a SciPy sparse
+        Array of float16, bfloat16, float32 or float64 (others are refused); a torch tensor; or sparse: a SciPy sparse
         array, a sparse COO tensor, or a :class:`SparseVector` for one pair.
     b : the same of shape (r, M), or (M,)
-        Of the dtype of ``a``. If one of the two is sparse the other may be dense, and goes as sparse.
+        With the dtype of ``a``. If one of the two is sparse, the other may be dense, and is sent as sparse.
     algorithm : str, default "auto"
-        ``allgather``: all factors to all ranks, each of which multiplies them. ``rabenseifner``: ranks own blocks
-        of the matrix, get the slices of all factors that their block needs, multiply, and pass blocks around.
-        ``ring``: each rank's own product, made panel by panel as it is added to what comes around.
-        ``allreduce``, ``butterfly``: the own product whole, then an allreduce. ``auto``: what should take the
-        least time by shapes, pairs of all ranks, the link, and this machine's measured rates of products and of
-        memory.
+        ``allgather``: all factors are sent to all ranks, each of which multiplies them. ``rabenseifner``: ranks own
+        blocks of the matrix, get the slices of all factors for their block, multiply, and exchange blocks. ``ring``:
+        each rank computes its own product panel by panel and adds it to the received partial sums. ``allreduce``,
+        ``butterfly``: each rank computes its whole product, then an allreduce. ``auto``: the least predicted time,
+        from shapes, pairs of all ranks, the link, and this machine's measured rates of products and of memory.
     out : array of shape (N, M), optional
-        Takes the result: in C order, of the factors' dtype. New memory costs more than the product of thin
-        factors: reuse it. Of dense factors only.
+        Receives the result: in C order, of the factors' dtype; for dense factors only. Reuse it, because new memory
+        costs more than the product of thin factors.
     scatter : bool
-        Each rank gets its rows alone, ``comm.owned_range(N)``.
+        Each rank gets only its own rows, ``comm.owned_range(N)``.
     factors : bool
         Return the factors of all ranks as a :class:`LowRank`, which multiplies where it is applied:
         ``W -= lr * G`` then never forms ``G``.
     exchange : str
-        Of ``allgather``, or with ``factors``: as ``algorithm`` of :meth:`allgather`.
+        For ``allgather`` and ``factors``: as ``algorithm`` of :meth:`allgather`.
     owners : {"all", "rack", "host", "rank"}
-        Of ``rabenseifner``: whose ranks own the matrix together. With "host" blocks pass no network, and factors
-        pass it once more for each host.
+        For ``rabenseifner``: the ranks that together own the matrix. With "host" blocks are not sent over the
+        network, and factors are sent to each host.
     grid : (int, int), optional
-        Of ``rabenseifner``: into how many rows and columns of blocks the matrix is cut; None: so that owners need
-        the least of the factors.
+        For ``rabenseifner``: rows and columns of blocks of the matrix; None: such that owners need the fewest
+        factors.
     explain : bool
         Also return an :class:`OuterExplanation`.
     async_op : bool
-        Return a :class:`Work` at once; its ``wait()`` returns the result.
+        Return a :class:`Work` immediately; its ``wait()`` returns the result.
 
     Returns
     -------
-    array of shape (N, M), or this rank's rows; a tensor if ``a`` is one. Of sparse factors the kind that ``a`` is:
-    a SciPy sparse array of its format, a sparse tensor, or a SparseVector of n = N M in C order, dense inside where
-    it has many entries. With ``factors`` a :class:`LowRank`. With ``explain`` a tuple: that, and the explanation.
+    array of shape (N, M), or this rank's rows; a tensor if ``a`` is one. For sparse factors the kind of ``a``: a SciPy
+    sparse array of its format, a sparse tensor, or a SparseVector of n = N M in C order, stored dense if it has many
+    entries. With ``factors`` a :class:`LowRank`. With ``explain`` a tuple of that and the explanation.
 
     Raises
     ------
     BadInput
-        Shapes that do not fit, another dtype, an ``out`` of another shape, dtype or order, more memory than the
-        ranks of a host have (found before factors are sent); on all ranks.
+        On all ranks, for shapes that do not fit, another dtype, an ``out`` of another shape, dtype or order, or more
+        memory than the ranks of a host have (found before factors are sent).
     Mismatch
-        Ranks passed another N, M, dtype or other options.
+        If ranks passed different N, M, dtype or options.
 
     Notes
     -----
     *DSOP* (Enderlin et al.), section 5, and the future work of section 8. Numbers of 16 bits are multiplied and
-    summed in float32, and rounded once. Every number is summed by pairs in the order of ranks (``ring``,
-    ``allreduce`` and ``butterfly``: in that of the reduction), so all ranks get the same bits, if their processors
-    have the same instructions; blocks of ``rabenseifner`` have one owner each, and are the same anywhere.
-    Memory beside the result: the factors of all ranks (``allgather``), the slices of one block, or N M numbers
+    summed in float32, and rounded once. Every number is summed over pairs in the order of ranks (``ring``,
+    ``allreduce`` and ``butterfly``: in the order of the reduction), so all ranks get the same bits if their processors
+    have the same instructions; blocks of ``rabenseifner`` have one owner each, and are the same on all ranks.
+    Memory in addition to the result: the factors of all ranks (``allgather``), the slices of one block, or N M numbers
     (``allreduce``, and ``ring`` with ``scatter``).
 
     Examples

@@ -1,8 +1,8 @@
 """Encoding of Python objects as a few blocks of memory, and decoding.
 
-Arrays, bytes and SparseVectors are described in JSON and go as they lie in memory, and so do numbers, text and lists of
-numbers where :func:`pack_plain` is asked. Everything else is pickled, by protocol 5: large buffers inside it are handed
-over beside the pickle, never copied into it, and become the memory of what comes out.
+Arrays, bytes and SparseVectors are described in JSON and sent without conversion; :func:`pack_plain` does the same with
+numbers, text and lists of numbers. Other objects are pickled by protocol 5: large buffers inside them are separate
+blocks, never copied into the pickle, and become the memory of the received object.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ __all__ = [
     "untrusted",
 ]
 
-#: A stretch of memory.
+#: A block of memory.
 Bytes = npt.NDArray[np.uint8]
 
 # First byte of the first part.
@@ -47,17 +47,17 @@ _JSON, _PICKLE = b"J", b"P"
 #: Types whose values JSON represents exactly.
 _PLAIN = (type(None), bool, int, float, str)
 
-#: Elements of a list that is described in JSON, at most; others of mixed kinds are pickled.
+#: Most elements of a list that is described in JSON; longer lists of mixed kinds are pickled.
 _MOST_LISTED = 256
 
-#: Parts of a joined block begin at multiples of this, so that they may hold numbers of any type.
+#: Alignment of the parts of a joined block, which suits numbers of any type.
 _ALIGN = 64
 
 _HOW = "install what it is made of on all ranks, or send arrays"
 
 
 def pack(x: Any) -> list[Bytes]:
-    """An object as memory: its description, then its content. Arrays are not copied.
+    """Encode an object as blocks of memory: its description, then its content. Arrays are not copied.
 
     Examples
     --------
@@ -84,7 +84,7 @@ def pack(x: Any) -> list[Bytes]:
     buffers: list[pickle.PickleBuffer] = []
     try:
         pickled = pickle.dumps(x, protocol=5, buffer_callback=buffers.append)
-    except Exception as error:  # whatever a __reduce__ raises
+    except Exception as error:  # any error of a __reduce__
         fix = ": pass list(x)" if hasattr(x, "__next__") else ""
         raise BadInput(f"{type(x).__name__} cannot be sent, for it cannot be pickled: {error}{fix}") from error
     parts = [np.frombuffer(_PICKLE + pickled, np.uint8)]
@@ -97,7 +97,7 @@ def described_array(x: npt.NDArray[Any]) -> bytes | None:
 
 
 def pack_plain(x: Any) -> list[Bytes]:
-    """As :func:`pack`, but numbers, text, None and lists of them are no pickles either: reading them runs no code."""
+    """Like :func:`pack`, but without pickles for numbers, text, None and lists of them: reading them runs no code."""
     if isinstance(x, np.generic) and type(x) is x.dtype.type and name_of(x.dtype) is not None:
         return _described({"kind": "scalar", "array": _form(np.asarray(x))}, np.asarray(x))
     if type(x) is list and (array := _numbers_of(x)) is not None:
@@ -106,12 +106,12 @@ def pack_plain(x: Any) -> list[Bytes]:
 
 
 def is_pickle(parts: list[Bytes]) -> bool:
-    """Whether reading it runs code that the sender chose."""
+    """True if reading the parts runs code that the sender chose."""
     return parts[0][:1].tobytes() == _PICKLE
 
 
 def read_object(comm: Comm, parts: list[Bytes]) -> Any:
-    """The object that another rank sent; a pickle is refused unless the ranks of the group have proved a token."""
+    """The object that another rank sent; a pickle is refused if the group has no token."""
     if is_pickle(parts) and not comm._native.trusted:
         raise BadInput(
             f"rank {comm.rank} received a pickle, which runs code, in a group without a token: pass token= to "
@@ -121,7 +121,7 @@ def read_object(comm: Comm, parts: list[Bytes]) -> Any:
 
 
 def untrusted(what: str) -> BadInput:
-    """The error for pickles in a group whose ranks have not proved who they are."""
+    """The error for pickles in a group without a token."""
     return BadInput(
         f"{what} code where it is read, and the ranks of this group have proved no token: pass token= to sky.init() on "
         "all ranks, or set SKYPHOS_TOKEN, or send arrays"
@@ -129,18 +129,18 @@ def untrusted(what: str) -> BadInput:
 
 
 def unpack(parts: list[Bytes]) -> Any:
-    """The object. It keeps the memory, and writes to it if it is written to.
+    """Decode an object. It refers to the memory of the blocks.
 
     Raises
     ------
     BadInput
-        The blocks describe no object, or hold a pickle that cannot be read here.
+        If the blocks are invalid, or have a pickle that cannot be read on this rank.
     """
     head, blocks = parts[0][1:], parts[1:]
     if is_pickle(parts):
         try:
             return pickle.loads(head.data, buffers=blocks)
-        except Exception as error:  # a class that is not here, say
+        except Exception as error:  # such as a class that does not exist on this rank
             raise BadInput(f"an object was received that cannot be read here: {error}; {_HOW}") from error
     try:
         text = head.tobytes()
@@ -169,7 +169,7 @@ def _read_tensor(header: dict[str, Any], blocks: list[Bytes]) -> Any:
     return torch.from_numpy(_array(header["array"], blocks[0]))
 
 
-#: Functions that make an object of its description and its memory, by kind.
+#: Functions that make an object from its description and its memory, by kind.
 _READERS: dict[str, Callable[[dict[str, Any], list[Bytes]], Any]] = {
     "array": lambda header, blocks: _array(header["array"], blocks[0]),
     "scalar": lambda header, blocks: _array(header["array"], blocks[0])[()],
@@ -190,13 +190,13 @@ def _encoded(header: dict[str, Any]) -> bytes:
     return _JSON + json.dumps(header).encode()
 
 
-#: How the description of an array begins, and how long those are that are kept once they have been read.
+#: Beginning of the description of an array, and the most bytes of a description that is cached.
 _OF_ARRAY, _MOST_KEPT = b'{"kind": "array"', 512
 
 
 @lru_cache(maxsize=256)
 def _head_of_array(dtype: str, shape: tuple[int, ...], by_columns: bool) -> Bytes:
-    """The description of an array. Programs send arrays of few types and shapes, most of them again and again."""
+    """The description of an array, cached because programs send arrays of few types and shapes repeatedly."""
     return np.frombuffer(_encoded({"kind": "array", "array": [dtype, shape, by_columns]}), np.uint8)
 
 
@@ -208,7 +208,7 @@ def _read_head_of_array(text: bytes) -> dict[str, Any]:
 
 
 def joined(parts: list[Bytes]) -> Bytes:
-    """Parts one after the other, with their lengths before them."""
+    """Concatenate parts, preceded by their lengths."""
     lengths = np.array([len(parts), *(part.nbytes for part in parts)], np.int64).view(np.uint8)
     pieces: list[Bytes] = []
     for part in (lengths, *parts):
@@ -235,7 +235,7 @@ def parted(block: Bytes) -> list[Bytes]:
 
 
 def _numbers_of(x: list[Any]) -> npt.NDArray[Any] | None:
-    """A list of floats, or of integers of 64 bits, as an array; None of any other."""
+    """A list of floats, or of integers of 64 bits, as an array; None for any other list."""
     kinds = set(map(type, x))
     if kinds == {float}:
         return np.array(x, np.float64)
@@ -245,35 +245,35 @@ def _numbers_of(x: list[Any]) -> npt.NDArray[Any] | None:
 
 
 def _is_plain_data(x: Any) -> bool:
-    """Whether it is a number, text or None, or a short list of them."""
+    """True for a number, text or None, or a short list of them."""
     if type(x) is str:
         return x.isascii() or not any("\ud800" <= letter <= "\udfff" for letter in x)
     if type(x) is int:
-        return -(2**63) <= x < 2**64  # Python takes long to read numbers of many digits, and refuses them in the end
+        return -(2**63) <= x < 2**64  # Python parses numbers of many digits slowly, and refuses very long ones
     if type(x) is list:
         return len(x) <= _MOST_LISTED and all(type(one) is not list and _is_plain_data(one) for one in x)
     return type(x) in _PLAIN
 
 
 def _is_plain(x: npt.NDArray[Any]) -> bool:
-    """Whether an array is numbers, and a name says of which type and in which order of bytes."""
+    """True for an array of numbers whose type and byte order have a name."""
     return name_of(x.dtype) is not None
 
 
 def _is_plain_tensor(x: Any) -> bool:
-    """Whether NumPy has the tensor's dtype, which it has not for bfloat16."""
+    """True if NumPy has the tensor's dtype; it lacks bfloat16."""
     if x.device.type != "cpu" or x.is_sparse or x.is_quantized:
         return False
     return str(x.dtype) not in ("torch.bfloat16", "torch.complex32") and not str(x.dtype).startswith("torch.float8")
 
 
 def _form(x: npt.NDArray[Any]) -> tuple[str, tuple[int, ...], bool]:
-    """Type, shape, and whether columns lie together."""
+    """Type, shape, and whether the array is in Fortran order."""
     return name_of(x.dtype) or "", x.shape, not x.flags.c_contiguous and x.flags.f_contiguous
 
 
 def array_bytes(x: npt.NDArray[Any]) -> Bytes:
-    """An array's memory, in the order in which it lies there if that has no gaps."""
+    """An array's memory, without reordering if it is contiguous in C or Fortran order."""
     if x.flags.c_contiguous:
         return x.reshape(-1).view(np.uint8)
     flat = x.reshape(-1, order="F") if x.flags.f_contiguous and not x.flags.c_contiguous else x.reshape(-1)

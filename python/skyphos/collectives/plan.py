@@ -1,4 +1,4 @@
-"""Plan: a configured reduction, of known index sets and changing values."""
+"""Plan: a configured reduction, with fixed index sets and changing values."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ..errors import BadInput, Mismatch
 from ..inputs.arguments import Op, as_out, as_values, resolve_op
 from ..inputs.settings import truth
 from ..planning.explanation import PlanExplanation
-from ..vectors.booleans import as_room, as_sent, result_type, settled
+from ..vectors.booleans import as_native_out, as_sent, result_type, settled
 from ..work import Work, perform
 from .agreement import collective
 from .list_types import retyped
@@ -32,19 +32,19 @@ class LayerVolume:
     layer : int
         Communication layer, from 1 at the top.
     degree : int
-        Ranks that talk to each other in it.
+        Ranks that exchange messages with each other in it.
     direction : {"down", "up"}
-        Down: values are added. Up: results come back, the last layer first.
+        Down: values are added. Up: results return, the last layer first.
     messages : int
         Messages to other ranks.
     rows, own_rows : int
         Rows of values sent to other ranks; rows that stay on this one.
     predicted_rows : float
-        ``rows`` as Kylix, Proposition 4.1 (a power law) expects them from this rank's counts.
+        ``rows`` as predicted from this rank's counts by Kylix, Proposition 4.1 (a power law).
     config_bytes : int
         Bytes that ``configure`` sent in this layer and direction.
     width : int
-        Numbers a row.
+        Numbers per row.
     """
 
     layer: int
@@ -84,13 +84,13 @@ class Stats:
     Attributes
     ----------
     total : float
-        From entry to return.
+        Seconds from entry to return.
     wait : float
-        Waiting while some peer had not sent anything yet: late peers.
+        Waiting for peers that had not sent anything yet (late peers).
     transfer : float
-        Waiting while data was on its way from all.
+        Waiting while all peers were sending.
     merge : float
-        The rest: gathering, folding, scattering, handing over.
+        The rest: gathering, folding, scattering, posting.
     """
 
     total: float
@@ -135,7 +135,7 @@ class Plan:
 
     @property
     def width(self) -> int:
-        """Numbers an index."""
+        """Numbers per index."""
         return self._width
 
     @property
@@ -218,14 +218,14 @@ class Plan:
         op : str or numpy.ufunc, default "sum"
             ``sum``, ``prod``, ``min``, ``max``; ``or``, ``and`` (bits of integers); ``mean`` (sum over the
             group's size), ``mean_present`` (sum over the number of ranks that contribute the index); or a
-            ufunc with an identity. Of truth values ``sum`` and ``prod`` are int64, the others truth values.
+            ufunc with an identity. For booleans ``sum`` and ``prod`` give int64, the others booleans.
         out : array, optional
-            Where the result goes: the dtype of the result, one row for each index of ``want``. Not ``values``.
+            Receives the result: of its dtype, one row for each index of ``want``. Not ``values``.
         order : {"rank", "arrival"}, default "rank"
-            Rank: additions in a fixed order, the same bits every time. Arrival: as messages come.
+            Rank: additions in a fixed order, with the same bits every time. Arrival: in the order of arrival.
         async_op : bool
-            Return a :class:`Work` at once; its ``wait()`` returns the array. Several calls of one plan may be under
-            way; they follow each other.
+            Return a :class:`Work` immediately; its ``wait()`` returns the array. Several calls of one plan may be under
+            way; they run one after the other.
 
         Returns
         -------
@@ -235,15 +235,15 @@ class Plan:
         Raises
         ------
         BadInput
-            Values that do not fit the plan; on all ranks, if on one.
+            On all ranks, if the values of one do not fit the plan.
         Mismatch
-            Another rank called something else, or with another dtype or op.
+            If another rank made another call, or used another dtype or op.
         PeerLost, Timeout
-            A rank is gone, or does not come.
+            If a rank is lost, or does not make the call.
 
         Notes
         -----
-        Kylix, section III-B. Only values travel, never indices.
+        Kylix, section III-B. Only values are sent, no indices.
 
         Examples
         --------
@@ -263,9 +263,9 @@ class Plan:
         if order not in ("rank", "arrival"):
             raise BadInput(f'order must be "rank" or "arrival", not {order!r}')
         async_op = truth(async_op, "async_op")
-        sent, room = (as_sent(array, kind), as_room(result)) if array.dtype.kind == "b" else (array, result)
+        sent, target = (as_sent(array, kind), as_native_out(result)) if array.dtype.kind == "b" else (array, result)
         try:
-            done = self._native.reduce(sent, room, operation, order == "arrival", async_op)
+            done = self._native.reduce(sent, target, operation, order == "arrival", async_op)
         except Mismatch as error:
             array = retyped(self._comm, error, array, is_list=isinstance(values, (list, tuple)))
             return self.reduce(array, op=op, out=out, order=order)

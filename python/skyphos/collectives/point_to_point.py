@@ -1,7 +1,7 @@
 """Point-to-point messages: arrays, SparseVectors and objects of any kind, with tags.
 
-None of these calls is collective: only the two ranks of a message take part, and an error of one is no error of the
-others. What a message is travels with it, so a receiver needs to know neither type nor size.
+None of these calls is collective: only the two ranks of a message take part, and an error of one does not affect
+other ranks. A message has a description, so a receiver need not know its type or size.
 
 Cost: one message, and one copy of the data on each side.
 """
@@ -33,7 +33,7 @@ _MOST_TAG = 2**31 - 1
 
 @dataclass(frozen=True)
 class Status:
-    """Where a message is from.
+    """Source and tag of a message.
 
     Attributes
     ----------
@@ -67,18 +67,18 @@ def send(comm: Comm, x: Any, dest: int, tag: int = 0) -> None:
     dest : int
         Its receiver; it may be this rank.
     tag : int, default 0
-        From 0 to 2**31 - 1: a receive may ask for it.
+        From 0 to 2**31 - 1; a receive may select messages by tag.
 
     Raises
     ------
     PeerLost
-        The receiver is gone.
+        If the receiver is lost.
     Timeout
-        Nothing has moved for the group's ``timeout``. Up to 8 MiB are sent whether or not ``dest`` is in a
-        receive; the rest of a larger message waits for it, so ranks that send such to each other both use
-        :meth:`sendrecv`, or :meth:`isend`.
+        If there was no progress for the group's ``timeout``. Up to 8 MiB are sent before ``dest`` receives; the rest
+        of a larger message waits for the receive, so ranks that exchange large messages must use :meth:`sendrecv` or
+        :meth:`isend`.
     BadInput
-        A rank or tag that does not exist; an object that cannot be sent, for which the receiver raises too.
+        For an invalid rank or tag; for an object that cannot be sent (then the receiver raises too).
 
     Examples
     --------
@@ -95,8 +95,8 @@ def send(comm: Comm, x: Any, dest: int, tag: int = 0) -> None:
 
 
 def isend(comm: Comm, x: Any, dest: int, tag: int = 0) -> Work[None]:
-    """Begin to :meth:`send` an object, which must not be changed before the :class:`Work` is done: not be the
-    ``out`` of a receive either."""
+    """Start to :meth:`send` an object, which must not be changed before the :class:`Work` is done, not even as the
+    ``out`` of a receive."""
     work: Work[None] = _send(comm, x, dest, tag, async_op=True)
     return work
 
@@ -117,30 +117,29 @@ def recv(
     Parameters
     ----------
     source : int, optional
-        Its sender; None: any rank (not where ranks are replicated, whose replicas could take different messages).
+        Its sender; None: any rank (not in groups with replicas, which might take different messages).
     tag : int, optional
         Its tag; None: any.
     out : array, optional
-        Takes an array of its type and shape, and is returned.
+        Receives an array of its type and shape, and is returned.
     return_status : bool
-        Also return a :class:`Status`: who sent it, and with which tag.
+        Also return a :class:`Status`: sender and tag.
 
     Returns
     -------
-    The object, of the kind that was sent; it is this rank's own. With ``return_status`` a tuple: that, and the
-    status.
+    A copy of the sent object, of the same kind. With ``return_status`` a tuple of that and the status.
 
     Raises
     ------
     PeerLost
-        ``source`` is gone and has sent no such message; or, with any source, a rank is lost, which might have sent
-        it, or all others have left.
+        If ``source`` is lost and has sent no such message; with any source, if a rank is lost that might have sent
+        one, or all others have left.
     Timeout
-        Nothing has come for the group's ``timeout``.
+        If no such message arrived for the group's ``timeout``.
     Mismatch
-        ``out`` has another type or shape than the message, which is dropped; the error names both.
+        If ``out`` has another type or shape than the message, which is dropped; the error names both.
     BadInput
-        The sender found that it could not send the object, or it cannot be read here.
+        If the sender could not send the object, or it cannot be read on this rank.
 
     Examples
     --------
@@ -161,12 +160,12 @@ def irecv(
     out: npt.NDArray[Any] | None = None,
     return_status: bool = False,
 ) -> Work[Any]:
-    """Begin to :meth:`recv` an object, which :meth:`Work.wait` returns.
+    """Start to :meth:`recv` an object, which :meth:`Work.wait` returns.
 
     Raises
     ------
     BadInput
-        A rank or tag that does not exist; an ``out`` that cannot be written. Other errors are the Work's.
+        For an invalid rank or tag, or a read-only ``out``. Other errors are raised by the Work.
     """
     work: Work[Any] = _recv(comm, source, tag, out, return_status, async_op=True)
     return work
@@ -183,9 +182,9 @@ def sendrecv(
     out: npt.NDArray[Any] | None = None,
     return_status: bool = False,
 ) -> Any:
-    """Send an object to one rank while receiving one from another, of whatever size. Not collective.
+    """Send an object to one rank while receiving one from another, of any size. Not collective.
 
-    Parameters are those of :meth:`send` and :meth:`recv`. Where ``out`` shares memory with ``x``, that is copied.
+    Parameters are those of :meth:`send` and :meth:`recv`. If ``out`` shares memory with ``x``, ``x`` is copied.
 
     Returns
     -------
@@ -194,9 +193,9 @@ def sendrecv(
     Raises
     ------
     SkyphosError
-        As of :meth:`send` and :meth:`recv`. If the send fails before a message has come, nothing is received: the
-        message is there for the next receive. If it fails later, the error's ``result`` is what has been received.
-        If the receive fails, this returns once the send is over.
+        As in :meth:`send` and :meth:`recv`. If the send fails before a message has arrived, nothing is received, and
+        the next receive gets the message. If it fails later, the error's ``result`` is the received object. If the
+        receive fails, this raises when the send is over.
 
     Examples
     --------
@@ -226,7 +225,7 @@ def sendrecv(
 
 
 def probe(comm: Comm, source: int | None = None, tag: int | None = None) -> Status:
-    """Wait for a message that :meth:`recv` would return, and leave it where it is. Not collective.
+    """Wait for a message that :meth:`recv` would return, without receiving it. Not collective.
 
     Parameters and errors are those of :meth:`recv`.
     """
@@ -234,10 +233,10 @@ def probe(comm: Comm, source: int | None = None, tag: int | None = None) -> Stat
 
 
 def iprobe(comm: Comm, source: int | None = None, tag: int | None = None) -> Status | None:
-    """Say whether there is a message that :meth:`recv` would return at once; None: not yet. Not collective.
+    """The status of a message that :meth:`recv` would return immediately; None if there is none yet. Not collective.
 
-    None too where the sender has left in order, so that a loop that takes what is there just ends. What waits,
-    :meth:`probe` and :meth:`recv`, raises :class:`PeerLost` then.
+    Also None if the sender has closed the group, so that a loop over present messages simply ends; the waiting calls
+    :meth:`probe` and :meth:`recv` then raise :class:`PeerLost`.
 
     Examples
     --------
@@ -251,7 +250,7 @@ def iprobe(comm: Comm, source: int | None = None, tag: int | None = None) -> Sta
 
 
 def _send(comm: Comm, x: Any, dest: int, tag: int, *, receiving: npt.NDArray[Any] | None = None, async_op: bool) -> Any:
-    """``receiving``: an array that is received into meanwhile, so that parts which share its memory are copied."""
+    """``receiving``: an array that receives at the same time; sent parts that share its memory are copied."""
     dest, tag = as_rank(dest, comm.size, "dest"), whole(tag, "tag", 0, _MOST_TAG)
     try:
         parts = pack_plain(x)
@@ -266,7 +265,7 @@ def _send(comm: Comm, x: Any, dest: int, tag: int, *, receiving: npt.NDArray[Any
 
 
 def _fail_send(comm: Comm, error: BaseException, dest: int, tag: int) -> NoReturn:
-    """Raise an error found before anything was sent, also where it would be received."""
+    """Raise an error found before anything was sent, on this rank and on the receiver."""
     wire, text, raised = error_for_peers(error, comm.rank)
     native.fail_send(comm._native, dest, tag, text, wire)
     raise raised from None
@@ -293,7 +292,7 @@ def _receive(
     paired_send: Work[None] | None = None,
     async_op: bool,
 ) -> Any:
-    """``paired_send``: a send; if it fails before a message has come, the receive fails too."""
+    """``paired_send``: if this send fails before a message has arrived, the receive fails too."""
     into: native.ReceiveInto | None = None
     if out is not None and out.flags.c_contiguous and (described := described_array(out)) is not None:
         into = native.ReceiveInto(described, array_bytes(out))

@@ -9,7 +9,7 @@ import numpy as np
 from .. import _skyphos as native
 from ..inputs.arguments import Op, as_rank
 from ..inputs.settings import truth
-from ..vectors.booleans import as_room, as_sent, settled
+from ..vectors.booleans import as_native_out, as_sent, settled
 from ..vectors.kinds import AnyVector, is_number
 from ..work import Work, perform
 from .agreement import collective
@@ -61,7 +61,7 @@ def reduce(comm: Comm, x: Any, *, root: int = 0, op: Op = "sum", async_op: bool 
     agree_on_shape(comm, "reduce", x)
     if isinstance(vector, np.ndarray):
         out = np.empty(vector.shape if comm.rank == number else 0, kind)
-        arrays = as_sent(vector, kind), as_room(out)
+        arrays = as_sent(vector, kind), as_native_out(out)
         done = native.reduce_arrays(comm._native, *arrays, operation, number, async_op)
         return perform(done, async_op, lambda _: back(settled(out, kind)) if comm.rank == number else None)
     done = native.reduce(comm._native, native_vector(vector, kind), operation, number, async_op)

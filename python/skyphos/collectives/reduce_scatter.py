@@ -12,7 +12,7 @@ from ..errors import BadInput
 from ..inputs.arguments import Op, as_degrees, as_expected, as_n, as_rank
 from ..inputs.settings import truth
 from ..planning.explanation import WHY_PARTS, Explanation, explanation_of
-from ..vectors.booleans import as_room, as_sent, settled
+from ..vectors.booleans import as_native_out, as_sent, settled
 from ..vectors.kinds import AnyVector, is_number
 from ..work import Work, perform
 from .agreement import collective
@@ -119,7 +119,7 @@ def reduce_scatter(
         if layers or explain:
             raise BadInput("degrees= and explain= are for sparse vectors")
         out = np.empty(len(comm.owned_range(vector.size)), kind)
-        arrays = as_sent(vector, kind), as_room(out)
+        arrays = as_sent(vector, kind), as_native_out(out)
         done = native.reduce_arrays(comm._native, *arrays, operation, None, async_op)
         return perform(done, async_op, lambda _: back(settled(out, kind)))
     options = native.AllreduceOptions(degrees=layers, split="even", expected_nnz=expected)

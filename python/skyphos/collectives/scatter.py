@@ -11,7 +11,7 @@ import numpy.typing as npt
 from .. import _skyphos as native
 from ..inputs.arguments import as_rank
 from ..inputs.settings import truth
-from ..vectors.booleans import as_room, as_sent, settled
+from ..vectors.booleans import as_native_out, as_sent, settled
 from ..vectors.kinds import AnyVector, is_vector, open_vector
 from ..work import Work, perform
 from .agreement import collective
@@ -79,7 +79,7 @@ def scatter(comm: Comm, xs: Any, like: Any = None, *, root: int = 0, async_op: b
     if isinstance(shape, np.ndarray):
         stacked = stacked_like(xs, shape) if comm.rank == root else np.empty(0, kind)
         out = np.empty_like(shape)
-        arrays = as_sent(stacked, kind), as_room(out)
+        arrays = as_sent(stacked, kind), as_native_out(out)
         done = native.move_arrays(comm._native, native.ArrayMove.scatter(root), *arrays, async_op)
         return perform(done, async_op, lambda _: back(settled(out, kind)))
     vectors = of_one_form([open_vector(x) for x in (*(xs or ()), like)])[0][:-1] if comm.rank == root else []

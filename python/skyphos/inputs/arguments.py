@@ -49,9 +49,9 @@ NAMED_UFUNCS: dict[Any, str] = {
 
 Op = str | Callable[..., Any]
 
-#: Python's own functions that are taken for operations, and the names of these.
-_PYTHONS: dict[Any, str] = {max: "max", min: "min", sum: "sum", any: "or", all: "and"}
-_PYTHONS |= {operator.add: "sum", operator.mul: "prod", operator.or_: "or", operator.and_: "and"}
+#: Built-in functions of Python that are accepted as operations, with the names of these.
+_BUILTINS: dict[Any, str] = {max: "max", min: "min", sum: "sum", any: "or", all: "and"}
+_BUILTINS |= {operator.add: "sum", operator.mul: "prod", operator.or_: "or", operator.and_: "and"}
 
 
 def _plain(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
@@ -78,7 +78,7 @@ def as_indices(indices: npt.ArrayLike, what: str) -> npt.NDArray[Any]:
 
 
 def _to_integers(array: npt.NDArray[Any]) -> str:
-    """How to come to indices from an array of another type."""
+    """Advice on how to convert an array of another type to indices."""
     if array.dtype == np.bool_:
         return ": np.flatnonzero(mask) has the indices of a mask"
     if array.dtype.kind == "f":
@@ -92,7 +92,7 @@ def _to_integers(array: npt.NDArray[Any]) -> str:
 
 
 def as_name(name: str, what: str) -> str:
-    """The name of a way to do something: which there are the native library knows."""
+    """The name of an algorithm or mode; the native library checks that it exists."""
     if not isinstance(name, str):
         raise BadInput(f"{what} must be a name in text, not {name!r}")
     return name
@@ -121,7 +121,7 @@ def as_rank(rank: Any, size: int, what: str = "rank") -> int:
 def as_values(values: npt.ArrayLike, rows: int, width: int, what: str, *, fix: str = "") -> npt.NDArray[Any]:
     """A contiguous array of ``rows`` values, or of ``rows`` rows of ``width``, of a type that can be reduced, or bool.
 
-    ``fix``: what to do where the width is another.
+    ``fix``: advice for an array of another width.
     """
     array = values if type(values) is np.ndarray else as_numpy(values, "values")
     if array.size == rows == 0 and array.ndim == 1:  # an empty list
@@ -153,7 +153,7 @@ def as_out(
             raise BadInput(
                 "out must not be a masked array, because its mask would not describe the result: pass a plain array"
             )
-        plain_array(out, "out")  # refuses classes that give numbers another meaning
+        plain_array(out, "out")  # refuses classes with other arithmetic
     if not isinstance(out, np.ndarray) or out.dtype != dtype or out.shape != shape:
         found = f"{out.dtype} of shape {out.shape}" if isinstance(out, np.ndarray) else type(out).__name__
         raise BadInput(f"out must be a {dtype} array of shape {shape}, not {found}")
@@ -202,9 +202,9 @@ def checked_op(op: Op) -> tuple[Any, Any]:
 
 
 def python_name(op: Any) -> str | None:
-    """The operation that a function of Python's own is, such as ``max`` or ``operator.add``, or one of mpi4py's."""
+    """The operation of a Python function such as ``max`` or ``operator.add``, or of an mpi4py ``Op``."""
     try:
-        known = _PYTHONS.get(op)
+        known = _BUILTINS.get(op)
     except TypeError:  # not hashable
         return None
     if known is None and type(op).__module__.partition(".")[0] == "mpi4py":
@@ -216,9 +216,9 @@ def python_name(op: Any) -> str | None:
 
 
 def identity_of(op: Op, dtype: np.dtype[Any]) -> Any:
-    """The value that an absent index counts as."""
+    """The value of an absent index."""
     name = op if isinstance(op, str) else NAMED_UFUNCS.get(op)
-    least, most = -np.inf, np.inf  # of floats: also of bfloat16, which is of a kind of its own
+    least, most = -np.inf, np.inf  # for floats, including bfloat16, which is not a subtype of NumPy's
     if dtype == np.bool_:
         least, most = False, True
     elif dtype.kind in "iu":
@@ -231,7 +231,7 @@ def identity_of(op: Op, dtype: np.dtype[Any]) -> Any:
 
 
 def as_degrees(degrees: Sequence[int] | None) -> list[int] | None:
-    """Layers of a butterfly; the native library knows their product."""
+    """Degrees of a butterfly; the native library checks their product."""
     if degrees is None:
         return None
     try:
@@ -242,5 +242,5 @@ def as_degrees(degrees: Sequence[int] | None) -> list[int] | None:
 
 
 def as_expected(entries: int | None) -> int | None:
-    """A hint of how many entries there will be."""
+    """A hint for the number of entries."""
     return None if entries is None else whole(entries, "expected_nnz", 0, 2**63 - 1)

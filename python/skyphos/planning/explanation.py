@@ -1,4 +1,4 @@
-"""Explanation of a call: what it did, why, and what it moved."""
+"""Explanation of a call: its algorithm, the reason for it, and its traffic."""
 
 from __future__ import annotations
 
@@ -19,31 +19,31 @@ class Explanation:
     Attributes
     ----------
     algorithm : str
-        The algorithm that ran; of an allgather its schedule.
+        The algorithm that ran; for an allgather its schedule.
     reason : str
-        Why this one.
+        Reason for the algorithm.
     degrees : tuple of int
         Layers of a butterfly or a split.
     dense_threshold : float
-        Entries above which a vector turns dense (δ); 0 where none does.
+        Entries above which a vector becomes dense (δ); 0 if the algorithm never makes one dense.
     entries, result_entries : int
         Entries of this rank's vector, and of the result.
     result_is_dense : bool
-        The form of the result.
+        Whether the result is dense.
     sent_bytes, received_bytes : int
-        Payload to and from other ranks, without the 64 bytes that lead each frame.
+        Payload to and from other ranks, without the 64-byte header of each frame.
     sent_frames : int
         Frames sent, of at most 128 KB.
     predicted : Prediction or None
-        What ``auto`` expected, stage by stage; None where the algorithm was named.
+        Prediction of ``auto`` by stage; None if the algorithm was named.
     others : tuple of (str, float)
-        The algorithms that it passed over, with the seconds that they should have taken. What tries took decides over
-        such predictions, so some may be less than that of the one that ran; ``reason`` says so.
+        Other algorithms, with their predicted seconds. Measured times of tries take precedence over predictions, so
+        some of these may be lower than that of the algorithm that ran; ``reason`` says so.
     notes : tuple of str
-        What might be done better.
+        Hints for a faster call.
     tried : tuple of (str, float)
-        The algorithms that earlier calls tried before this one was settled on, with the seconds that they took: this
-        one took at most the least of them. Empty before that, and where nothing else was worth a try.
+        Algorithms that earlier calls tried before the choice of this one, with their measured seconds, none of which is
+        less than this one's. Empty before the choice, and if no other algorithm was worth a try.
 
     Examples
     --------
@@ -106,7 +106,7 @@ class PlanExplanation:
         Degree of each layer.
     reason : str
     predicted : PlanPrediction or None
-        What configuration and reduction should take, layer by layer; None where degrees were not chosen by that.
+        Predicted times of configuration and reduction by layer; None if degrees were not chosen by prediction.
     others : tuple of PlanPrediction
         The next best degrees.
     """
@@ -227,7 +227,7 @@ def _not_by_prediction(
     *,
     limited: bool,
 ) -> str:
-    """The reason why another algorithm than the one of least predicted time may run."""
+    """The reason for an algorithm other than the one with the least predicted time."""
     least, least_s = min(others, key=lambda other: other[1], default=("", math.inf))
     is_least = predicted.seconds <= least_s * (1 + 1e-9)
     if tried:

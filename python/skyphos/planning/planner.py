@@ -1,8 +1,7 @@
 """Planner: predicted times of the algorithms of a collective, without a cluster.
 
-Predictions follow from a :class:`Profile` (what machine and network can do) and from how many indices the union of m
-ranks' vectors holds: drawn evenly (SparCML, appendix B), by a power law (*Kylix*, Proposition 4.1), or by a measured
-curve.
+Predictions follow from a :class:`Profile` of machine and network, and from the size of the union of m ranks' index
+sets: for uniform indices (SparCML, appendix B), a power law (*Kylix*, Proposition 4.1), or a measured curve.
 """
 
 from __future__ import annotations
@@ -33,26 +32,26 @@ __all__ = [
     "union_entries",
 ]
 
-#: Of the file that :meth:`Profile.load` reads.
+#: Format number of the file that :meth:`Profile.load` reads.
 FORMAT = 1
 
 
-#: Largest time of a profile, and bounds of its other numbers: no computer is beyond them.
+#: Largest time of a profile, and bounds of its other numbers, beyond any real machine.
 _MOST_SECONDS = 1e6
 _LIMITS = {"rate": (1.0, 1e15), "cores": (1e-6, 1e6), "incast": (0.0, 1e6), "ring_gain": (1e-3, 1e6)}
 
-#: Deepest nesting of a file: none of ours is deeper, and Python's own recursion limit would be reached.
+#: Most nested levels of a file; valid files have fewer, and deep nesting would reach Python's recursion limit.
 _MOST_NESTED = 50
 
 
 def is_number(value: object) -> TypeGuard[int | float]:
-    """Whether it is a finite number that a float holds; true and false are none."""
+    """True for a finite number that a float can hold; booleans are excluded."""
     is_real = isinstance(value, int | float) and not isinstance(value, bool)
     return is_real and -sys.float_info.max <= value <= sys.float_info.max  # type: ignore[operator]
 
 
 def is_real(value: Any) -> bool:
-    """Whether it is a number of any library that a float holds, infinity and NaN too; true and false are none."""
+    """True for a number of any library that a float can hold, including infinity and NaN; booleans are excluded."""
     if not isinstance(value, Real) or isinstance(value, bool):
         return False
     try:
@@ -63,7 +62,7 @@ def is_real(value: Any) -> bool:
 
 
 def short(value: object) -> str:
-    """A value as errors show it.
+    """A value as text for errors, shortened.
 
     Examples
     --------
@@ -85,9 +84,9 @@ class Profile:
     Attributes
     ----------
     latency_s : float
-        Seconds until a small message is there.
+        Seconds until a small message arrives.
     rate : float
-        Bytes a second that a rank's link carries, each way.
+        Bytes a second of a rank's link in each direction.
     incast : float
         Share by which a transfer takes longer for each further rank that sends to the same rank at once.
     cores : float
@@ -97,28 +96,28 @@ class Profile:
     encode_s, place_s : float
         Processor time of encoding an entry, and of writing a received one into the result; for rows of 4 bytes.
     merge_s, merge_more_s, block_s, position_s : float
-        Of reducing an entry by merges (for the first source, more for each further one), by blocks, and of passing a
-        position of a block.
+        Processor time of reducing an entry by merges (for the first source, and for each further one) and by blocks,
+        and of skipping a position of a block.
     dense_byte_s, fresh_byte_s : float
-        Of reading, adding or copying a byte of a dense array, and of making one.
+        Processor time of reading, adding or copying a byte of a dense array, and of allocating one.
     bitmap_s : float
         Additional time of an entry that is read from or written to an array with a bitmap.
     message_s : float
-        Seconds for which a link is taken by each message, whatever its length (LogGP's g beyond the processors'
+        Seconds for which each message occupies a link, whatever its length (LogGP's g without the processors'
         overhead).
     gather_s, fold_s, row_byte_s : float
         Processor time that a plan takes to gather a row and to add one, and more for each of its bytes.
     set_code_s, set_join_s : float
-        Of encoding an index of a configuration, and of joining it with others.
+        Processor time of encoding an index of a configuration, and of merging it with others.
     product_s : float
-        Of a multiplication and an addition of float64 numbers in a product of matrices; of float32 half.
+        Processor time of a multiplication and an addition in a matrix product in float64; half of it for float32.
     wake_s : float
-        Of a message that is waited for, beside its frames.
+        Processor time of waking up for an awaited message, in addition to its frames.
     call_s : float
-        Seconds that each call takes beside, where ranks share processors: until all have had a turn.
+        Additional seconds of each call if ranks share processors: until each has run.
     ring_gain : float
-        How many times ``rate`` there is where each rank sends to the next in the order of hosts and racks alone: links
-        between racks carry one stream then, not all.
+        Factor of ``rate`` if each rank sends only to the next one in the order of hosts and racks: links between racks
+        then carry one stream instead of all.
     """
 
     latency_s: float
@@ -193,13 +192,13 @@ class Profile:
 
 
 def profile_of(comm: native.Comm) -> Profile | None:
-    """The profile that a group began with."""
+    """The profile with which a group started."""
     numbers = native.get_profile(comm)
     return None if numbers is None else Profile(**dict(numbers))
 
 
 def read_text(path: str) -> str:
-    """The text of a file; BadInput says why there is none."""
+    """The text of a file; BadInput if it cannot be read."""
     if not isinstance(path, str | os.PathLike):  # a number would be a descriptor
         raise BadInput(f"a file is named by its path, not by {short(path)}")
     try:
@@ -210,7 +209,7 @@ def read_text(path: str) -> str:
 
 
 def read_json(text: str, name: str) -> Any:
-    """The JSON content of a file's text; BadInput names the file and the fault."""
+    """The JSON content of a file's text; BadInput names the file and the error."""
     try:
         found = json.loads(text)
     except ValueError as error:
@@ -255,19 +254,19 @@ def read_profile(text: str, name: str) -> tuple[Profile, dict[str, Any]]:
 
 @dataclass(frozen=True)
 class Stage:
-    """Work of the busiest rank in one stage of an algorithm; it sends, receives and computes at the same time.
+    """Work of the busiest rank in one stage of an algorithm; sending, receiving and computing overlap.
 
     Attributes
     ----------
     sent_bytes, received_bytes : float
     messages : float
-        That it sends.
+        Messages sent.
     rounds : float
-        Messages that wait for each other.
+        Number of messages in sequence.
     compute_s : float
-        Processor time of encoding, adding and placing.
+        Processor time of encoding, adding and writing.
     seconds : float
-        How long the stage takes.
+        Time of the stage.
     """
 
     sent_bytes: float
@@ -289,11 +288,11 @@ class Prediction:
     Attributes
     ----------
     algorithm : str
-        As :meth:`skyphos.Comm.allreduce` takes it.
+        Name of the algorithm as in :meth:`skyphos.Comm.allreduce`.
     degrees : tuple of int
         Layers of a butterfly.
     stages : tuple of Stage
-        One after the other; of a butterfly each layer down and up again.
+        Consecutive stages; for a butterfly each layer down and then up.
     """
 
     algorithm: str
@@ -317,7 +316,7 @@ class Prediction:
 
     @property
     def rounds(self) -> float:
-        """Messages that wait for each other."""
+        """Number of messages in sequence."""
         return sum(stage.rounds for stage in self.stages)
 
     @property
@@ -358,14 +357,14 @@ class PlanPrediction:
 
     @property
     def name(self) -> str:
-        """The degrees as people write them."""
+        """The degrees as text, such as ``8x4``."""
         return "x".join(map(str, self.degrees))
 
 
 Model = Literal["uniform", "power_law"]
 
 
-#: Most ranks that are planned for, and most bytes of a row.
+#: Most ranks of a prediction, and most bytes of a row.
 _MOST_RANKS, MOST_ROW_BYTES = 2**32 - 1, 2**40
 
 
@@ -415,25 +414,25 @@ def union_entries(
     alpha: float = 1.0,
     curve: Sequence[tuple[float, float]] | None = None,
 ) -> list[float]:
-    """Entries of the union of so many ranks' sets of indices.
+    """Entries of the union of the index sets of several ranks.
 
     Parameters
     ----------
     ranks : sequence of float
-        Numbers of ranks, of at least 0; fractions are taken.
+        Numbers of ranks, at least 0; fractions are allowed.
     n : int
         Size of the index space.
     entries : float
         Entries of one rank.
     model : {"uniform", "power_law"}
-        Indices drawn evenly, n (1 - (1 - entries/n)^m), or Kylix's equation 4 with exponent ``alpha``.
+        Uniform indices, n (1 - (1 - entries/n)^m), or Kylix's equation 4 with exponent ``alpha``.
     curve : sequence of (ranks, entries), optional
         A measured curve instead.
 
     Raises
     ------
     BadInput
-        Numbers of ranks below 0, or others that make no sense.
+        For negative numbers of ranks, or other invalid numbers.
 
     Examples
     --------
@@ -466,8 +465,8 @@ def predict_allreduce(
     Parameters
     ----------
     ranks : int
-        Ranks in the group. Of a number with more than 20,000 ordered factorisations only those whose degrees do not
-        rise are looked at.
+        Ranks in the group. If it has more than 20,000 ordered factorisations, only those with non-increasing degrees
+        are considered.
     n, entries, model, alpha, curve
         As in :func:`union_entries`.
     profile : Profile
@@ -478,7 +477,7 @@ def predict_allreduce(
     Raises
     ------
     BadInput
-        Numbers that make no sense.
+        For invalid numbers.
 
     Examples
     --------
@@ -515,7 +514,7 @@ def predict_reduce_scatter(
 
 
 def predict_agreement(ranks: int, *, profile: Profile) -> Stage:
-    """Predict the cost of the survey of all ranks that ``auto`` makes before a first call, and seldom later.
+    """Predict the cost of the survey of all ranks that ``auto`` makes before a first call, and rarely later.
 
     Examples
     --------
@@ -568,11 +567,11 @@ def predict_plans(
     Raises
     ------
     BadInput
-        Numbers that make no sense.
+        For invalid numbers.
 
     Examples
     --------
-    Kylix's Twitter graph, where a message takes the link for a millisecond, whatever its length:
+    Kylix's Twitter graph, where a message occupies the link for a millisecond, whatever its length:
 
     >>> from dataclasses import replace
     >>> from skyphos.planning import Profile, predict_plans
@@ -595,12 +594,13 @@ def greedy_degrees(
     row_bytes: int = 4,
     alpha: float = 1.0,
 ) -> list[int]:
-    """Degrees by the papers' rule: at each layer the largest whose messages are worth sending (*Kylix*, section IV).
+    """Degrees by the papers' rule: at each layer the largest whose messages have at least the minimum size (*Kylix*,
+    section IV).
 
     Raises
     ------
     BadInput
-        Numbers that make no sense.
+        For invalid numbers.
 
     Examples
     --------

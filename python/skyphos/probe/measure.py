@@ -1,7 +1,7 @@
-"""Probe: measures the network and the machines of a group between its ranks (``skyphos probe``).
+"""Probe: measures the network and the machines of a group (``skyphos probe``).
 
-Messages go over the group's own connections in its own frames, because the planner predicts these. The measurements
-are those of the papers: time by message size (*Kylix*, Fig. 2), the parameters of LogGP (Alexandrov et al. 1997; with
+Messages use the group's own connections and frames, because the planner predicts these. The measurements are those of
+the papers: time by message size (*Kylix*, Fig. 2), the parameters of LogGP (Alexandrov et al. 1997; with
 overheads measured as by Kielmann et al. 2000), the slowdown when several ranks send to one, latency and rate of each
 pair, and the times of the kernels.
 """
@@ -34,30 +34,30 @@ __all__ = ["measure_machine", "probe"]
 Numbers = npt.NDArray[np.float64]
 Tell = Callable[[str, float], None]
 
-# How long products of matrices are timed: many time slices.
+# Seconds for which matrix products are timed: many time slices.
 _PRODUCTS_S = 0.15
 
 #: Bytes of a frame, and of the largest message.
 _FRAME, _LARGEST = 128 * 1024, 4 << 20
-#: Bytes at which overheads are taken: a frame's own, and per byte; streams travel in segments of 32 KB, arrays in
-#: whole frames.
+#: Bytes of a segment, in which streams are sent; arrays are sent in whole frames. And the message sizes from which the
+#: overhead of a frame and of a byte is fitted.
 _SEGMENT = 32 * 1024
 _OVERHEADS = (1, 1024, 8192, _SEGMENT)
-#: A rank whose processor was busy for a larger part of its share did not wait for the network.
+#: A rank that used more than this part of its share of a core did not wait for the network.
 _BUSY = 0.8
-# A rank whose kernels take so many times as long as the median's is slow; less is noise.
+# A rank is slow if its kernels take this many times as long as the median rank's; less is noise.
 _SLOW = 1.5
-#: Shares of the time that is given: pairs, curves, overheads, streams, all at once, incast.
+#: Shares of the total time: pairs, curves, streams, all at once, incast.
 _PAIRS, _CURVES, _STREAMS, _TOGETHER, _INCAST = 0.25, 0.3, 0.08, 0.1, 0.17
-#: Ranks to which each sends at once, bytes of such a message, and how often.
+#: Ranks to which each rank sends at once, bytes of such a message, and repetitions.
 _FAN, _FAN_BYTES, _FANS = 16, 64, 50
 _TEXT_BYTES = 512
-#: Messages of a stream of small ones: a receiver that is late holds them all.
+#: Messages of a stream of small ones; a late receiver buffers all of them.
 _SMALL = 2000
-#: Times that each pair's latency is measured.
+#: Measurements of each pair's latency.
 _TURNS = 3
 _MOST = 1 << 30
-#: Rounds in which each size of a message is measured, and seconds that ranks sleep before each.
+#: Rounds in which each message size is measured, and seconds for which ranks sleep before each round.
 _ROUNDS, _PAUSE_S = 5, 0.01
 
 
@@ -70,22 +70,22 @@ def probe(comm: Comm, *, seconds: float = 10.0, tell: Tell | None = None) -> Mea
     comm : Comm
         At least two ranks.
     seconds : float, default 10.0
-        About how long it may take, from 0.5 on; the same on all ranks. More gives steadier numbers. A machine whose
-        ranks share cores takes somewhat longer, and so do links below 100 Mbit/s.
+        Approximate total time, at least 0.5; the same on all ranks. A longer time gives more stable numbers. Ranks that
+        share cores, and links below 100 Mbit/s, take somewhat longer.
     tell : callable, optional
-        Called with the name of the next measurement and the share that is done, from 0 to 1.
+        Called with the name of the next measurement and the completed share, from 0 to 1.
 
     Returns
     -------
     Measured
-        The same on all ranks. ``measured.profile`` is for :func:`skyphos.init` and the planner.
+        The results, the same on all ranks. ``measured.profile`` is for :func:`skyphos.init` and the planner.
 
     Raises
     ------
     BadInput
-        A group of one, or a time that is too short.
+        For a group of one, or a time that is too short.
     PeerLost, Timeout
-        A rank ended, or did not come; on all others.
+        On all other ranks, if a rank ended or is missing.
 
     Examples
     --------
@@ -116,9 +116,9 @@ class _Probe:
         self._say("hosts", 0.0)
         hosts = self._hosts()
         ranks = [list(host.ranks) for host in hosts]
-        # The pair that is measured in detail: on two hosts if there are two.
+        # The pair that is measured in detail: on two hosts if there are several.
         alone = (ranks[0][0], ranks[1][0] if len(ranks) > 1 else ranks[0][1])
-        self._stream(neighbours(ranks), 0.02 * self._seconds)  # connections have opened their windows
+        self._stream(neighbours(ranks), 0.02 * self._seconds)  # warms up: opens the windows of the connections
         round_s = self._barrier_round_s()
         self._say("pairs", _PAIRS)
         latency, rate = self._pairs(pair_rounds(ranks))
@@ -133,7 +133,7 @@ class _Probe:
         streams = neighbours(across(ranks, in_racks))
         all_rate, ring_gain = self._together(streams, ring([ranks[host] for rack in in_racks for host in rack]))
         busy = [self._busy_byte_s(streams, size, share) for size in (_SEGMENT, _FRAME)]
-        # The planner counts a frame for each 128 KB beside the bytes.
+        # The planner counts a frame for each 128 KB in addition to the bytes.
         byte_s, array_byte_s = (
             max(0.0, one if np.isnan(all_) else all_ - frame_s / _FRAME)
             for one, all_ in zip((byte_s, array_byte_s), busy, strict=True)
@@ -181,11 +181,11 @@ class _Probe:
         self._done += share
 
     def _all(self, numbers: Sequence[float] | Numbers) -> Numbers:
-        """One row a rank."""
+        """Gather the numbers of all ranks, one row per rank."""
         return np.asarray(self._comm.allgather(np.asarray(numbers, np.float64)), np.float64)
 
     def _texts(self, text: str) -> list[str]:
-        """A short text of each rank."""
+        """Gather a short text of each rank."""
         block = np.zeros(_TEXT_BYTES, np.uint8)
         coded = text.encode()[:_TEXT_BYTES]
         block[: len(coded)] = np.frombuffer(coded, np.uint8)
@@ -193,7 +193,7 @@ class _Probe:
         return [bytes(row).rstrip(b"\0").decode(errors="replace") for row in rows]
 
     def _of_rank_0(self, text: str) -> str:
-        """Rank 0's text, on all: times that each rank took itself differ in their last digits."""
+        """Rank 0's text, on all ranks: each rank's own times would differ in the last digits."""
         coded = np.frombuffer(text.encode(), np.uint8)
         length = int(self._all([float(len(coded))])[0, 0])
         block = np.zeros(length, np.uint8)
@@ -202,7 +202,7 @@ class _Probe:
         return bytes(np.asarray(self._comm.allgather(block))[0]).decode()
 
     def _hosts(self) -> list[Host]:
-        """Ranks by machine: by the kernel's boot and network namespace, or by the host's name."""
+        """Ranks by machine: by boot id and network namespace, or by the host's name."""
         machines = self._texts(_machine())
         found = []
         for ranks in groups(machines):
@@ -211,7 +211,7 @@ class _Probe:
         return found
 
     def _ping(self, pairs: Pairs, size: int, limit_s: float, most: int = 2000) -> list[float]:
-        """Seconds one way, of this rank's pair if it is the first in it; the first two rounds warm up."""
+        """One-way times of this rank's pair, in seconds, if it is the first in it; the first two rounds warm up."""
         times = native.ping(self._native, pairs, size, most, limit_s)
         return times[2:] if len(times) > 6 else times[-1:]
 
@@ -220,7 +220,7 @@ class _Probe:
         return native.stream(self._native, flows, _FRAME, _MOST, limit_s, limit_s / 3).received
 
     def _barrier_round_s(self) -> float:
-        """Seconds until a small message is there when all ranks are busy with such: of a round of a barrier."""
+        """Seconds until a small message arrives while all ranks exchange them: the time of a round of a barrier."""
         rounds, times = max(1, (self._comm.size - 1).bit_length()), []
         until = time.perf_counter() + 0.03 * self._seconds
         go_on = True
@@ -233,9 +233,9 @@ class _Probe:
         return float(np.median(self._all([float(np.median(times))])))
 
     def _fans(self) -> tuple[float, float | None]:
-        """Seconds of an exchange of small messages with one other rank, and what each further one adds.
+        """Seconds of an exchange of small messages with one other rank, and the increase for each further rank.
 
-        Of the slowest rank, for an exchange is done when its last rank is; medians of several exchanges.
+        Times are those of the slowest rank, and medians of several exchanges.
         """
         others = min(_FAN, self._comm.size - 1)
         took = [
@@ -245,23 +245,23 @@ class _Probe:
         return took[0], max(0.0, took[-1] - took[0]) / (others - 1) if others > 1 else None
 
     def _waits(self, round_s: float, frames_s: float) -> dict[str, float]:
-        """Costs of a message between hosts apart from its bytes; ``frames_s``, the processors' part, is known."""
+        """Costs of a message between hosts without its bytes; ``frames_s`` is the known part of the processors."""
         _, more_s = self._fans()
         return {"latency_s": round_s, "message_s": max(0.0, (more_s or 0.0) - frames_s)}
 
     def _turns(self, latency_s: float, frame_s: float, share: float) -> dict[str, float]:
-        """Costs of a message between ranks that share cores and run in turn; ``latency_s`` is that of a pair alone."""
+        """Costs of a message between ranks that share cores and run in turn; ``latency_s`` is that of a single pair."""
         one_s, more_s = self._fans()
         wake_s = Profile.one_host(1, share).wake_s if more_s is None else max(0.0, more_s * share - 2 * frame_s)
         call_s = one_s - (2 * frame_s + wake_s) / share - latency_s
         return {"latency_s": latency_s, "wake_s": wake_s, "call_s": max(1e-6, call_s)}
 
     def _pairs(self, turns: list[Pairs]) -> tuple[Numbers, Numbers]:
-        """Latency in seconds, and rate in bytes a second, of each pair that had its turn; NaN of others."""
+        """Latency in seconds, and rate in bytes a second, of each measured pair; NaN for the others."""
         size, me = self._comm.size, self._comm.rank
         latency, rate = np.full((size, size), np.nan), np.full((size, size), np.nan)
         each_s = _PAIRS * self._seconds / len(turns) / 2
-        # Several turns, of which the best counts: other programs only add time, and run for a while.
+        # The best of several turns counts: other programs only add time, and may run for a while.
         for pairs in turns * _TURNS:
             small = self._ping(pairs, 8, each_s / _TURNS)
             for first, second in pairs:
@@ -277,11 +277,11 @@ class _Probe:
         return np.fmin.reduce(every[0]), np.fmin.reduce(every[1])
 
     def _curve(self, alone: tuple[int, int], together: Pairs) -> tuple[list[Point], list[list[float]]]:
-        """Seconds of messages of each size: of one pair while the others wait, and of all at once. Also the medians of
-        the pair alone, by round and size.
+        """Times of messages of each size: of one pair while the others wait, and of all ranks at once. Also the medians
+        of the single pair, by round and size.
 
-        All sizes are measured in each of several rounds, between which ranks sleep: other load, and whether a
-        rank polls or sleeps while it waits, lasts a while and would else be the answer of a whole probe.
+        All sizes are measured in each of several rounds, between which ranks sleep. Other load, and whether a waiting
+        rank polls or sleeps, change slowly, and would otherwise determine the result of a whole probe.
         """
         sizes = message_sizes(_LARGEST)
         each_s = _CURVES * self._seconds / len(sizes) / 2 / _ROUNDS
@@ -297,7 +297,7 @@ class _Probe:
                     if which == 0:
                         median = self._all([float(np.median(times)) if times else np.nan])[alone[0], 0]
                         medians[-1].append(float(median))
-                # A link on which this took so long shows no more with larger ones.
+                # A link on which this size took so long gives no further information with larger ones.
                 if turn == 0 and medians[-1][-1] > 4 * each_s * _ROUNDS:
                     del sizes[position + 1 :]
                     break
@@ -310,7 +310,7 @@ class _Probe:
         return points, medians
 
     def _loggp(self, pair: tuple[int, int], curve: list[Point]) -> tuple[float, float, float, LogGP]:
-        """Processor time of a frame, and of a byte in segments and in arrays; and LogGP's parameters."""
+        """Processor times of a frame, and of a byte in segments and in arrays; LogGP's parameters."""
         seconds = {point.size: point.seconds for point in curve}
         sending, receiving = [], []
         for size in (*_OVERHEADS, _FRAME):
@@ -318,7 +318,7 @@ class _Probe:
             gap_s = 0.1e-3 + 3 * seconds[near]
             times = int(np.clip(0.05 * self._seconds / (len(_OVERHEADS) + 1) / gap_s, 5, 100))
             took = native.overhead(self._native, [pair], size, times, gap_s)
-            # The lower quartile: a processor that was interrupted, or slept, takes longer.
+            # The lower quartile, because interrupted or sleeping processors take longer.
             every = self._all([float(np.quantile(took, 0.25)) if took else np.nan])
             sending.append(every[pair[0], 0])
             receiving.append(every[pair[1], 0])
@@ -329,7 +329,7 @@ class _Probe:
         )
         gaps = []
         for _ in range(5):
-            # Of the whole on both: a receiver that shares the sender's core begins late, and gets them all at once.
+            # The time of the whole stream: a receiver that shares the sender's core starts late, and gets all at once.
             report = native.stream(self._native, [pair], 1, _SMALL, 1.0 + self._seconds, 0.0)
             gaps.append(report.seconds / _SMALL)
         every = self._all([float(np.median(gaps))])
@@ -339,9 +339,9 @@ class _Probe:
         return frame_s, byte_s, array_byte_s, LogGP(latency_s, sending[0], receiving[0], g_s, 1 / rate)
 
     def _busy_byte_s(self, flows: Pairs, size: int, share: float) -> float:
-        """Processor time of a byte, at either end, of streams in which all ranks take part.
+        """Processor time per byte, at either end, of streams between all ranks.
 
-        NaN where these wait for the network rather than for the processors: polling is not a cost.
+        NaN if these wait for the network and not for the processors, because polling is not a cost.
         """
         limit_s = _TOGETHER / 4 * self._seconds
         report = native.stream(self._native, flows, size, _MOST, limit_s, 0.0)
@@ -350,7 +350,7 @@ class _Probe:
         return float(total[2] / (2 * total[0])) if bound and total[0] > 0 else np.nan
 
     def _rates(self, flows: Pairs, limit_s: float) -> list[float]:
-        """Bytes a second that come to each receiver, from all its senders together; by rank."""
+        """Bytes a second received by each rank from all its senders together."""
         received = self._stream(flows, limit_s)
         took_s = max((flow.seconds for flow in received), default=0.0)
         mine = sum(flow.bytes for flow in received) / took_s if took_s > 0 else np.nan
@@ -361,14 +361,14 @@ class _Probe:
         return [reached[rank] for rank in to]
 
     def _together(self, streams: Pairs, around: Pairs) -> tuple[float, float]:
-        """Bytes a second of a rank when all send far, and how many times that when each sends to the next."""
+        """Bytes a second of a rank when all send to other hosts, and its factor when each sends to the next rank."""
         each_s = _TOGETHER / 2 * self._seconds / (1 if streams == around else 2)
         far = float(np.median(self._rates(streams, each_s)))
         # A ring is as fast as its slowest part.
         return far, 1.0 if streams == around else max(0.1, float(np.min(self._rates(around, each_s))) / far)
 
     def _incast(self, steps: list[Pairs]) -> list[tuple[int, float]]:
-        """Senders at once, and the bytes a second that come together."""
+        """Number of simultaneous senders, and their total rate in bytes a second."""
         each_s = _INCAST * self._seconds / len(steps)
         return [(len(flows), self._rates(flows, each_s)[0]) for flows in steps]
 
@@ -381,11 +381,11 @@ def measure_machine(comm: Comm) -> tuple[dict[str, float], float, dict[str, floa
     kernels : dict
         Processor seconds of each kernel, as in :class:`skyphos.planning.Profile`; medians over the ranks.
     share : float
-        Share of a core that a rank has, at most 1; of one as fast as the median's. Where a rank's kernels take half as
-        long again as those of most, the slowest rank's: a call is done when its last rank is.
+        Share of a core that a rank has, at most 1, of a core as fast as the median rank's. If a rank's kernels take 1.5
+        times as long as the median, that of the slowest rank, because a call ends when its last rank does.
     machine : dict
-        Usable ``cores`` of a host; ``copy_rate``, bytes a second that a rank copies; ``float32_gflops`` and
-        ``float64_gflops`` of its matrix products.
+        Usable ``cores`` of a host; ``copy_rate``, the rate of copies in bytes a second; ``float32_gflops`` and
+        ``float64_gflops`` of matrix products.
     """
     times, share = native.kernel_times(comm._native)
     found = [seconds for _, seconds in times] + [share]
@@ -403,7 +403,7 @@ def measure_machine(comm: Comm) -> tuple[dict[str, float], float, dict[str, floa
 
 
 def _slowness(kernel_s: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """How many times as long as the median rank's each rank's kernels take: the geometric mean over kernels."""
+    """Times of each rank's kernels relative to the median rank's: the geometric mean over kernels."""
     known_s = kernel_s[:, (kernel_s > 0).all(axis=0)]
     ratios: npt.NDArray[np.float64] = np.exp(np.log(known_s / np.median(known_s, axis=0)).mean(axis=1))
     return ratios
@@ -412,7 +412,7 @@ def _slowness(kernel_s: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
 def _gemm_gflops(comm: Comm, dtype: Any, n: int = 512) -> float:
     """10^9 operations a second of NumPy's product of n × n matrices, while all ranks do the same.
 
-    A single product may fit into a time slice, in which the other ranks of a core wait, so many are timed.
+    Many products are timed, because a single one may fit into a time slice in which other ranks of the core wait.
     """
     a = np.ones((n, n), dtype)
     out = a @ a
@@ -425,7 +425,7 @@ def _gemm_gflops(comm: Comm, dtype: Any, n: int = 512) -> float:
 
 
 def _has_shared_memory() -> bool:
-    """Whether this process has memory that ranks of its host exchange through."""
+    """True if this process exchanges messages with ranks of its host through shared memory."""
     try:
         with open("/proc/self/maps", encoding="utf-8", errors="replace") as file:
             return "/memfd:skyphos" in file.read()
@@ -434,7 +434,7 @@ def _has_shared_memory() -> bool:
 
 
 def _machine() -> str:
-    """An identity of the machine, as the transport distinguishes machines."""
+    """An identifier of the machine, by which the transport distinguishes machines too."""
     try:
         with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
             return f"{file.read().strip()} {os.readlink('/proc/self/ns/net')}"

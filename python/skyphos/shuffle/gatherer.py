@@ -18,7 +18,7 @@ from ..errors import BadInput
 from ..inputs.arguments import as_values
 from ..inputs.arrays import as_numpy, refuse_masked, supported
 from ..inputs.units import as_bytes
-from ..vectors.booleans import as_room, settled
+from ..vectors.booleans import as_native_out, settled
 from ..vectors.kinds import open_vector
 from .combine import Combine, is_debug
 from .keys import Keys, hashable, listed, open_keys, select
@@ -220,7 +220,7 @@ class Gatherer:
         def bytes_of(some: npt.NDArray[Any] | None) -> npt.NDArray[np.uint8] | None:
             if some is None:
                 return None
-            flat = as_room(as_values(some.reshape(-1), some.size, 1, "values"))
+            flat = as_native_out(as_values(some.reshape(-1), some.size, 1, "values"))
             return flat.view(np.uint8)
 
         store = self._store(task)

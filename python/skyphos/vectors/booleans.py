@@ -14,7 +14,7 @@ import numpy.typing as npt
 from ..errors import BadInput
 from ..inputs.arguments import NAMED_UFUNCS, Op
 
-__all__ = ["as_room", "as_sent", "result_type", "settled"]
+__all__ = ["as_native_out", "as_sent", "result_type", "settled"]
 
 Array = npt.NDArray[Any]
 
@@ -54,7 +54,7 @@ def as_sent(values: Array, result: np.dtype[Any]) -> Array:
     return values.view(np.uint8) if result.kind == "b" else values.astype(result)
 
 
-def as_room(out: Array) -> Array:
+def as_native_out(out: Array) -> Array:
     """A view of ``out`` that the native library can fill: of bytes, if it is boolean."""
     return out.view(np.uint8) if out.dtype.kind == "b" else out
 
