@@ -31,7 +31,7 @@ test: build lint test-rust test-fuzz test-python
 test-rust:
 	cargo test --quiet --workspace --exclude skyphos-py
 
-# The corpus of whatever decodes outside bytes, and mutations of it, without a sanitizer: `make fuzz` has one.
+# The corpora of the fuzz targets and mutations of them, without a sanitizer (`make fuzz` has one).
 test-fuzz:
 	cargo test --quiet --manifest-path fuzz/Cargo.toml --target-dir target
 
@@ -59,7 +59,7 @@ $(VENV)/.torch-suite: $(VENV)/.built
 	@touch $@
 
 # Launchers and engines (docs/engines.md), the real ones. The first time it installs them: a download of 6 GB, PyTorch most of it.
-# What cannot be had here is skipped, and pytest says why.
+# Engines that cannot be installed are skipped; pytest prints the reason.
 test-engines: build slurm hadoop
 	@$(MAKE) --no-print-directory $(VENV)/.engines
 	$(BIN)/python -m pytest -rs tests/engines
@@ -117,25 +117,25 @@ loom:
 bench: build
 	$(BIN)/python bench/run.py
 
-# Our collectives beside MPICH, Gloo and the wire, in a cluster of network namespaces: needs root and iproute2.
+# Skyphos compared with MPICH, Gloo and the limits of the links, in a cluster of network namespaces: needs root and iproute2.
 # The first time it installs PyTorch and MPICH (a download of 5 GB).
 lab:
 	@test "$$(id -u)" = 0 || { echo "make lab makes network namespaces and needs root: sudo make lab" >&2; exit 1; }
 	@$(MAKE) --no-print-directory $(VENV)/.lab
 	$(BIN)/python bench/lab $(SCENARIOS)
 
-# Half a million simulated groups in which something goes wrong (docs/faults.md); 35 minutes or more on 2 cores. What was tried is
-# kept in target/faults.json, and not tried again.
+# Half a million simulated groups with faults (docs/faults.md); 35 minutes or more on 2 cores. target/faults.json records the
+# seeds that have run, which are then skipped.
 faults:
 	SKYPHOS_FAULT_SEEDS=$${SEEDS:-500000} SKYPHOS_FAULT_FILE=$(CURDIR)/target/faults.json \
 		cargo test --quiet --release -p skyphos --test faults campaign -- --ignored --nocapture
 
-# Whether that finds bugs: 23 are planted, one by one (docs/faults.md). PLANTED="03 17": those alone.
+# Checks that the campaign finds bugs: 23 are planted, one by one (docs/faults.md). PLANTED="03 17": only these.
 faults-planted:
 	$(PYTHON) crates/skyphos/tests/faults/planted/run.py $(PLANTED)
 
-# Figures of the papers measured again, into docs/figures (see docs/reproduction.md): half an hour on a machine that does
-# nothing else. Those that need the lab's namespaces need root; without it the others are drawn, and it says which not.
+# Figures of the papers, measured again, into docs/figures (docs/reproduction.md): half an hour on a machine without other
+# load. Figures from the lab need root; without it the others are drawn, and the missing ones are listed.
 figures:
 	@$(MAKE) --no-print-directory $(VENV)/.lab
 	$(BIN)/python bench/figures $(FIGURES)

@@ -1,4 +1,4 @@
-"""What the tests of failing hooks share."""
+"""Shared by the tests of failing hooks."""
 
 from __future__ import annotations
 

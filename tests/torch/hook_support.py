@@ -15,7 +15,7 @@ RATE = 0.5
 
 
 class Net(nn.Module):
-    """Layers above and below what is compressed, and one without gradient."""
+    """Layers above and below the limit of compression, and one without gradient."""
 
     def __init__(self, dtype: Any = torch.float64) -> None:
         super().__init__()
@@ -38,7 +38,7 @@ def loss_of(model: Any, x: Any) -> Any:
 
 
 def group_of(hosts: list[int] | None) -> Any:
-    """A group whose ranks are on such hosts."""
+    """A group whose ranks are on the given hosts."""
     if hosts is None:
         return dist.group.WORLD
     return dist.new_group(backend="skyphos", pg_options={"topology": Topology.of(hosts)})
@@ -49,7 +49,7 @@ def wrapped(net: Any, group: Any, **options: Any) -> Any:
 
 
 def top_of_buckets(acc: Any, k: int, bucket: int) -> Any:
-    """What is sent of a layer."""
+    """The values of a layer that are sent."""
     sent = torch.zeros_like(acc)
     for first in range(0, len(acc), bucket):
         part = acc[first : first + bucket]

@@ -1,4 +1,4 @@
-"""The examples that train: each as the processes that a user starts, and their parts beside known values."""
+"""The examples that train: each in the processes that a user starts, and their parts against known values."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from text import padded  # noqa: E402
 
 
 def run(script: Path, *words: str, ranks: int = 2, launcher: str = "torchrun", cwd: Path = ROOT) -> str:
-    """What an example says that a launcher starts."""
+    """Run an example with a launcher; return its output."""
     torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
     skyphos = ["-m", "skyphos.cli", "run", "-n", str(ranks)]
     command = [sys.executable, *{"torchrun": torchrun, "skyphos": skyphos, "none": []}[launcher], str(script), *words]
@@ -158,8 +158,8 @@ def test_compare(tmp_path: Path) -> None:
     assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_the_whole_script_of_the_docs(tmp_path: Path) -> None:
-    """It learns, and keeps what a run that goes on needs."""
+def test_the_script_of_the_docs(tmp_path: Path) -> None:
+    """It learns, and saves the state from which a run can resume."""
     (script,) = re.findall(r"```python\n(# train\.py\n.*?)```", (ROOT / "docs" / "torch.md").read_text(), re.S)
     (tmp_path / "train.py").write_text(script)
     lines = run(tmp_path / "train.py", cwd=tmp_path).splitlines()
@@ -170,8 +170,8 @@ def test_the_whole_script_of_the_docs(tmp_path: Path) -> None:
     assert [one["hook"]["steps"] for one in kept] == [10 * 64] * 2
 
 
-def test_what_cannot_be_asked_for(tmp_path: Path) -> None:
-    """Said at once, not after an epoch."""
+def test_invalid_options(tmp_path: Path) -> None:
+    """Refused immediately, not after an epoch."""
     pytest.importorskip("matplotlib", reason="matplotlib is not installed")
     import compare
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 __all__ = ["reduce_numbers"]
 
-#: Lists of at most this many numbers travel with their description.
+#: Lists of at most this many numbers are sent with their description.
 _INLINE = 256
 
 _LEAST, _MOST = -(2**63), 2**64 - 1
@@ -56,13 +56,13 @@ class _Given:
     Attributes
     ----------
     call, op, root : str, str, int
-        What all ranks must say alike.
+        Settings that must be the same on all ranks.
     kind : str
-        ``bool``, ``int`` or ``float`` of Python's; the name of a type of NumPy's; ``none`` of an empty list.
+        ``bool``, ``int`` or ``float`` for Python's types; the name of a NumPy type; ``none`` for an empty list.
     shape : list of int or None
-        Of a list; None: a number.
+        Shape of a list; None for a number.
     values : list, or a number, or None
-        The numbers; None of a list of many.
+        The numbers; None for a long list.
     most : int
         The largest magnitude of its integers.
     """
@@ -82,24 +82,25 @@ def reduce_numbers(comm: Comm, x: Any, op: Op, call: str, *, root: int = -1, asy
     Parameters
     ----------
     x : int, float, bool, NumPy scalar, or list or tuple of them, nested as it may be
-        On all ranks a number, or on all lists of one shape.
+        A number on all ranks, or lists of one shape on all ranks.
     op : str or ufunc
         As in :meth:`Comm.allreduce`.
     call : {"allreduce", "reduce", "reduce_scatter"}
     root : int
-        Of ``reduce``.
+        Root of ``reduce``.
 
     Returns
     -------
-    A number or list of the type that all ranks' numbers have together: Python's where this rank has passed Python's.
-    None where this rank gets nothing.
+    A number or list of the common type of all ranks' numbers; of Python's types if this rank passed those. None if this
+    rank gets no result.
 
     Raises
     ------
     BadInput
-        What is no number; an integer, passed or resulting, that does not fit 64 bits (of NumPy's: its type).
+        For arguments that are no numbers; for an argument or result that does not fit 64 bits (NumPy integers: their
+        type).
     Mismatch
-        Ranks passed another op or shape.
+        If ranks passed different op or shape.
     """
     resolve_op(op)
     array = _array_of(x, call)
@@ -165,7 +166,7 @@ def _kinds(x: Any) -> set[type]:
 
 
 def _is_half(kind: type) -> bool:
-    """Whether the type is one of ml_dtypes, which are not subclasses of NumPy's floats."""
+    """True for a type of ml_dtypes, which are not subclasses of NumPy's floats."""
     return issubclass(kind, np.generic) and not issubclass(kind, (np.integer, np.bool_, np.floating))
 
 
@@ -221,8 +222,8 @@ def _kind_of(dtype: np.dtype[Any]) -> str:
 
 
 def _reduced(comm: Comm, all_given: list[_Given], mine: npt.NDArray[Any], op: Op) -> npt.NDArray[Any]:
-    """The result as an array, of objects where it is of Python's integers; raises on all ranks alike, for all have the
-    same at hand."""
+    """The result as an array, of objects for Python integers. All ranks have the same data, so all raise the same
+    error."""
     for what in ("call", "op", "root", "shape"):
         said = [getattr(given, what) for given in all_given]
         other = next((rank for rank, one in enumerate(said) if one != said[0]), None)
@@ -232,7 +233,7 @@ def _reduced(comm: Comm, all_given: list[_Given], mine: npt.NDArray[Any], op: Op
                 f"{what}={said[other]}"
             )
     dtype = _common([given.kind for given in all_given], op)
-    if dtype is not None and dtype.kind not in "iub" and not all(_is_held(given, dtype) for given in all_given):
+    if dtype is not None and dtype.kind not in "iub" and not all(_can_hold(given, dtype) for given in all_given):
         dtype = np.dtype(np.float64)
     inline = [given.values is not None for given in all_given]
     if any(inline) and not all(inline):
@@ -240,7 +241,7 @@ def _reduced(comm: Comm, all_given: list[_Given], mine: npt.NDArray[Any], op: Op
     if all(inline):
         rows = [given.values for given in all_given]
     elif dtype is None and not _fits(all_given, op):
-        rows = _all_rows(comm, mine)  # the result may fit 64 bits, and what is added on the way may not
+        rows = _all_rows(comm, mine)  # the result may fit 64 bits although intermediate sums do not
     else:
         numbers: Any = comm
         reduced: npt.NDArray[Any] = numbers.allreduce(mine.astype(dtype or np.int64), op=op)
@@ -251,8 +252,8 @@ def _reduced(comm: Comm, all_given: list[_Given], mine: npt.NDArray[Any], op: Op
 
 
 def _common(kinds: list[str], op: Op) -> np.dtype[Any] | None:
-    """The type of the result, of what ranks passed: NumPy's rules, where Python's numbers take the others' type. None:
-    integers of Python's, or of NumPy's int64 and uint64 together, as exact as those."""
+    """The type of the result by NumPy's rules, in which Python numbers take the type of the others. None: exact Python
+    integers, for these, and for int64 and uint64 together."""
     known = set(kinds) - {"none"}
     strong = [type_named(kind) for kind in sorted(known - {"bool", "int", "float"})]
     dtype: np.dtype[Any] | None
@@ -277,8 +278,8 @@ def _common(kinds: list[str], op: Op) -> np.dtype[Any] | None:
     return dtype
 
 
-def _is_held(given: _Given, dtype: np.dtype[Any]) -> bool:
-    """Whether a float type holds a Python number: an integer exactly, a float without overflow."""
+def _can_hold(given: _Given, dtype: np.dtype[Any]) -> bool:
+    """True if a float type can hold a Python number: an integer exactly, a float without overflow."""
     if given.kind not in ("int", "float") or given.shape is not None:
         return True
     with np.errstate(all="ignore"):
@@ -287,7 +288,7 @@ def _is_held(given: _Given, dtype: np.dtype[Any]) -> bool:
 
 
 def _fits(all_given: list[_Given], op: Op) -> bool:
-    """Whether no intermediate sum or product can exceed 64 bits."""
+    """True if no intermediate sum or product can exceed 64 bits."""
     most = [given.most for given in all_given]
     if op == "prod" or op is np.multiply:
         return math.prod(max(1, one) for one in most) < 2**63
@@ -340,7 +341,7 @@ def _rounded(rows: list[npt.NDArray[Any]], op: Op) -> npt.NDArray[Any]:
 
 
 def _custom(rows: list[npt.NDArray[Any]], op: Any) -> npt.NDArray[Any]:
-    """Reduce numbers by a ufunc, in the type of the first."""
+    """Reduce numbers by a ufunc, in the type of the first one."""
     if len({row.dtype for row in rows}) > 1:
         rows = [row.astype(np.int64) for row in rows]
     total = rows[0]

@@ -17,37 +17,37 @@ Scale = Literal["l2", "max"]
 
 @dataclass(frozen=True)
 class Quantize:
-    """Quantise values to a few bits, at random, so that their expectation is kept (QSGD).
+    """Quantise values to a few bits by stochastic rounding, whose expectation is the value (QSGD).
 
-    Of each ``bucket`` of consecutive values, the scale S is kept as a float32, and each value as one of the two
-    multiples of S/s beside it, with s = 2^(bits - 1) - 1, drawn so that the expectation is the value.
+    Each ``bucket`` of consecutive values is sent as its scale S, a float32, and each value as one of the two
+    neighbouring multiples of S/s, with s = 2^(bits - 1) - 1, drawn such that the expectation is the value.
 
     Parameters
     ----------
     bits : {2, 4, 8}, default 4
-        Bits a value.
+        Bits per value.
     bucket : int, default 1024
-        Values of a bucket, 1 to 2^24. A bucket also ends where an owner's part does, and after some 10,000 entries.
+        Values per bucket, 1 to 2^24. A bucket also ends with an owner's part, and after some 10,000 entries.
     where : {"result", "input", "both"}
-        "result": an owner's reduced part, before it is shared; the owner keeps what the others get (SparCML, section
-        6). "input": what a rank sends of its own, which counts so for itself too (SparCML, Algorithm 1); sums of
-        several ranks travel as they are. Indices are always exact.
+        "result": quantise an owner's reduced part before it is sent to all; the owner uses the quantised values too
+        (SparCML, section 6). "input": quantise each rank's own values, for the rank itself too (SparCML, Algorithm 1);
+        sums of several ranks are sent unquantised. Indices are always exact.
     scale : {"l2", "max"}
         S: the bucket's Euclidean length, for which E|Q(v) - v|² <= min(d/s², √d/s) |v|² with d the bucket, or its
         largest magnitude, whose steps are finer.
     seed : int, default 0
-        Start of all random numbers, 0 to 2^64 - 1. They depend on it, the call's number in its group, the rank and
-        the bucket: the same program draws the same ones, the next call draws others.
+        Seed of all random numbers, 0 to 2^64 - 1. They depend on it, the number of the call in its group, the rank and
+        the bucket: the same program draws the same numbers, and each call others.
 
     Raises
     ------
     BadInput
-        A setting outside these.
+        For other settings.
 
     Notes
     -----
     QSGD (Alistarh et al. 2017), as in SparCML, section 6. All ranks pass the same settings, and get the same bits.
-    Values must be float16, bfloat16, float32 or float64, and finite as float32; float64 keeps a float32's digits.
+    Values must be float16, bfloat16, float32 or float64, and finite as float32; float64 has the precision of float32.
 
     Examples
     --------
@@ -78,11 +78,11 @@ class Quantize:
 
 
 def check_bits(bits: int) -> None:
-    """Refuses what values cannot be quantised to."""
+    """Refuse numbers of bits that are not supported."""
     if bits not in (2, 4, 8):
         raise BadInput(f"bits must be 2, 4 or 8, not {bits!r}")
 
 
 def check_seed(seed: int) -> None:
-    """Refuses what is no seed."""
+    """Refuse invalid seeds."""
     whole(seed, "seed", 0, 2**64 - 1)

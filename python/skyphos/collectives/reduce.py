@@ -34,7 +34,7 @@ def reduce(comm: Comm, x: Any, *, root: int = 0, op: Op = "sum", async_op: bool 
 
 @collective()
 def reduce(comm: Comm, x: Any, *, root: int = 0, op: Op = "sum", async_op: bool = False) -> Any:
-    """Reduce the vectors of all ranks on one of them. Collective.
+    """Reduce the vectors of all ranks on one rank. Collective.
 
     Parameters
     ----------
@@ -45,7 +45,7 @@ def reduce(comm: Comm, x: Any, *, root: int = 0, op: Op = "sum", async_op: bool 
 
     Returns
     -------
-    On ``root`` the kind that came in; None on the others.
+    On ``root`` the kind that was passed; None on the others.
 
     Examples
     --------

@@ -82,22 +82,21 @@ def reduce_scatter(
     Parameters
     ----------
     x, op, async_op
-        As in :meth:`allreduce`. A sparse matrix of several rows is dealt out by rows, with op ``sum`` or ``mean``,
-        a list of numbers as an array is; a single number has no parts.
+        As in :meth:`allreduce`. A sparse matrix of several rows is scattered by rows, with op ``sum`` or ``mean``; a
+        list of numbers is scattered like an array; a single number is refused.
     degrees : sequence of int, optional
-        Layers of the butterfly for sparse vectors; their product is the group's size. None: those that are
-        predicted to take the least time, as for an :meth:`allreduce` by ``auto``. In the first layer ranks that are
-        far apart talk to each other, so that each ends with its own range.
+        Layers of the butterfly for sparse vectors; their product is the group's size. None: those with
+        the least predicted time, as for an :meth:`allreduce` by ``auto``. In the first layer distant ranks exchange
+        messages, so that each rank ends with its own range.
     expected_nnz : int, optional
-        Entries that the whole reduction should have, as in :meth:`allreduce`.
+        Expected entries of the whole reduction, as in :meth:`allreduce`.
     explain : bool
         Also return an :class:`Explanation` (of sparse vectors).
 
     Returns
     -------
-    The kind that came in. A SparseVector has the entries of :meth:`owned_range`, which its ``owned`` says; of a
-    dense array it is the array of the owned part (of the flattened array). With ``explain`` a tuple: that, and the
-    explanation.
+    The kind that was passed. A SparseVector has the entries of :meth:`owned_range`, which is its ``owned``; for a dense
+    array the owned part of the flattened array. With ``explain`` a tuple of that and the explanation.
 
     Examples
     --------

@@ -48,17 +48,17 @@ def scatter(comm: Comm, xs: Any, like: Any = None, *, root: int = 0, async_op: b
 
 @collective()
 def scatter(comm: Comm, xs: Any, like: Any = None, *, root: int = 0, async_op: bool = False) -> Any:
-    """Give each rank one of ``root``'s vectors or objects. Collective.
+    """Send each rank one of ``root``'s vectors or objects. Collective.
 
     Parameters
     ----------
     xs : sequence, one vector a rank, or None
-        On ``root``; what others pass is ignored.
+        On ``root``; ignored on other ranks.
     like : SparseVector, array …
-        On every rank a vector of the same n, width and dtype as those of root (its entries do not matter). None, on
-        all ranks: objects of any kind, as in :meth:`allgather`.
+        On every rank a vector of the same n, width and dtype as those of root (its entries do not matter). None on all
+        ranks: objects of any kind, as in :meth:`allgather`.
     root : int
-        The rank that has the vectors.
+        The rank with the vectors.
     async_op : bool
         As in :meth:`allreduce`.
 

@@ -30,51 +30,52 @@ __all__ = ["TopK"]
 _Array = npt.NDArray[Any]
 
 
-#: Values that share a scale when they are quantised.
+#: Number of quantised values that share a scale.
 _QUANTISED_TOGETHER = 1024
 
 
 class TopK:
-    """Choose the largest values of each gradient and keep the others for the next: Top-k SGD.
+    """Choose the largest values of each gradient and add the others to the next one: Top-k SGD.
 
-    A TopK holds the residual of one array of parameters on one rank. Each call adds the gradient to it, takes the
-    values of largest magnitude out of the sum, and keeps the rest: ``acc = residual + gradient``, send
+    A TopK stores the residual of one array of parameters on one rank. Each call adds the gradient to it, removes the
+    values of largest magnitude from the sum, and stores the rest: ``acc = residual + gradient``, send
     ``Q(topk(acc))``, ``residual = acc - topk(acc)``.
 
     Parameters
     ----------
     k : int, optional
-        Values to choose: of every ``bucket``, or of all. Give this or ``threshold``.
+        Number of values to choose of every ``bucket``, or of all. Give this or ``threshold``.
     bucket : int or None, default 512
-        The k largest of every so many consecutive values (and of the rest); None: exactly the k largest of all.
+        Choose the k largest of every ``bucket`` consecutive values (and of the last ones); None: the k largest of all.
     bits : {2, 4, 8} or None
-        Quantise sent values to so many bits, unbiased: 1,024 chosen values share a scale, their largest magnitude
-        (with the Euclidean length the noise of 1,024 values would be larger than they are, and feedback of it would
-        grow without end). None: values are sent unquantised.
+        Bits of unbiased quantisation of sent values: 1,024 chosen values share a scale, their largest magnitude. (With
+        the Euclidean length the noise of 1,024 values would exceed the values, and feedback would diverge.) None:
+        values are sent unquantised.
     feedback : bool or "quantised", default True
         True: values that are not chosen stay in the residual. "quantised": errors of quantisation are added to it too.
         False: there is no residual.
     seed : int, default 0
-        Start of the random numbers of quantisation.
+        Seed of the random numbers of quantisation.
     threshold : float, optional
         Choose all values of at least this magnitude instead of k.
 
     Raises
     ------
     BadInput
-        k below 1 or above the bucket, bits other than 2, 4, 8, k and threshold together or neither, a threshold that
-        is negative or NaN.
+        For k below 1 or above the bucket, bits other than 2, 4, 8, both or neither of k and threshold, or a threshold
+        that is negative or NaN.
 
     Notes
     -----
     SparCML (Renggli et al. 2019), Algorithm 1 and appendix C: with a learning rate of 1, subtracting the mean of what
-    all ranks sent gives a view v of the parameters, and v - x is the mean residual, where x has seen all of every
-    gradient (eq. 5): but for rounding without ``bits`` or with ``feedback="quantised"``, else in expectation.
+    all ranks sent gives a view v of the parameters, and v - x is the mean residual, where x are the parameters after
+    all gradients in full (eq. 5): exact up to rounding without ``bits`` or with ``feedback="quantised"``, else in
+    expectation.
 
-    Of equal magnitudes the one at the lower index is chosen. NaN counts as larger than all numbers, so that it is
-    always chosen, and makes itself known in the sum as it would in a dense one; with ``bits`` it is refused.
+    Among equal magnitudes the one at the lower index is chosen. NaN counts as larger than all numbers, so it is always
+    chosen, and appears in the sum as in a dense one; with ``bits`` it is refused.
 
-    A TopK can be pickled; :meth:`state_dict` saves it piece by piece.
+    A TopK can be pickled; :meth:`state_dict` returns its state as plain values.
 
     Examples
     --------
@@ -120,19 +121,19 @@ class TopK:
 
     @property
     def steps(self) -> int:
-        """How many gradients have been taken."""
+        """Number of gradients so far."""
         return self._steps
 
     def compress(self, gradient: Any, *, rank: int = 0) -> SparseVector:
-        """Add a gradient to the residual, and take out the values to send. Not collective.
+        """Add a gradient to the residual, and remove and return the values to send. Not collective.
 
         Parameters
         ----------
         gradient : array or torch tensor of float16, bfloat16, float32 or float64
-            Of any shape, always the same one and the same dtype. It is not changed.
+            Of any shape; shape and dtype must be the same in each call. It is not changed.
         rank : int
-            With ``bits``: ranks that quantise with the same seed pass different numbers, ``comm.rank`` for example, so
-            that their errors are independent.
+            With ``bits``: ranks with the same seed pass different numbers, such as ``comm.rank``, so that their errors
+            are independent.
 
         Returns
         -------
@@ -142,8 +143,8 @@ class TopK:
         Raises
         ------
         BadInput
-            Another shape or dtype than before, integers, with ``bits`` a NaN or an infinity. The residual is then as
-            it was.
+            For another shape or dtype than before, integers, and with ``bits`` NaN or infinity. The residual is then
+            not changed.
 
         Examples
         --------
@@ -175,7 +176,7 @@ class TopK:
         dense: bool = False,
         async_op: bool = False,
     ) -> Any:
-        """Reduce the values that all ranks choose of their gradients; every rank gets the result. Collective.
+        """Reduce the values that all ranks choose from their gradients; every rank gets the result. Collective.
 
         Parameters
         ----------
@@ -190,8 +191,8 @@ class TopK:
         dense : bool
             Return the gradient's kind and shape, with zeros where no rank sent a value.
         async_op : bool
-            Return a :class:`Work` at once; its ``wait()`` returns the result, and puts what quantisation changed in the
-            residual. The gradient may be written to at once.
+            Return a :class:`Work` immediately; its ``wait()`` returns the result, and adds quantisation errors to the
+            residual. The gradient may be changed immediately.
 
         Returns
         -------
@@ -200,15 +201,15 @@ class TopK:
         Raises
         ------
         BadInput
-            As in :meth:`compress`, on all ranks.
+            On all ranks, as in :meth:`compress`.
         Mismatch
-            Ranks passed gradients of other sizes or dtypes, or other settings.
+            If ranks passed gradients of different sizes or dtypes, or different settings.
 
         Notes
         -----
-        SparCML, Algorithm 1: with ``bits`` values cross the wire quantised, as ``Quantize(where="input")`` has it. If
-        the call fails after it began, what was chosen is in the residual again, and the gradient with it: do not
-        pass that gradient again.
+        SparCML, Algorithm 1: with ``bits`` values are sent quantised, as with ``Quantize(where="input")``. If the call
+        fails after its start, the chosen values are added back to the residual, which then includes the gradient: do
+        not pass that gradient again.
 
         Examples
         --------
@@ -240,11 +241,11 @@ class TopK:
         return work
 
     def reset(self) -> None:
-        """Forget the residual."""
+        """Discard the residual."""
         self._residual = None
 
     def state_dict(self) -> dict[str, Any]:
-        """Return everything that the next call depends on: settings, steps, and a copy of the residual.
+        """Return the complete state: settings, steps, and a copy of the residual.
 
         Examples
         --------
@@ -258,12 +259,12 @@ class TopK:
         return {"settings": self._settings(), "steps": self._steps, "residual": residual}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from where another TopK of the same settings was.
+        """Continue from the state of another TopK with the same settings.
 
         Raises
         ------
         BadInput
-            The state of a TopK with other settings, or no state of one.
+            If the state is invalid, or of a TopK with other settings.
 
         Examples
         --------
@@ -296,7 +297,7 @@ class TopK:
         }
 
     def _open(self, gradient: Any) -> tuple[_Array, Any]:
-        """The gradient as a contiguous array that fits the residual, and the way back to its kind."""
+        """The gradient as a contiguous array that fits the residual, and the conversion back to its kind."""
         array, back = open_vector(gradient)
         if not isinstance(array, np.ndarray):
             raise BadInput("a gradient is a dense array or tensor: sparse ones need no TopK")
@@ -315,7 +316,7 @@ class TopK:
         return array, back
 
     def _take(self, array: _Array) -> tuple[_Array, _Array]:
-        """Add a gradient to the residual, and take the largest values out of it."""
+        """Add a gradient to the residual, and remove the largest values from it."""
         threshold = None if self._threshold is None else np.array([self._threshold]).astype(array.dtype)
         residual = None
         if self._feedback:
@@ -325,14 +326,14 @@ class TopK:
         return native.topk_take(residual, array.reshape(-1), k=self._k, bucket=self._bucket, threshold=threshold)
 
     def _put_back(self, positions: _Array, picked: _Array, sent: _Array) -> None:
-        """Add the errors of quantisation to the residual, if ``feedback`` asks for it."""
+        """Add the errors of quantisation to the residual, if ``feedback`` is "quantised"."""
         if self._feedback == "quantised" and self._residual is not None:
             native.topk_put_back(self._residual.reshape(-1), positions, picked, sent)
 
     def _restore(self, positions: _Array, picked: _Array) -> None:
-        """Add chosen values that were not sent to the residual again."""
+        """Add chosen values that were not sent back to the residual."""
         if self._residual is not None:
-            # Later gradients may have put something there.
+            # Later gradients may have changed these positions.
             self._residual.reshape(-1)[positions] += picked
 
 
@@ -359,8 +360,8 @@ def reduce_chosen(
 ) -> Any:
     """Reduce the chosen values of all ranks, and return ``finish(result, report)``.
 
-    Where inputs are quantised ``sent`` gets what this rank's became; ``restore`` is called if the call ends with an
-    error.
+    If inputs are quantised, ``sent`` is called with this rank's quantised values; ``restore`` is called if the call
+    ends with an error.
     """
     try:
         done = native.allreduce(comm._native, native_vector(mine), op, options, bool(async_op))

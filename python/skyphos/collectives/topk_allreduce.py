@@ -50,41 +50,40 @@ def topk_allreduce(
     contributed: bool = False,
     async_op: bool = False,
 ) -> Any:
-    """Sum what is largest on each rank, and get the k largest sums, for O(k) numbers on the wire. Collective.
+    """Sum the largest entries of each rank, and get the k largest sums, with O(k) numbers on the wire. Collective.
 
-    Each rank puts in its own k entries of largest magnitude; the result is the k largest of their sum, the same on
-    all ranks. That is **not** the top k of the sum of everything: an index that is just below the k-th on every
-    rank takes part nowhere. Nor is it the sum of the ranks' top k (``TopK.allreduce``), which has up to P times k
-    entries.
+    Each rank contributes its own k entries of largest magnitude; the result is the k largest of their sum, the same on
+    all ranks. It is **not** the top k of the sum of all entries: an index just below the k-th on every rank is not
+    included. Nor is it the sum of the ranks' top k (``TopK.allreduce``), which has up to P times k entries.
 
     Parameters
     ----------
     x : array, SparseVector, SciPy sparse array or torch tensor of float16, bfloat16, float32 or float64
-        One number an index; all ranks pass the same n and dtype.
+        One number per index; all ranks pass the same n and dtype.
     k : int, at least 1
-        The same on all ranks.
+        Number of entries of the result; the same on all ranks.
     op : {"sum", "mean"}
     contributed : bool
-        Also return which of this rank's indices are in the result: an error-feedback residual keeps all others.
+        Also return this rank's indices that are in the result: an error-feedback residual keeps all others.
     async_op : bool
         As in :meth:`allreduce`.
 
     Returns
     -------
     SparseVector
-        At most k entries, exactly k if there are as many; of equal magnitudes those of lower index. With
-        ``contributed`` a tuple: the vector, and an array of indices.
+        The k entries, or all if there are fewer; among equal magnitudes those of lower index. With ``contributed`` a
+        tuple of the vector and an array of indices.
 
     Raises
     ------
     BadInput
-        k below 1, integers, rows of more than one number, another op; on all ranks.
+        On all ranks, for k below 1, integers, rows of more than one number, or another op.
     Mismatch
-        Ranks passed another k, n or dtype.
+        If ranks passed different k, n or dtype.
 
     Notes
     -----
-    Ok-Topk (Li & Hoefler, PPoPP 2022), with exact selections in place of thresholds estimated from earlier calls:
+    Ok-Topk (Li & Hoefler, PPoPP 2022), with exact selections instead of thresholds estimated from earlier calls:
     no rank sends or receives more than 6k words (an index or a value each). NaN counts as largest.
 
     Examples

@@ -36,8 +36,8 @@ __all__ = [
 def opened(
     x: Any, op: Op | None = None, *, rows: bool = False
 ) -> tuple[SparseVector | npt.NDArray[Any], Any, np.dtype[Any], native.Operation]:
-    """The vector or contiguous array inside, the way back to the caller's kind, the type of the result, and the
-    operation for the native library; without one the vector is moved."""
+    """The vector or contiguous array of an argument, the conversion back to the caller's kind, the type of the result,
+    and the operation for the native library; without an operation the vector is only sent."""
     operation = resolve_op("sum" if op is None else op)
     vector, back = open_vector(x, rows=rows)
     if isinstance(vector, np.ndarray):
@@ -56,7 +56,7 @@ def agree_on_shape(comm: Comm, function: str, x: Any) -> None:
 
 
 def stacked_like(xs: Sequence[Any] | None, like: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """One array of the list that this rank scatters."""
+    """The list that this rank scatters as one array."""
     opened = [] if isinstance(xs, np.ndarray) else [open_vector(x) for x in xs or ()]
     stacked, _ = stack(xs, opened)
     if (stacked.dtype, stacked.shape[1:]) != (like.dtype, like.shape):
@@ -67,7 +67,7 @@ def stacked_like(xs: Sequence[Any] | None, like: npt.NDArray[Any]) -> npt.NDArra
 
 
 def check_count(comm: Comm, xs: Sequence[Any] | None) -> None:
-    """Refuse anything but one vector or object a rank."""
+    """Refuse anything but one vector or object per rank."""
     if xs is None:
         raise BadInput(f"0 vectors for {comm.size} ranks: pass one a rank")
     if isinstance(xs, (dict, set, frozenset, str, bytes)) or not hasattr(xs, "__getitem__") or _is_single(xs):
@@ -77,7 +77,7 @@ def check_count(comm: Comm, xs: Sequence[Any] | None) -> None:
 
 
 def _is_single(xs: Any) -> bool:
-    """An array of one number, which has no first axis."""
+    """True for an array of a single number, which has no first axis."""
     return isinstance(xs, np.generic) or (isinstance(xs, np.ndarray) and xs.ndim == 0)
 
 
@@ -108,14 +108,14 @@ def stack(xs: Any, opened: list[Any]) -> tuple[npt.NDArray[Any], Any]:
 
 
 def as_vector(vector: SparseVector | npt.NDArray[Any]) -> SparseVector:
-    """The vector itself, or all numbers of an array."""
+    """The vector itself, or an array as a dense vector."""
     if isinstance(vector, SparseVector):
         return vector
     return SparseVector.from_dense(as_array(vector).reshape(-1), keep_zeros=True)
 
 
 def native_vector(vector: SparseVector, kind: np.dtype[Any] | None = None) -> native.Vector:
-    """A vector of the native library, of this dtype; None: the vector's."""
+    """A native vector, of type ``kind`` or by default that of the vector."""
     values = as_sent(vector._values, vector.dtype if kind is None else kind)
     rows = values if values.ndim == 1 else values.reshape(-1)
     return native.Vector(vector.n, vector.width, vector._indices, rows, vector._present)

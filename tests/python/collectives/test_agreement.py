@@ -69,7 +69,7 @@ def lines(text: str, rank: int) -> list[str]:
 
 @pytest.mark.parametrize("shared_memory", ["1", "0"])
 @pytest.mark.parametrize("size", [2, 3])
-def test_who_enters_a_call_that_a_peer_has_left_raises(
+def test_entering_a_call_that_a_peer_has_left_raises(
     processes: Processes, tmp_path: Path, size: int, shared_memory: str
 ) -> None:
     each = dict.fromkeys(range(size), shared_memory)
@@ -80,7 +80,7 @@ def test_who_enters_a_call_that_a_peer_has_left_raises(
 
 
 @needs_mpi
-def test_so_it_does_over_mpi(tmp_path: Path) -> None:
+def test_entering_a_call_that_a_peer_has_left_raises_over_mpi(tmp_path: Path) -> None:
     script = (
         "import sys, numpy as np, skyphos as sky\n"
         "comm = sky.init(timeout=30)\n"
@@ -194,7 +194,7 @@ class Wordless(Exception):
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_whatever_a_rank_raises_all_raise_at_once(error: BaseException, told: str) -> None:
+def test_any_exception_of_one_rank_is_raised_on_all(error: BaseException, told: str) -> None:
     class Sent:
         def __init__(self, rank: int) -> None:
             self.rank = rank
@@ -233,7 +233,7 @@ def test_whatever_a_rank_raises_all_raise_at_once(error: BaseException, told: st
     on_all(3, body, timeout=10)
 
 
-def test_an_error_between_two_calls_is_told() -> None:
+def test_an_error_between_two_calls_is_reported_to_all() -> None:
     @collective()
     def two_steps(comm: sky.Comm) -> None:
         comm.barrier()
@@ -249,7 +249,7 @@ def test_an_error_between_two_calls_is_told() -> None:
     on_all(3, body)
 
 
-def test_an_exception_object_that_is_raised_again_is_told_again() -> None:
+def test_an_exception_object_that_is_raised_again_is_reported_again() -> None:
     error = ValueError("no such column")
 
     @collective()
@@ -344,7 +344,7 @@ def test_an_error_that_all_raise_keeps_its_class() -> None:
     on_all(3, body)
 
 
-def test_tell_returns_what_to_raise() -> None:
+def test_report_error_returns_the_exception_to_raise() -> None:
     with sky.init() as comm:
         assert isinstance(report_error(comm, OSError("no")), BadInput)
         assert isinstance(report_error(comm, KeyboardInterrupt()), KeyboardInterrupt)
@@ -385,7 +385,7 @@ def test_arguments_that_differ_are_named() -> None:
     on_all(3, body)
 
 
-def test_a_list_whose_type_no_other_rank_can_take_says_what_to_pass() -> None:
+def test_advice_for_lists_without_a_common_type() -> None:
     def body(comm: sky.Comm) -> str:
         with pytest.raises(Mismatch) as caught:
             comm.configure_reduce([1], [1], [2**60 + 1] if comm.rank else [0.5])
@@ -396,7 +396,7 @@ def test_a_list_whose_type_no_other_rank_can_take_says_what_to_pass() -> None:
     assert "a list was taken for int64: pass np.array(values, dtype)" in of_integers
 
 
-def test_states_that_differ_are_found_whatever_they_are_made_of() -> None:
+def test_different_states_are_detected() -> None:
     class Model:
         def __init__(self, weight: float) -> None:
             self.weight, self.children = weight, {"a": [1, 2]}
@@ -411,7 +411,7 @@ def test_states_that_differ_are_found_whatever_they_are_made_of() -> None:
     assert print_of(circle) == print_of(circle)
 
 
-def test_objects_that_call_while_the_interpreter_ends_are_told() -> None:
+def test_calls_while_the_interpreter_ends_raise() -> None:
     script = """
 import numpy as np, skyphos as sky
 class Model:
@@ -425,7 +425,7 @@ m = Model(); m.comm = sky.init()
     assert done.stdout == 2 * "BadInput rank 0: this Comm is closed\n" and not done.stderr
 
 
-def test_a_call_that_nobody_waits_for_does_not_hold_up_the_end(processes: Processes) -> None:
+def test_an_unfinished_call_does_not_delay_the_exit(processes: Processes) -> None:
     code = "import time\nstart = time.monotonic()\nw = comm.allreduce(np.ones(10**6), async_op=True)\nimport atexit\n"
     code += "atexit.register(lambda: None)\n"
     for _ in range(4):
@@ -453,7 +453,7 @@ comm.barrier()
     assert second == "1"
 
 
-def test_peers_are_told_why_a_rank_has_left(processes: Processes) -> None:
+def test_peers_receive_the_reason_why_a_rank_left(processes: Processes) -> None:
     code = """
 comm.barrier()
 if comm.rank == 1:
@@ -472,7 +472,7 @@ except sky.PeerLost as error:
                 assert out.startswith("1 rank 1 (") and "rank 1 failed: ValueError: no such file: a.txt" in out
 
 
-def test_the_launcher_names_who_failed_first_and_prints_that_traceback_last(tmp_path: Path) -> None:
+def test_the_launcher_names_the_first_failed_rank_and_prints_its_traceback_last(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(
         "import numpy as np, skyphos as sky\n"

@@ -82,7 +82,7 @@ def test_a_copy_may_be_written_to() -> None:
     assert [part["a"][-1] for part in (zero, one, two)] == [0, 0, 2]
 
 
-def test_under_way_and_explained() -> None:
+def test_async_op_and_explain() -> None:
     def body(comm: sky.Comm) -> None:
         works = [comm.broadcast(np.full(200_000, root), root, async_op=True) for root in range(comm.size)]
         for root, work in enumerate(works):
@@ -196,7 +196,7 @@ def test_no_byte_of_an_array_is_copied() -> None:
         b"Pnothing",
     ],
 )
-def test_what_describes_no_object(head: bytes) -> None:
+def test_invalid_encodings(head: bytes) -> None:
     with pytest.raises(sky.BadInput):
         unpack([np.frombuffer(head, np.uint8), np.zeros(8, np.uint8)])
 

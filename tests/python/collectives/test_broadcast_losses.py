@@ -42,7 +42,7 @@ def word(process: subprocess.Popen[str]) -> list[str]:
 
 @pytest.mark.parametrize("how", ["algorithm='chain'", "algorithm='scatter_allgather'", "shared_memory=False"])
 @pytest.mark.parametrize("after_s", [0.0, 0.002, 0.01, 0.03])
-def test_a_killed_rank_is_passed_over(processes: Processes, how: str, after_s: float) -> None:
+def test_a_broadcast_completes_without_a_killed_rank(processes: Processes, how: str, after_s: float) -> None:
     """Whenever it is killed: before, in, or after its part."""
     options = how if how.startswith("shared") else ""
     group = processes.start(5, BODY.format(root=1, how="" if options else how), options=options)
@@ -73,7 +73,7 @@ def after_a_kill(processes: Processes, size: int, lost: int, code: str) -> None:
         assert (process.returncode, out, err) == (0, "fine\n", "")
 
 
-def test_who_goes_on_gets_the_object(processes: Processes) -> None:
+def test_survivors_get_the_object(processes: Processes) -> None:
     """And may broadcast again in what is left of the group."""
     code = """
 for root in (0, 1, 3):
@@ -105,7 +105,7 @@ except sky.PeerLost as error:
     after_a_kill(processes, 3, root, code)
 
 
-def test_who_does_not_acknowledge_is_named(processes: Processes) -> None:
+def test_ranks_without_acknowledgement_are_named(processes: Processes) -> None:
     code = """
 import time
 comm.barrier()

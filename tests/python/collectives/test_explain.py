@@ -20,7 +20,7 @@ def vector(rank: int, n: int, nnz: int) -> sky.SparseVector:
     return sky.SparseVector(np.sort(rng.choice(n, nnz, replace=False)), rng.standard_normal(nnz), n)
 
 
-def test_a_named_ssar_past_the_threshold_stays_right_and_says_so() -> None:
+def test_a_named_ssar_above_the_dense_threshold_is_right_and_has_a_note() -> None:
     n = 20_000
 
     def body(comm: sky.Comm) -> sky.Explanation:
@@ -39,7 +39,7 @@ def test_a_named_ssar_past_the_threshold_stays_right_and_says_so() -> None:
 
 
 @pytest.mark.parametrize(("numbers", "algorithm"), [(1 << 20, "dense_ring"), (1 << 16, "dense")])
-def test_bytes_are_what_was_sent(numbers: int, algorithm: str) -> None:
+def test_bytes_agree_with_the_frames_sent(numbers: int, algorithm: str) -> None:
     def body(comm: sky.Comm) -> sky.Explanation:
         # Every rank sends seven eighths of the array to be reduced, and seven eighths reduced.
         _, how = comm.allreduce(np.ones(numbers), explain=True)
@@ -51,7 +51,7 @@ def test_bytes_are_what_was_sent(numbers: int, algorithm: str) -> None:
         assert "auto" in how.reason and str(how).startswith("dense")
 
 
-def test_auto_says_what_it_expected_and_passed_over() -> None:
+def test_auto_explains_its_prediction_and_the_alternatives() -> None:
     n, nnz = 1 << 20, 20_000
 
     def body(comm: sky.Comm) -> None:

@@ -91,7 +91,7 @@ def test_a_missing_index_is_the_identity() -> None:
             assert plan.reduce(ones, op="prod").astype(float).tolist() == [1, 1]
 
 
-def test_what_is_refused() -> None:
+def test_refusals() -> None:
     with sky.init() as comm:
         plan = comm.configure([0], [0], n=1)
         for dtype in HALVES:

@@ -488,7 +488,7 @@ OTHERS: list[Any] = [
 
 
 @pytest.mark.parametrize("x", OTHERS, ids=[f"{k}-{type(x).__name__}" for k, x in enumerate(OTHERS)])
-def test_what_is_no_vector_is_refused_by_all(x: Any) -> None:
+def test_objects_that_are_no_vectors_are_refused_by_all_collectives(x: Any) -> None:
     for one in (False, True):
         calls: list[Callable[[sky.Comm, Any], Any]] = [
             lambda c, x: c.allreduce(x),

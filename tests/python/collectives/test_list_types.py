@@ -96,7 +96,7 @@ def test_rows_of_a_width_and_none() -> None:
         assert one.tolist() == other.tolist() == [[6.0, 8.0, 10.0]]
 
 
-def test_other_calls_are_told_as_they_are() -> None:
+def test_other_mismatches_are_not_changed() -> None:
     """Nothing is repeated, and no list is blamed, where a rank is in another call."""
 
     def body(comm: sky.Comm) -> None:

@@ -91,7 +91,7 @@ def has_same_values(a: Any, b: Any) -> bool:
     return bool(a == b)
 
 
-def test_what_comes_is_what_was_sent() -> None:
+def test_received_objects_equal_sent_ones() -> None:
     def body(comm: sky.Comm) -> None:
         for tag, x in enumerate(SENT):
             if comm.rank == 0:
@@ -195,7 +195,7 @@ def test_probe_and_iprobe() -> None:
     on_all(2, body)
 
 
-def test_large_messages_both_ways_at_once() -> None:
+def test_large_messages_in_both_directions_at_once() -> None:
     def body(comm: sky.Comm) -> None:
         x = np.full(3_000_000, float(comm.rank))
         other = 1 - comm.rank
@@ -209,7 +209,7 @@ def test_large_messages_both_ways_at_once() -> None:
 
 
 @pytest.mark.parametrize("length", [10, 3_000_000])
-def test_what_is_sent_may_be_where_something_is_received(length: int) -> None:
+def test_sent_and_received_arrays_may_share_memory(length: int) -> None:
     def body(comm: sky.Comm) -> None:
         other = 1 - comm.rank
         x = np.arange(length + 1.0) + comm.rank
@@ -224,7 +224,7 @@ def test_what_is_sent_may_be_where_something_is_received(length: int) -> None:
     on_all(2, body)
 
 
-def test_a_sendrecv_that_cannot_receive_has_sent_what_it_was_given() -> None:
+def test_a_sendrecv_that_cannot_receive_has_sent_its_object() -> None:
     def body(comm: sky.Comm) -> None:
         x = np.ones(5_000_000)  # more than is sent before its receiver comes
         if comm.rank == 0:
@@ -278,7 +278,7 @@ class Unsendable:
         raise ValueError("a file cannot be sent")
 
 
-def test_who_waits_for_what_cannot_be_sent_hears_so() -> None:
+def test_a_receiver_raises_for_an_object_that_cannot_be_sent() -> None:
     def body(comm: sky.Comm) -> Any:
         if comm.rank == 0:
             with pytest.raises(BadInput, match="Unsendable cannot be sent, for it cannot be pickled: a file"):
@@ -297,7 +297,7 @@ class Unreadable:
         return (int, ("no number",))
 
 
-def test_what_cannot_be_read_is_an_error_where_it_is_read() -> None:
+def test_an_unreadable_object_raises_on_the_receiver() -> None:
     def body(comm: sky.Comm) -> Any:
         if comm.rank == 0:
             return comm.send(Unreadable(), 1) or comm.recv()
@@ -326,7 +326,7 @@ def test_threads_send_and_receive_at_once() -> None:
     assert on_all(2, body) == [[(1, k) for k in range(8)], [(0, k) for k in range(8)]]
 
 
-def test_a_time_out_names_who_did_not_come_and_the_group_goes_on() -> None:
+def test_a_time_out_names_the_missing_rank_and_the_group_is_usable() -> None:
     def body(comm: sky.Comm) -> Any:
         if comm.rank == 0:
             with pytest.raises(
@@ -419,7 +419,7 @@ else:
 """
 
 
-def test_a_killed_peer_is_lost_to_those_who_need_it(processes: Processes) -> None:
+def test_a_killed_peer_raises_on_ranks_that_need_it(processes: Processes) -> None:
     said = processes.lines(3, KILLED)
     assert said[1][0].splitlines() == ["lost 0"] * 4 + ["last words"], said[1]
     assert said[2][0].splitlines() == ["lost 0"] * 4 + ["still here"], said[2]
@@ -462,7 +462,7 @@ else:
 
 @pytest.mark.parametrize("shared_memory", ["1", "0"])
 @pytest.mark.parametrize("when", ["before", "while", "after"])
-def test_a_sendrecv_to_a_lost_rank_says_so_and_loses_no_message(
+def test_a_sendrecv_to_a_lost_rank_raises_and_loses_no_message(
     processes: Processes, when: str, shared_memory: str
 ) -> None:
     each, whens = dict.fromkeys(range(3), shared_memory), dict.fromkeys(range(3), when)
@@ -542,7 +542,7 @@ def test_a_closed_group_neither_sends_nor_receives() -> None:
             call()
 
 
-def test_what_asks_for_a_message_of_a_rank_that_has_left_says_so() -> None:
+def test_waiting_for_a_message_of_a_rank_that_has_left_raises() -> None:
     """At once: no other call has looked whether that rank is still there."""
     gone = threading.Event()
 
@@ -562,7 +562,7 @@ def test_what_asks_for_a_message_of_a_rank_that_has_left_says_so() -> None:
     on_all(2, body)
 
 
-def test_a_rank_that_has_left_is_lost_and_what_it_sent_is_not() -> None:
+def test_messages_of_a_rank_that_has_left_are_not_lost() -> None:
     def body(comm: sky.Comm) -> Any:
         with comm:
             if comm.rank == 0:

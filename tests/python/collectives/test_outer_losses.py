@@ -68,7 +68,7 @@ def test_a_killed_rank_is_named_and_the_others_go_on(
 
 
 @pytest.mark.parametrize("case", WAYS[1:3], ids=lambda case: case[0])
-def test_a_rank_that_stands_still_is_named(processes: Processes, case: tuple[str, int, bool]) -> None:
+def test_a_stopped_rank_is_named(processes: Processes, case: tuple[str, int, bool]) -> None:
     """Its system answers for it, so nothing shows that it is lost: the others wait for as long as the group does."""
     how, pairs, sparse = case
     body = BODY.format(how=how, pairs=pairs, sparse=sparse).replace("error.rank", "*error.missing, error.call")

@@ -40,7 +40,7 @@ def oracle(shape: tuple[int, int], all_pairs: list[int], dtype: Any) -> Any:
 
 
 @pytest.mark.parametrize("ranks", range(1, 14))
-def test_every_way_on_this_many_ranks(ranks: int) -> None:
+def test_every_algorithm_on_this_many_ranks(ranks: int) -> None:
     shape, all_pairs = (19, 31), [(rank * 5 + 1) % 4 for rank in range(ranks)]
 
     def body(comm: sky.Comm) -> list[Any]:
@@ -97,7 +97,7 @@ def test_one_pair_and_out_and_strides_and_async() -> None:
     on_all(3, body)
 
 
-def test_what_was_done_is_told() -> None:
+def test_explanation() -> None:
     def body(comm: sky.Comm) -> Any:
         a, b = factors(comm.rank, (300, 200), 2)
         _, auto = comm.outer_product_sum(a, b, explain=True)
@@ -114,7 +114,7 @@ def test_what_was_done_is_told() -> None:
         assert words <= named.received_bytes <= words + 2000
 
 
-def test_bytes_of_each_way() -> None:
+def test_bytes_of_each_algorithm() -> None:
     """What the module's table says travels, and what agreement takes beside."""
     n, m, ranks = 512, 384, 4
 
@@ -305,7 +305,7 @@ BAD: list[tuple[Any, dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("made", "options", "says"), BAD)
-def test_what_is_refused_on_all_ranks(made: Any, options: dict[str, Any], says: str) -> None:
+def test_refusals_on_all_ranks(made: Any, options: dict[str, Any], says: str) -> None:
     def body(comm: sky.Comm) -> str:
         # Rank 1 alone passes what is wrong, where the others can pass something else.
         wrong = comm.rank == 1

@@ -61,7 +61,7 @@ def test_unbiased_over_seeds_and_another_draw_each_call() -> None:
         assert one != two
 
 
-def test_what_is_refused() -> None:
+def test_invalid_settings() -> None:
     for settings in ({"bits": 3}, {"bucket": 0}, {"where": "output"}, {"scale": "l1"}, {"seed": -1}):
         with pytest.raises(sky.BadInput, match=next(iter(settings))):
             sky.Quantize(**settings)  # type: ignore[arg-type]
@@ -158,7 +158,7 @@ def test_quantised_compress_feeds_back() -> None:
 
 
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
-def test_state_goes_on_exactly(dtype: np.dtype[Any]) -> None:
+def test_a_loaded_state_continues_exactly(dtype: np.dtype[Any]) -> None:
     def settings() -> sky.TopK:
         return sky.TopK(k=3, bucket=64, bits=4, feedback="quantised", seed=3)
 
@@ -179,7 +179,7 @@ def test_state_goes_on_exactly(dtype: np.dtype[Any]) -> None:
         topk.load_state_dict({"k": 3})
 
 
-def test_topk_that_fails_under_way_keeps_what_it_chose() -> None:
+def test_topk_keeps_the_chosen_values_of_a_failed_call() -> None:
     def body(comm: sky.Comm) -> None:
         topk = sky.TopK(k=2, bucket=None)
         x = gradient(comm.rank, 40 + comm.rank)
@@ -191,7 +191,7 @@ def test_topk_that_fails_under_way_keeps_what_it_chose() -> None:
     on_all(2, body)
 
 
-def test_what_topk_refuses() -> None:
+def test_invalid_arguments_of_topk() -> None:
     bad: list[tuple[dict[str, Any], str]] = [
         ({"k": -1}, "k must be"),
         ({"k": 0}, "k must be"),

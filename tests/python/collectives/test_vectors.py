@@ -138,7 +138,7 @@ def test_custom_operations_and_means() -> None:
         assert (mean[0], mean[5], present[0], present[5]) == (pytest.approx(1 / 3), 2.0, 1.0, 2.0)
 
 
-def test_prune_drops_what_cancelled() -> None:
+def test_prune_drops_cancelled_entries() -> None:
     def body(comm: sky.Comm) -> tuple[int, list[int]]:
         x = sky.SparseVector([1, 4], np.array([1.0, 1.0 - 2.0 * comm.rank]), 9)
         return comm.allreduce(x).nnz, comm.allreduce(x, prune=True).indices.tolist()
@@ -406,7 +406,7 @@ def showing(array: np.ndarray[Any, Any], *ways: str) -> Any:
     return type("Showing", (), {way: getattr(array, way) for way in ways})()
 
 
-def test_whatever_shows_an_array_is_taken() -> None:
+def test_objects_with_an_array_protocol_are_accepted() -> None:
     array = np.arange(6, dtype=np.float32)
     kinds = [
         showing(array, "__array_interface__"),

@@ -25,7 +25,7 @@ from torch_ranks import Ranks  # noqa: E402
 
 
 def compiled() -> None:
-    """Compiled code that comes to collectives, by itself and by way of DDP."""
+    """Compiled code that calls collectives, directly and through DDP."""
     rank, size = dist.get_rank(), dist.get_world_size()
 
     @torch.compile(backend="eager")
@@ -93,7 +93,7 @@ def megabytes(key: str) -> float:
 
 
 def near_input_and_union() -> float:
-    """Peak memory of a sparse allreduce, over input and result: 50 MB a rank, rows that do not meet."""
+    """Peak memory of a sparse allreduce, relative to input and result: 50 MB a rank, without common rows."""
     dist.all_reduce(torch.ones(1))
     idle = megabytes("VmRSS")
     rows = torch.arange(dist.get_rank(), 390_000, 2) * 256
@@ -117,7 +117,7 @@ def test_memory_of_a_sparse_allreduce() -> None:
 
 
 def comes_late() -> None:
-    """The last rank comes when the others have given up; then all come."""
+    """The last rank makes the call when the others have timed out; then all repeat it."""
     rank, size = dist.get_rank(), dist.get_world_size()
     group = dist.new_group()
     store = dist.distributed_c10d._get_default_store()
@@ -139,7 +139,7 @@ def test_barrier_says_who_is_missing(ranks: Callable[[int], Ranks], size: int) -
 
 
 def takes_its_time(what: str) -> None:
-    """A wait that is over before the last rank has come: the call goes on, and ends with it."""
+    """A wait that times out before the last rank makes the call: the call continues, and ends with it."""
     rank, size = dist.get_rank(), dist.get_world_size()
     store = dist.distributed_c10d._get_default_store()
     late = size - 1
@@ -173,12 +173,12 @@ def takes_its_time(what: str) -> None:
 
 @pytest.mark.parametrize("what", ["dense", "sparse", "message"])
 @pytest.mark.parametrize("size", [2, 3])
-def test_a_wait_that_takes_a_time_out(ranks: Callable[[int], Ranks], size: int, what: str) -> None:
+def test_wait_with_a_time_out(ranks: Callable[[int], Ranks], size: int, what: str) -> None:
     ranks(size).run(takes_its_time, what)
 
 
 def by_device() -> None:
-    """Tensors of the CPU go by our backend, which alone averages sparse ones; hooks take such a group."""
+    """CPU tensors use this backend, the only one that averages sparse ones; hooks accept such a group."""
     rank, size = dist.get_rank(), dist.get_world_size()
     x = torch.full((3,), float(rank))
     dist.all_reduce(x)
@@ -218,7 +218,7 @@ for worker, (to, of) in zip(workers, pairs, strict=True):
 """
 
 
-def test_an_old_pytorch_is_told() -> None:
+def test_an_old_pytorch_is_refused() -> None:
     """Before 2.14 PyTorch has no backends made in Python, and ends in a TypeError of its own."""
     script = "import torch; torch.__version__ = type(torch.__version__)('2.13.1'); import skyphos.torch"
     ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)

@@ -1,4 +1,4 @@
-"""Every collective of ``torch.distributed`` by the backend, against what NumPy or Gloo makes of the same tensors."""
+"""Every collective of ``torch.distributed`` by the backend, against NumPy or Gloo with the same tensors."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ FOLDS: dict[Any, Callable[[Any], Any]] = {
 
 
 def drawn(rank: int, shape: tuple[int, ...], dtype: Any) -> Any:
-    """Small whole numbers, other ones on each rank."""
+    """Small whole numbers, different on each rank."""
     random = torch.Generator().manual_seed(rank + 1000 * len(shape))
     numbers = torch.randint(0, 4, shape, generator=random).to(dtype)
     return numbers * (1 - 2j) if dtype.is_complex else numbers
@@ -53,14 +53,14 @@ def all_drawn(shape: tuple[int, ...], dtype: Any) -> list[Any]:
 
 
 def ops_of(dtype: Any) -> list[Any]:
-    """What numbers of a type are reduced by."""
+    """The operations for a type."""
     if dtype.is_complex:
         return [dist.ReduceOp.SUM, dist.ReduceOp.AVG]
     return [op for op in FOLDS if dtype.is_floating_point or op != dist.ReduceOp.AVG]
 
 
 def is_folded(x: Any, op: Any, tensors: list[Any]) -> bool:
-    """Whether a tensor is what an operation makes of these, in their type; a mean may be rounded."""
+    """True if a tensor is the reduction of the others, in their type; a mean may be rounded."""
     wide = torch.complex128 if x.is_complex() else torch.float64 if x.is_floating_point() else torch.int64
     expected = FOLDS[op](torch.stack(tensors).to(wide)).to(tensors[0].dtype)
     if op != dist.ReduceOp.AVG:
@@ -198,7 +198,7 @@ def check_rest() -> None:
 
 
 def check_coalesced() -> None:
-    """Tensors of other lengths that travel as one."""
+    """Tensors of different lengths that are sent as one."""
     rank, size = me()
     lengths = range(1, 5)
 
@@ -234,7 +234,7 @@ def check_coalesced() -> None:
 
 
 def check_functional() -> None:
-    """What compiled code calls, which returns new tensors; and gradients through collectives."""
+    """The functional collectives of compiled code, which return new tensors; and gradients through collectives."""
     rank, size = me()
     group = dist.group.WORLD
     everyone = all_drawn((2 * size, 3), torch.float32)
@@ -340,7 +340,7 @@ def test_dense_tensors(ranks: Callable[[int], Ranks], size: int, shape: tuple[in
     [check_bits, check_rest, check_coalesced, check_functional, check_new_group, check_refusals],
     ids=lambda check: check.__name__,
 )
-def test_the_rest(ranks: Callable[[int], Ranks], size: int, check: Any) -> None:
+def test_other_collectives(ranks: Callable[[int], Ranks], size: int, check: Any) -> None:
     ranks(size).run(check)
 
 
@@ -351,7 +351,7 @@ def test_sparse_tensors(ranks: Callable[[int], Ranks], size: int, seed: int) -> 
 
 
 def sparse_complex() -> None:
-    """`torch.distributed` hands over a view of real and imaginary parts."""
+    """`torch.distributed` passes a view of real and imaginary parts."""
     rank, size = me()
     for op, share in ((dist.ReduceOp.SUM, 1), (dist.ReduceOp.AVG, size)):
         for dense in ((), (3,)):
@@ -374,7 +374,7 @@ def test_sparse_complex_tensors(ranks: Callable[[int], Ranks], size: int) -> Non
 
 
 def sparse_without_numbers() -> None:
-    """Dense dimensions of length 0, of which places are united all the same; and no places."""
+    """Dense dimensions of length 0, whose indices are still united; and no indices."""
     rank, size = me()
     for dtype in (torch.float32, torch.complex64):
         z = torch.sparse_coo_tensor([[7, rank, 7]], torch.zeros(3, 0, 2, dtype=dtype), (10, 0, 2))

@@ -17,13 +17,13 @@ from torch_ranks import Ranks  # noqa: E402
 
 
 def column(rank: int, dtype: Any = torch.float32) -> Any:
-    """Every second number of a block of memory; the others are not to be touched."""
+    """Every second number of a block of memory; the others must not change."""
     block = torch.arange(12, dtype=dtype).reshape(6, 2) + rank
     return block[:, 0]
 
 
 def strided() -> None:
-    """What Gloo does with tensors whose elements lie apart: as with others, and what lies between stays."""
+    """Tensors with gaps between elements, as with Gloo: results are the same, and the gaps do not change."""
     rank, size = dist.get_rank(), dist.get_world_size()
     total = sum(column(other) for other in range(size))
 
@@ -68,7 +68,7 @@ def strided() -> None:
 
 
 def expanded() -> None:
-    """Tensors whose elements share memory are read, and refused on all ranks where they are to be written."""
+    """Tensors whose elements share memory can be inputs, and are refused as outputs on all ranks."""
     rank, size = dist.get_rank(), dist.get_world_size()
     one = torch.ones(1).expand(4)
     for call in (
@@ -158,5 +158,5 @@ def says_why_nothing_is_sent() -> None:
     assert len(said) == (dist.get_rank() == 0) and all("levels=1" in text for text in said)
 
 
-def test_two_levels_on_one_host_say_why_nothing_is_sent(ranks: Callable[[int], Ranks]) -> None:
+def test_two_levels_on_one_host_warn_that_nothing_is_sent(ranks: Callable[[int], Ranks]) -> None:
     ranks(2).run(says_why_nothing_is_sent)

@@ -1,4 +1,4 @@
-"""Messages between two ranks, what each rank sends each other, and groups of some ranks."""
+"""Messages between two ranks, all-to-all, and groups of some ranks."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def ring(length: int) -> None:
 
 
 def other_order() -> None:
-    """Messages of other tags may be taken in any order, up to 8 MB of each without their receiver."""
+    """Messages with different tags may be received in any order; up to 8 MB of each are sent before the receive."""
     rank, _ = me()
     lengths = {0: 4, 7: 2_000_000, 1: 0, 2: 1}
     if rank == 0:
@@ -98,7 +98,7 @@ def wrong_messages() -> None:
 
 
 def any_source(length: int) -> None:
-    """The sender is known, and messages of each come in their order; those of a named sender or other tag stay."""
+    """The sender is reported, and its messages arrive in order; those with other sources or tags stay."""
     rank, size = me()
     mine = torch.full((length,), float(rank))
     if rank:
@@ -135,7 +135,7 @@ def any_source(length: int) -> None:
 
 
 def completed() -> None:
-    """``is_completed`` does not wait, and what has come is in the tensor once it says so."""
+    """``is_completed`` does not wait; when it is true, the message is in the tensor."""
     rank, _ = me()
     if rank == 0:
         column = torch.zeros(3, 2)
@@ -187,7 +187,7 @@ def all_to_all(asynchronous: bool) -> None:
 
 
 def wrong_all_to_all() -> None:
-    """What does not fit is an error on all ranks, whichever of them has it."""
+    """Tensors that do not fit on any rank are an error on all ranks."""
     rank, size = me()
     with pytest.raises(Exception, match=r"evenly|splits"):
         dist.all_to_all_single(torch.empty(size), torch.empty(size + (rank == 1)))
@@ -241,7 +241,7 @@ def groups() -> None:
 
 
 def ends_when_it_ends() -> None:
-    """The future of a message that comes last does not keep others waiting that were asked for after it."""
+    """The future of a late message does not delay those of later receives."""
     rank, _ = me()
     if rank == 0:
         last = torch.zeros(3)

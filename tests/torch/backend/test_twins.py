@@ -22,7 +22,7 @@ def me() -> tuple[int, int]:
 
 
 def many_at_once(count: int) -> None:
-    """As many of each kind under way, waited for from the last to the first."""
+    """Several calls of each kind under way, waited for from the last to the first."""
     rank, size = me()
     sums = [torch.tensor([float(i + rank)]) for i in range(count)]
     works = [dist.all_reduce(x, async_op=True) for x in sums]
@@ -87,7 +87,7 @@ def test_sparse_sums(ranks: Callable[[int], Ranks], size: int, dims: tuple[int, 
 
 
 def mixed_layouts() -> None:
-    """A sparse tensor on one rank and a dense one on another: an error on both, and the group goes on."""
+    """A sparse tensor on one rank and a dense one on another: an error on both, and the group is usable."""
     rank, size = me()
     tensor = torch.eye(4) if rank else torch.eye(4).to_sparse()
     with pytest.raises(Exception, match="rank"):
@@ -144,7 +144,7 @@ def test_hooks_of_torch(ranks: Callable[[int], Ranks], hook: str) -> None:
 
 
 def failing_hook() -> None:
-    """What a hook's future ends with is raised by backward, and the next model trains."""
+    """The error of a hook's future is raised by backward, and the next model trains."""
     rank, size = me()
 
     def failing(_: Any, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:

@@ -50,7 +50,7 @@ NATIVE_BYTES = [
 
 @contextmanager
 def one_process(environment: dict[str, str]) -> Iterator[Callable[..., Any]]:
-    """What runs functions of this module in a process with other variables, and returns what they do."""
+    """A function that runs functions of this module in a process with other variables, and returns their results."""
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
         before = dict(os.environ)
         os.environ.update(environment)
@@ -101,7 +101,7 @@ def same(ours: Any, theirs: Any) -> None:
 
 
 def native_topk(residual: Any, gradient: Any, k: int, bucket: int) -> tuple[Any, Any]:
-    """By the kernel of the CPU; the residual is changed in place."""
+    """Top-k by the CPU's kernel; the residual is changed in place."""
     places, picked = native.topk_take(as_numbers(residual), as_numbers(gradient), k=k, bucket=bucket)
     like = torch.empty(0, dtype=residual.dtype)
     values = torch.from_numpy(np.array(picked).view(np.uint8)).view(like.dtype) if len(picked) else like
@@ -211,7 +211,7 @@ def bytes_are_native(device: str) -> None:
 
 
 def quantised_is_as_native(device: str, name: str, kind: str) -> None:
-    """Against plain torch byte by byte, against the CPU's kernel by what the bytes stand for."""
+    """Against plain torch byte by byte, against the CPU's kernel by the decoded values."""
     draws = random.Random(f"{name} {kind} quantised")
     dtype = getattr(torch, name)
     for _ in range(8):
@@ -238,7 +238,7 @@ def test_quantised(interpreted: Callable[..., Any], name: str, kind: str) -> Non
 
 
 def fetched_is_what_is_sent(device: str) -> None:
-    """Quantised on the device, the values stay as they are when they are quantised again to be sent."""
+    """Values quantised on the device do not change when they are quantised again for sending."""
     draws = random.Random("fetched")
     for name in ("float32", "float16", "bfloat16", "float64"):
         for bits in (2, 4, 8):
@@ -376,7 +376,7 @@ def refusals_of_arguments() -> None:
 
 
 def edges() -> None:
-    """Nothing, buckets beyond what there is, and buckets that only plain torch takes."""
+    """No values, buckets larger than the input, and buckets that only plain torch supports."""
     none, how = torch.zeros(0, dtype=torch.float16), sky.Quantize(4)
     indices, values = gpu.take_topk(none, none, 1)
     assert (indices.dtype, values.dtype, len(indices), len(values)) == (torch.int32, torch.float16, 0, 0)
@@ -398,7 +398,7 @@ def test_interpreted(interpreted: Callable[..., Any], check: Callable[[], None])
     interpreted(check)
 
 
-def test_tensors_of_the_cpu_are_for_others() -> None:
+def test_tensors_of_the_cpu_are_refused() -> None:
     for call in (
         lambda: gpu.take_topk(torch.ones(2), torch.ones(2), 1),
         lambda: gpu.quantise(torch.ones(2), sky.Quantize()),

@@ -1,4 +1,4 @@
-"""Steps that fail or are left out, and states around them: what was sent and what is held back is all gradients."""
+"""Failed and skipped steps, and saved states: sent values and residuals together are always all gradients."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def held_everywhere(state: Any, name: str, length: int) -> Any:
 
 
 def goes_back(step_again: bool) -> None:
-    """A step fails, and training goes on: from the state before, or from where it is."""
+    """A step fails, and training continues from an earlier state, or from the present one."""
     rank, size = dist.get_rank(), dist.get_world_size()
     weight, gradient = nn.Parameter(torch.zeros(64).double()), torch.arange(1.0, 65.0).double()
     state = st.TopK(k=2, bucket=64, levels=1, dense_below=0)
@@ -88,7 +88,7 @@ def all_or_nothing(nonfinite: Any) -> None:
 
 
 @pytest.mark.parametrize("nonfinite", ["raise", "skip"])
-def test_all_vectors_of_an_optimizer_or_none(ranks: MakeRanks, nonfinite: str) -> None:
+def test_a_step_changes_all_vectors_of_an_optimizer_or_none(ranks: MakeRanks, nonfinite: str) -> None:
     ranks(2).run(all_or_nothing, nonfinite)
 
 
@@ -133,7 +133,7 @@ def test_one_bad_step(ranks: MakeRanks, nonfinite: str, settings: dict[str, Any]
 
 
 class Wide(nn.Module):
-    """The last layer's bucket is long under way when the first one's fails."""
+    """The last layer's bucket is already in transfer when the first one's fails."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -145,7 +145,7 @@ class Wide(nn.Module):
 
 
 def looks_at_once() -> None:
-    """What a failed step has sent is in a state that is saved straight after it."""
+    """A state that is saved directly after a failed step includes the values that the step had sent."""
     rank = dist.get_rank()
     torch.manual_seed(0)
     net = Wide()
@@ -162,7 +162,7 @@ def looks_at_once() -> None:
     assert torch.equal(at_once, later)
 
 
-def test_a_state_straight_after_a_failure(ranks: MakeRanks) -> None:
+def test_a_state_saved_directly_after_a_failure(ranks: MakeRanks) -> None:
     ranks(2).run(looks_at_once)
 
 
@@ -236,11 +236,11 @@ def thawed(hosts: list[int] | None, fails: bool) -> None:
 
 
 @pytest.mark.parametrize("fails", [False, True])
-def test_thawed_in_the_middle(ranks: MakeRanks, fails: bool) -> None:
+def test_layers_thawed_during_training(ranks: MakeRanks, fails: bool) -> None:
     ranks(2).run(thawed, None, fails)
 
 
-def test_thawed_on_hosts(ranks: MakeRanks) -> None:
+def test_layers_thawed_during_training_on_two_hosts(ranks: MakeRanks) -> None:
     ranks(4).run(thawed, [0, 0, 1, 1], False)
 
 
@@ -301,7 +301,7 @@ def held_back_of_what_travels_whole() -> None:
     assert torch.equal(weight.detach(), -torch.full((64,), float(dist.get_world_size())))
 
 
-def test_a_state_of_layers_that_travel_whole_now(ranks: MakeRanks) -> None:
+def test_a_state_with_residuals_of_layers_that_are_sent_whole(ranks: MakeRanks) -> None:
     ranks(2).run(held_back_of_what_travels_whole)
 
 
@@ -394,7 +394,7 @@ def left_out_again() -> None:
     assert changes(1.0)
 
 
-def test_a_step_that_is_made_again(ranks: MakeRanks) -> None:
+def test_a_repeated_step(ranks: MakeRanks) -> None:
     ranks(2).run(left_out_again)
 
 
@@ -474,5 +474,5 @@ def lets_go_of_threads() -> None:
     assert threading.active_count() <= before
 
 
-def test_threads_of_states_that_are_gone(ranks: MakeRanks) -> None:
+def test_threads_of_deleted_states_end(ranks: MakeRanks) -> None:
     ranks(2).run(lets_go_of_threads)

@@ -1,4 +1,4 @@
-"""Hooks when something is wrong: late ranks, states that do not fit, ranks and settings that differ, failed steps."""
+"""Errors of hooks: late ranks, states that do not fit, ranks and settings that differ, failed steps."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def stands_still(how: str) -> str:
 
 
 @pytest.mark.parametrize("how", ["topk", "qsgd", "optimizer", "coalescing", "gloo"])
-def test_a_rank_that_stands_still_is_named(how: str) -> None:
+def test_a_stopped_rank_is_named(how: str) -> None:
     group = Ranks(2)
     try:
         said, waited = group.run(stands_still, how, timeout=30.0)
@@ -81,7 +81,7 @@ def test_a_rank_that_stands_still_is_named(how: str) -> None:
 
 
 def lost_between_levels() -> str:
-    """Rank 3 is gone: those on the other host, too, are told of it as what it is."""
+    """Rank 3 is lost: ranks of the other host get PeerLost too."""
     rank = dist.get_rank()
     group = group_of([0, 0, 1, 1])
     state = st.TopK(process_group=group, dense_below=0)
@@ -97,7 +97,7 @@ def lost_between_levels() -> str:
     return "nothing"
 
 
-def test_a_lost_rank_is_one_on_two_levels() -> None:
+def test_a_lost_rank_on_two_levels() -> None:
     group = Ranks(4)
     try:
         said = group.run_but(3, lost_between_levels)
@@ -107,7 +107,7 @@ def test_a_lost_rank_is_one_on_two_levels() -> None:
 
 
 def lost_in(what: str) -> str:
-    """Rank 1 is gone when the others call for the third time."""
+    """Rank 1 is lost when the others make the third call."""
     rank = dist.get_rank()
     net = nn.Linear(64, 64)
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
@@ -147,7 +147,7 @@ def test_a_lost_rank_is_named(what: str) -> None:
 
 
 class Crossed(nn.Module):
-    """Its layers are used in another order than they are made: DDP orders its buckets anew after a step."""
+    """Layers are used in another order than they are made, so DDP reorders its buckets after a step."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -160,7 +160,7 @@ class Crossed(nn.Module):
 
 
 def resumes_anywhere(hosts: list[int]) -> None:
-    """What was sent before a state was saved, and after it was loaded, and what is held back then, is all gradients."""
+    """Values sent before saving and after loading, and the residuals, are together all gradients."""
     rank, size, group = dist.get_rank(), dist.get_world_size(), group_of(hosts)
     units = len(set(hosts))
     sent: dict[str, Any] = {}
@@ -211,7 +211,7 @@ def resumes_anywhere(hosts: list[int]) -> None:
 
 
 @pytest.mark.parametrize("hosts", [[0, 0, 1, 1], [0, 1, 1, 1]], ids=str)
-def test_a_state_fits_whatever_the_order_of_buckets(ranks: MakeRanks, hosts: list[int]) -> None:
+def test_a_state_fits_any_order_of_buckets(ranks: MakeRanks, hosts: list[int]) -> None:
     ranks(4).run(resumes_anywhere, hosts)
 
 
@@ -277,7 +277,7 @@ def loads(what: str) -> str:
 
 
 @pytest.mark.parametrize("what", ["negative", "whole numbers", "square", "list", "nan", "steps"])
-def test_a_state_that_cannot_be(ranks: MakeRanks, what: str) -> None:
+def test_invalid_states_are_refused(ranks: MakeRanks, what: str) -> None:
     said = ranks(2).run(loads, what)
     assert said[1].startswith("BadInput: a state"), said
 
@@ -313,7 +313,7 @@ def goes_on(of_rank_0: bool) -> str:
 
 
 @pytest.mark.parametrize("size", [1, 2, 3])
-def test_a_state_goes_on_where_it_was_saved(ranks: MakeRanks, size: int) -> None:
+def test_a_saved_state_continues(ranks: MakeRanks, size: int) -> None:
     assert set(ranks(size).run(goes_on, False)) == {"nothing"}
 
 
@@ -323,7 +323,7 @@ def test_a_state_of_another_rank(ranks: MakeRanks) -> None:
 
 
 def test_a_state_of_other_ranks() -> None:
-    """Fewer ranks would lose what the others held back."""
+    """Fewer ranks would lose the residuals of the others."""
     piece = {"weight": [(0, torch.ones(3))]}
     store = ResidualStore()
     store.load({"residual": piece, "velocity": {}, "owner": [0, 2, None]})
@@ -353,7 +353,7 @@ def test_states_are_plain() -> None:
 
 
 def blamed(hosts: list[int], culprit: int) -> str:
-    """Who has the NaN is named, not who would have compressed its share; and nothing else is lost by it."""
+    """The rank with the NaN is named, not the one that compresses its share, and no other value is lost."""
     rank, size, group = dist.get_rank(), dist.get_world_size(), group_of(hosts)
     torch.manual_seed(1)
     net = Net()
@@ -399,7 +399,7 @@ def gradient_of(loss: Any, weight: Any) -> Any:
 
 @pytest.mark.parametrize("culprit", [0, 1, 2, 3])
 @pytest.mark.parametrize("hosts", [[0, 0, 1, 1], [0, 0, 0, 1], [0, 1, 2, 3]], ids=str)
-def test_who_has_the_nan(ranks: MakeRanks, hosts: list[int], culprit: int) -> None:
+def test_the_rank_with_the_nan_is_named(ranks: MakeRanks, hosts: list[int], culprit: int) -> None:
     said = ranks(4).run(blamed, hosts, culprit)
     assert all(f"rank {culprit}: the gradient of second.weight is nan" in one for one in said), said
     assert all(one.count(f"rank {culprit}: ") == 1 for one in said), said
@@ -756,7 +756,7 @@ def unguarded(asks: str) -> list[str]:
 
 
 @pytest.mark.parametrize("asks", ["guard", "leaves_out", "nothing"])
-def test_steps_that_nobody_leaves_out(ranks: MakeRanks, asks: str) -> None:
+def test_unguarded_optimizers_do_not_skip_steps(ranks: MakeRanks, asks: str) -> None:
     for said in ranks(2).run(unguarded, asks):
         assert said[0] == said[2] == "nothing"
         assert ("call guard(optimizer)" in said[1]) == (asks == "nothing"), said
@@ -793,12 +793,12 @@ def with_a_model_of_its_own(wraps: bool) -> None:
 
 
 @pytest.mark.parametrize("wraps", [False, True])
-def test_a_model_that_the_caller_names(ranks: MakeRanks, wraps: bool) -> None:
+def test_a_model_passed_by_the_caller(ranks: MakeRanks, wraps: bool) -> None:
     ranks(2).run(with_a_model_of_its_own, wraps)
 
 
 def without_a_model() -> str:
-    """Nothing tells the state its model, so patterns of names cannot fit."""
+    """The state does not know its model, so patterns of names cannot match."""
     model = DistributedDataParallel(nn.Linear(60, 50))
     model.register_comm_hook([st.TopK(levels=1, k={"weight": 4, "*": None})], bare_hook)
     return said_by(lambda: model(torch.ones(2, 60)).sum().backward())

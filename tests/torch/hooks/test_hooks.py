@@ -149,7 +149,7 @@ def test_two_levels_even(ranks: Callable[[int], Ranks], hosts: list[int]) -> Non
 
 
 def nothing_is_lost(hosts: list[int]) -> None:
-    """What was sent and what is held back, of all ranks, is all gradients: a bucket may be cut anywhere."""
+    """Sent values and residuals of all ranks are together all gradients, wherever buckets are cut."""
     rank, size = dist.get_rank(), dist.get_world_size()
     group = group_of(hosts)
     torch.manual_seed(1)
@@ -188,7 +188,7 @@ def test_nothing_is_lost(ranks: Callable[[int], Ranks], hosts: list[int]) -> Non
 
 
 def resumes(levels: int, hosts: list[int] | None) -> None:
-    """A state that was saved and loaded goes on to the same bits."""
+    """A state that was saved and loaded continues with the same bits."""
     rank, group = dist.get_rank(), group_of(hosts)
     options = {"k": 3, "bucket": 128, "levels": levels, "dense_below": 100, "process_group": group}
     options |= {"momentum_correction": 0.5, "algorithm": "allgather"}
@@ -267,7 +267,7 @@ def test_quantised(ranks: Callable[[int], Ranks], size: int, feedback: Any) -> N
 
 
 def check_bytes(state: Any, some: bool) -> None:
-    """What ranks say that they sent is what others received, and something if they had to."""
+    """The reported sent bytes equal those that others received, and are above 0 if there was anything to send."""
     counts = torch.tensor([state.sent_bytes, state.received_bytes])
     dist.all_reduce(counts)
     sent, received = counts.tolist()
@@ -299,7 +299,7 @@ def test_qsgd(ranks: Callable[[int], Ranks], levels: int, hosts: list[int] | Non
 
 
 def poisoned(kind: str, levels: int, hosts: list[int] | None, value: float, where: str) -> str:
-    """Rank 1 has what is not finite in step 2."""
+    """Rank 1 has a value that is not finite in step 2."""
     rank, group = dist.get_rank(), group_of(hosts)
     torch.manual_seed(1)
     net = Net(torch.float32)
@@ -341,7 +341,7 @@ def poisoned(kind: str, levels: int, hosts: list[int] | None, value: float, wher
 @pytest.mark.parametrize("kind", ["raise", "skip", "pass"])
 @pytest.mark.parametrize(("levels", "hosts"), [(1, None), (2, [0, 0, 1]), (2, [0, 0, 0])], ids=str)
 @pytest.mark.parametrize("odd", [(float("nan"), "second.weight"), (float("inf"), "last.bias")], ids=str)
-def test_what_is_not_finite(
+def test_values_that_are_not_finite(
     ranks: Callable[[int], Ranks], kind: str, levels: int, hosts: list[int] | None, odd: tuple[float, str]
 ) -> None:
     value, where = odd
@@ -382,7 +382,7 @@ class Words(nn.Module):
 
 
 def sparse_embeddings() -> None:
-    """Sparse gradients under the hook are what they are without it."""
+    """Sparse gradients are the same with and without the hook."""
     rank, size = dist.get_rank(), dist.get_world_size()
     torch.manual_seed(1)
     net, alone = Words(), Words()
@@ -581,7 +581,7 @@ def test_reductions_overlap_backward(ranks: Callable[[int], Ranks], levels: int,
 
 
 def left_by_one(how: str, levels: int, hosts: list[int] | None) -> str:
-    """Rank 1 is gone in the middle of step 2."""
+    """Rank 1 ends during step 2."""
     rank, group = dist.get_rank(), group_of(hosts)
     torch.manual_seed(1)
     net = Net(torch.float32)

@@ -1,4 +1,4 @@
-"""Layers that exchange factors: gradients as of plain DDP, and as one process makes of all ranks' samples."""
+"""Layers that exchange factors: gradients as in plain DDP, and as in one process with all ranks' samples."""
 
 from __future__ import annotations
 
@@ -187,7 +187,7 @@ def test_accumulation(ranks: Callable[[int], Ranks], name: str, counts: list[int
 
 
 class Chosen(nn.Module):
-    """Layers of which each call says which are used."""
+    """Layers of which each call selects some."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -221,7 +221,7 @@ def test_layers_that_some_do_not_use(ranks: Callable[[int], Ranks]) -> None:
 
 
 def without_ddp() -> None:
-    """Weights alone are exchanged; evaluating, and what is frozen later, is no call."""
+    """Only weights are exchanged; there is no call in evaluation, nor for layers frozen later."""
     torch.manual_seed(1)
     rank, size = dist.get_rank(), dist.get_world_size()
     model = nn.Sequential(nn.Linear(WIDE, 8, bias=False), nn.Linear(8, 9, bias=False)).double()
@@ -297,7 +297,7 @@ def test_checkpoints(ranks: Callable[[int], Ranks], reentrant: bool) -> None:
 
 
 def begins_early() -> None:
-    """Calls begin while the backward goes on; from the second on in the order of its layers, whatever the model's."""
+    """Calls start during backward; from the second step in the order in which it reaches the layers."""
 
     class Odd(nn.Module):
         def __init__(self) -> None:
@@ -324,7 +324,7 @@ def test_calls_begin_early(ranks: Callable[[int], Ranks]) -> None:
 
 
 def not_finite() -> None:
-    """One rank's NaN is an error on all, which names the weight; nothing has changed, and it goes on."""
+    """One rank's NaN is an error on all, which names the weight; no parameter changes, and training can continue."""
     rank = dist.get_rank()
     ours, plain, _ = three("lstm")
     x = samples(rank, 0)
@@ -343,7 +343,7 @@ def not_finite() -> None:
 
 
 def left_out() -> None:
-    """One rank's NaN is a step that all leave out, of all parameters; the next is made. Unguarded it is an error."""
+    """All ranks skip a step in which one has a NaN, and make the next one. Without the guard it is an error."""
     rank = dist.get_rank()
     torch.manual_seed(1)
     net = nn.Sequential(nn.Linear(30, 20), nn.Tanh(), nn.Linear(20, 30))
@@ -370,7 +370,7 @@ def left_out() -> None:
         st.guard(nn.Linear(3, 4), optimizer)
 
 
-def test_left_out(ranks: Callable[[int], Ranks]) -> None:
+def test_steps_left_out(ranks: Callable[[int], Ranks]) -> None:
     ranks(2).run(left_out)
 
 
@@ -462,7 +462,7 @@ def test_refusals(ranks: Callable[[int], Ranks]) -> None:
 
 
 def chooses() -> None:
-    """Without names: what is worth it, which DDP keeps off. Groups of other backends can be named."""
+    """Without names: the layers that gain, which DDP then ignores. Groups of other backends can be named."""
     model = nn.ModuleDict(
         {
             "wide": nn.Linear(200, 300),

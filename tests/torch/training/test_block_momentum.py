@@ -22,7 +22,7 @@ EVERY, MOMENTUM, RATE, STEP = 3, 0.75, 0.9, 0.1
 
 
 def gradient(rank: int, step: int, w: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Of a rank's own loss, which depends on where it is."""
+    """Gradient of a rank's own loss at its parameters."""
     return (rank + 1) * w - np.linspace(-1.0, 1.0, w.size) * (step + 1)
 
 
@@ -72,7 +72,7 @@ def follows_the_formula(nesterov: bool) -> None:
 
 
 def saves_and_ends() -> None:
-    """What is saved within a block goes on; ``synchronize`` ends a block early; removed, there are no blocks."""
+    """A state saved within a block continues; ``synchronize`` ends a block early; after removal there are no blocks."""
     rank, size = dist.get_rank(), dist.get_world_size()
     w = nn.Parameter(torch.zeros(5, dtype=torch.float64))
     optimizer = torch.optim.SGD([w], lr=STEP)

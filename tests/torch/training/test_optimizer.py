@@ -69,7 +69,7 @@ def to_the_letter(named: bool) -> None:
 
 @pytest.mark.parametrize("size", [1, 2, 3])
 @pytest.mark.parametrize("named", [False, True])
-def test_to_the_letter(ranks: Callable[[int], Ranks], size: int, named: bool) -> None:
+def test_parameters_are_those_of_algorithm_2(ranks: Callable[[int], Ranks], size: int, named: bool) -> None:
     ranks(size).run(to_the_letter, named)
 
 
@@ -117,7 +117,7 @@ def fails() -> str:
     return "nothing"
 
 
-def test_what_is_not_finite(ranks: Callable[[int], Ranks]) -> None:
+def test_values_that_are_not_finite(ranks: Callable[[int], Ranks]) -> None:
     said = ranks(3).run(fails)
     assert all("2.weight" in one and "rank 1" in one for one in said), said
 

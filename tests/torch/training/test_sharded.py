@@ -46,7 +46,7 @@ def batch(step: int, rank: int) -> tuple[Any, Any]:
 
 
 def alone(steps: int, ranks: int, make: Callable[[Any], Any]) -> Any:
-    """What one process makes of all ranks' samples."""
+    """The result of one process with all ranks' samples."""
     model = net()
     optimizer = make(model.parameters())
     for step in range(steps):
@@ -162,7 +162,7 @@ def on_a_grid() -> None:
 
 
 def checkpointed(folder: str, how: str) -> None:
-    """Saved from shards, loaded to go on as if nothing had been."""
+    """Saved from shards, loaded, and continued as without saving."""
     from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
     from torch.distributed.fsdp import fully_shard
 
@@ -189,7 +189,7 @@ def checkpointed(folder: str, how: str) -> None:
 
 
 def resharded(folder: str) -> None:
-    """What a plain model has saved is loaded into shards."""
+    """The state of a plain model is loaded into shards."""
     from torch.distributed.fsdp import fully_shard
 
     if dist.get_rank() == 0:
@@ -262,7 +262,7 @@ def shared_optimizer_of_uneven_inputs() -> dict[str, Any]:
 
 @pytest.fixture(scope="module", params=["gloo", "skyphos"])
 def kept(request: pytest.FixtureRequest) -> Iterator[MakeRanks]:
-    """Makes ranks of a backend, which stay until the last test with it, and may have child processes."""
+    """A function that makes ranks of a backend, which live until the last test with it; ranks may have children."""
     made: dict[int, Ranks] = {}
 
     def make(size: int) -> Ranks:
@@ -322,7 +322,7 @@ def test_uneven_inputs(kept: MakeRanks, divide: bool) -> None:
 
 
 def test_zero_redundancy_with_uneven_inputs(ranks: MakeRanks) -> None:
-    """What a rank without batches adds is PyTorch's own; so it is the same over Gloo."""
+    """PyTorch itself defines the part of a rank without batches, so results are those over Gloo."""
     gloo = Ranks(3, "gloo")
     try:
         expected = gloo.run(shared_optimizer_of_uneven_inputs)
