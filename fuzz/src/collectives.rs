@@ -8,8 +8,8 @@ use arbitrary::{Arbitrary, Result, Unstructured};
 use skyphos::sim::{Cluster, Network};
 use skyphos::{
     Algorithm, AllgatherOptions, AllreduceOptions, ArrayMove, BlockLimits, BroadcastOptions, Call, Comm,
-    ConfigureOptions, DenseThreshold, Error, Form, HostCopy, IndexList, Magnitude, Memory, Missing, Quantize,
-    QuantizeOptions, Real, ReduceOp, Room, Route, Scale, Schedule, SharedPlan, SparseVec, Split, Stage,
+    ConfigureOptions, DenseThreshold, Error, Form, HostCopy, IndexList, Magnitude, MessageBuffer, Missing, Quantize,
+    QuantizeOptions, Real, ReduceOp, ReceiveBuffer, Route, Scale, Schedule, SharedPlan, SparseVec, Split, Stage,
 };
 use skyphos_core::frame::WINDOW_BYTES;
 use std::sync::Arc;
@@ -196,25 +196,25 @@ fn plan_want(list: &[u64], terms: &Terms) -> usize {
 
 /// Memory for a message as long as a rank is ready to take: how long it is, the root says.
 #[derive(Default)]
-struct Little(Memory);
+struct Little(MessageBuffer);
 
-impl Room for Little {
-    fn make(&mut self, lengths: &[usize]) -> skyphos::Result<()> {
+impl ReceiveBuffer for Little {
+    fn allocate(&mut self, lengths: &[usize]) -> skyphos::Result<()> {
         match lengths.iter().sum::<usize>() <= 200_000 && lengths.len() < 1000 {
-            true => self.0.make(lengths),
+            true => self.0.allocate(lengths),
             false => Err(Error::bad_input("too long")),
         }
     }
 
-    fn put(&mut self, at: usize, bytes: &[u8]) {
-        self.0.put(at, bytes);
+    fn write(&mut self, at: usize, bytes: &[u8]) {
+        self.0.write(at, bytes);
     }
 
-    fn copy_out(&self, at: usize, bytes: &mut [u8]) {
-        self.0.copy_out(at, bytes);
+    fn read(&self, at: usize, bytes: &mut [u8]) {
+        self.0.read(at, bytes);
     }
 
-    fn share(&mut self, _: HostCopy, _: Vec<std::ops::Range<usize>>) {}
+    fn set_shared(&mut self, _: HostCopy, _: Vec<std::ops::Range<usize>>) {}
 }
 
 fn check<T: Real>(vector: &SparseVec<T>) {

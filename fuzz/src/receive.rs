@@ -3,7 +3,7 @@
 
 use crate::allocation::{Limits, within};
 use arbitrary::{Arbitrary, Result, Unstructured};
-use skyphos_core::arena::{ARENA_BYTES, SLOTS};
+use skyphos_core::shared_memory::arena::{ARENA_BYTES, SLOTS};
 use skyphos_core::frame::{CallKind, CallSig, FrameKind, HEADER_BYTES, Header};
 use skyphos_core::slab::CHUNK_BYTES;
 use skyphos_core::transport::Event;
@@ -110,9 +110,9 @@ fn feed(u: &mut Unstructured<'_>) -> Result<()> {
 
 /// Frames whose payloads are lent, anywhere inside the other side's memory or outside.
 fn lent(u: &mut Unstructured<'_>, cuts: &[u16]) -> Result<()> {
-    let slips: Vec<(u32, u32, u32)> = u.arbitrary_iter()?.take(FRAMES).collect::<Result<_>>()?;
+    let descriptors: Vec<(u32, u32, u32)> = u.arbitrary_iter()?.take(FRAMES).collect::<Result<_>>()?;
     let (mut stream, mut lens, mut senseless) = (Vec::new(), Vec::new(), false);
-    for (slot, line, len) in slips {
+    for (slot, line, len) in descriptors {
         let len = len as usize % (CHUNK_BYTES + 1);
         // Most are near an end of what there is.
         let slot = if slot & 1 == 0 { slot >> 1 } else { slot % (SLOTS as u32 + 2) };

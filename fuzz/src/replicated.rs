@@ -5,7 +5,7 @@ use crate::scripted::Scripted;
 use arbitrary::{Arbitrary, Result, Unstructured};
 use skyphos_core::extensions::Replication as _;
 use skyphos_core::frame::{CallKind, CallSig, Frame, FrameKind, Header};
-use skyphos_core::replicated::{Replicated, first_tells};
+use skyphos_core::replicated::{Replicated, startup_broadcast};
 use skyphos_core::transport::{Event, Loss, Transport};
 use skyphos_types::Error;
 use std::time::Duration;
@@ -184,7 +184,7 @@ fn tell(mut inner: Scripted, steps: Vec<Step>) {
     let mut waiting = Vec::new();
     let mine = Ok(b"words".to_vec());
     let timeout = Duration::from_secs(2);
-    let told = first_tells(&mut inner, mine.clone(), timeout, &mut waiting);
+    let told = startup_broadcast(&mut inner, mine.clone(), timeout, &mut waiting);
     assert!(inner.rank() != 0 || told == mine);
 }
 

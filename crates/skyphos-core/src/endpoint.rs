@@ -9,7 +9,7 @@ use crate::frame::{CallKind, CallSig, FrameKind, Header};
 use crate::group::Group;
 use crate::mailbox::{Absence, Filter, Mailbox, MessageId};
 use crate::node::Node;
-use crate::slab::{MessageMut, Payload, SlabMut};
+use crate::slab::{MessageMut, Payload, PayloadMut};
 use crate::topology::Topology;
 use crate::transport::Loss;
 use skyphos_types::{DType, Error, ReduceOp, Result};
@@ -204,15 +204,15 @@ impl Endpoint {
     }
 
     /// A buffer for a chunk; in a simulation without data, its length alone.
-    pub fn chunk(&self, len: usize) -> SlabMut {
+    pub fn chunk(&self, len: usize) -> PayloadMut {
         match self.is_sized() {
-            true => SlabMut::sized(len),
+            true => PayloadMut::sized(len),
             false => self.node.pool().take(len),
         }
     }
 
     /// A buffer for a chunk that `ranks` ranks get, this one possibly among them.
-    pub fn chunk_for(&self, ranks: usize, len: usize) -> SlabMut {
+    pub fn chunk_for(&self, ranks: usize, len: usize) -> PayloadMut {
         match ranks > 2 && !self.is_sized() {
             true => self.node.pool().take_for_several(len),
             false => self.chunk(len),
@@ -334,7 +334,7 @@ impl Endpoint {
     }
 
     /// Begins a native allreduce. Its result comes as chunk `seq` of this rank's message to itself of that round and length.
-    pub(crate) fn begin_allreduce(&self, op: &ReduceOp, dtype: DType, at: (u32, u32, u64), part: SlabMut) {
+    pub(crate) fn begin_allreduce(&self, op: &ReduceOp, dtype: DType, at: (u32, u32, u64), part: PayloadMut) {
         let (round, seq, total) = at;
         let header = self.header(round, seq, total);
         self.node.transport().begin_allreduce(header, op, dtype, part);

@@ -2,7 +2,7 @@
 
 use crate::frame::Header;
 use crate::loss::Health;
-use crate::slab::SlabMut;
+use crate::slab::PayloadMut;
 use skyphos_types::{DType, ReduceOp};
 
 /// Collectives of the transport's own, which work on numbers in buffers of the pool.
@@ -15,7 +15,7 @@ pub trait NativeCollectives {
 
     /// Begins an allreduce of one chunk. The result comes as a frame from this rank with this header; results come in the order
     /// in which they were begun. All ranks begin the same ones in the same order, and none can be taken back.
-    fn begin_allreduce(&mut self, header: Header, op: &ReduceOp, dtype: DType, part: SlabMut) {
+    fn begin_allreduce(&mut self, header: Header, op: &ReduceOp, dtype: DType, part: PayloadMut) {
         let _ = (header, op, dtype, part);
         unreachable!("this transport has no allreduce of its own");
     }

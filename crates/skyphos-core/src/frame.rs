@@ -14,7 +14,7 @@
 //! | 22..24 | origin | of a chunk that is passed on: the process that sent it |
 //! | 24..28 | round | which exchange of the call |
 //! | 28..32 | seq | number of the chunk in its message |
-//! | 32..36 | len | bytes of payload (18 bits); sig.outcomes (13 bits); the highest bit: the payload is lent, and a slip follows in its place ([`crate::loan`]) |
+//! | 32..36 | len | bytes of payload (18 bits); sig.outcomes (13 bits); the highest bit: the payload is lent, and a descriptor follows in its place ([`crate::loan`]) |
 //! | 36..40 | sig.extra | plan, degrees, root or tag |
 //! | 40..48 | total | bytes of the whole message (`Credit`: bytes consumed; `InputChecksum`: that; `Abort` of all calls: how many were begun) |
 //! | 48..56 | sig.n | size of the index space; of a message its group |

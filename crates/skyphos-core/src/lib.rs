@@ -7,8 +7,6 @@
 
 #![deny(unsafe_code)]
 
-#[allow(unsafe_code, reason = "memory shared with other processes")]
-pub mod arena;
 pub mod arguments;
 mod background;
 mod blocking;
@@ -25,28 +23,27 @@ pub mod extensions;
 pub mod frame;
 pub mod group;
 pub mod host;
-#[allow(unsafe_code, reason = "memory shared with other processes")]
-pub mod host_region;
+mod input_checksum;
 pub mod loan;
 pub mod local;
 mod loss;
 mod mailbox;
-#[allow(unsafe_code, reason = "memory shared with other processes")]
-pub mod memory;
 mod message_stream;
 pub mod node;
 pub mod plan;
 pub mod point_to_point;
 #[allow(unsafe_code, reason = "system calls")]
 mod process;
+mod ranges;
 pub mod replicated;
+#[allow(unsafe_code, reason = "memory shared with other processes, or not initialised")]
+pub mod shared_memory;
 pub mod slab;
 pub mod stream;
 pub mod survivors;
 mod tasks;
 pub mod topology;
 pub mod transport;
-mod vouch;
 mod watch;
 pub mod work;
 
@@ -54,11 +51,11 @@ pub use arguments::{Arguments, Named};
 pub use calls::Asked;
 pub use endpoint::{Endpoint, Traffic};
 pub use group::Group;
+pub use input_checksum::InputChecksum;
 pub use message_stream::{Incoming, Outgoing};
 pub use node::{Node, Settings};
 pub use plan::Plan;
 pub use topology::Topology;
-pub use vouch::Vouch;
 pub use work::{Call, Steps, Work};
 
 #[cfg(test)]

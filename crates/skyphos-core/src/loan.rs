@@ -1,60 +1,62 @@
-//! Buffers that other processes of a host read where they lie, instead of a copy of each that is sent.
+//! Buffers that other processes of a host read in place, instead of getting a copy.
 //!
-//! A process cuts the buffers that several of the others get from an [`Arena`], memory that they have open too. With each of them it
-//! has a row of slots, bytes in memory that only the two share:
+//! A process cuts buffers for several receivers from an [`Arena`], which the other processes have mapped. With each of them it shares
+//! a row of slots, one per loan:
 //!
 //! ```text
-//! lender     marks the next slot, keeps the buffer, sends a slip: which slot, where the buffer lies
-//! borrower   reads the buffer there; clears the slot when it needs it no more
-//! lender     finds the slot clear, and lets the buffer go
+//! lender     sets the next slot, keeps the buffer, sends a descriptor: the slot, and the buffer's offset in the arena
+//! borrower   reads the buffer in place; clears the slot when it needs the buffer no more
+//! lender     finds the slot clear, and releases the buffer
 //! ```
 //!
-//! Nobody waits for anybody: where a slot is not free, or more than [`MOST`] is lent, the bytes are copied as before. So a borrower may
-//! keep what it has as long as it likes, and one that died costs its lender no more than that. A buffer that was lent to one who
-//! is lost is not used again, for who is lost may read on.
+//! Neither side waits: without a free slot, or with more than [`MAX_LENT_BYTES`] on loan, the bytes are copied. So a borrower may keep
+//! a buffer as long as it likes, and one that died costs its lender at most those bytes. A buffer lent to a lost peer is not
+//! used again, since that peer may still read it.
 //!
-//! What the other process writes is believed no more than what comes of a socket: a slip that points outside is refused. But
-//! it may write to its own memory after it has lent it. Only processes of one user can be here, which could write to each other's memory anyway.
+//! A descriptor is checked like bytes from a socket: one that points outside the arena is refused. The lender could still change a
+//! buffer after lending it; only processes of one user share an arena, and these can write each other's memory anyway.
 
-use crate::arena::{ARENA_BYTES, Arena, Borrowed, Line, SLOTS, Slots};
-use crate::memory::{Backing, Map};
+use crate::shared_memory::arena::{ARENA_BYTES, Arena, Borrowed, Line, SLOTS, Slots};
+use crate::shared_memory::memory_file::{Mapping, MemoryFile};
 use crate::slab::Payload;
 use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Bytes lent to one process at a time, at most.
-pub const MOST: usize = 2 << 20;
+/// Bytes on loan to one process, at most.
+pub const MAX_LENT_BYTES: usize = 2 << 20;
 
-/// Bytes of a slip.
-pub const SLIP_BYTES: usize = 8;
+/// Bytes of a descriptor.
+pub const DESCRIPTOR_BYTES: usize = 8;
 
-/// Lends to one other process.
+/// Lends buffers to one other process.
 pub struct Lender {
     arena: Arc<Arena>,
     slots: Slots,
-    /// What is lent, the longest first, and how many were before it.
+    /// Buffers on loan, oldest first.
     lent: VecDeque<Payload>,
-    gone: u64,
+    /// Number of buffers that were released.
+    released: u64,
+    /// Bytes of `lent`, now and at most.
     bytes: usize,
-    most: usize,
+    max_bytes: usize,
 }
 
 impl Lender {
-    /// For buffers of this arena. The slots lie there in the mapping, and are clear.
-    pub fn new(arena: Arc<Arena>, slots: Arc<Map>, at: usize) -> Lender {
-        let slots = Slots::new(slots, at);
-        Lender { arena, slots, lent: VecDeque::new(), gone: 0, bytes: 0, most: MOST }
+    /// A lender of buffers from an arena. Its slots, all clear, are at an offset of a mapping.
+    pub fn new(arena: Arc<Arena>, slots: Arc<Mapping>, offset: usize) -> Lender {
+        let slots = Slots::new(slots, offset);
+        Lender { arena, slots, lent: VecDeque::new(), released: 0, bytes: 0, max_bytes: MAX_LENT_BYTES }
     }
 
-    /// Lends no more than so many bytes at a time from now on.
+    /// Lowers the limit of bytes on loan.
     pub fn limit(&mut self, bytes: usize) {
-        self.most = bytes.min(MOST);
+        self.max_bytes = bytes.min(MAX_LENT_BYTES);
     }
 
-    /// Lends a buffer if that can be: the slip to send.
-    pub fn lend(&mut self, payload: &Payload) -> Option<[u8; SLIP_BYTES]> {
+    /// Lends a buffer. Returns the descriptor to send; `None` if the buffer has to be copied.
+    pub fn lend(&mut self, payload: &Payload) -> Option<[u8; DESCRIPTOR_BYTES]> {
         let cut = payload.cut().filter(|cut| Arc::ptr_eq(&cut.arena, &self.arena))?;
         if !self.may_lend(payload.len()) {
             self.collect();
@@ -62,82 +64,81 @@ impl Lender {
                 return None;
             }
         }
-        let number = self.gone + self.lent.len() as u64;
-        let mut slip = [0; SLIP_BYTES];
-        slip[..4].copy_from_slice(&((number % SLOTS as u64) as u32).to_le_bytes());
-        slip[4..].copy_from_slice(&(cut.line as u32).to_le_bytes());
-        self.slots.slot(number).store(1, Ordering::Relaxed); // seen with the slip
+        let loan = self.released + self.lent.len() as u64;
+        let mut descriptor = [0; DESCRIPTOR_BYTES];
+        descriptor[..4].copy_from_slice(&((loan % SLOTS as u64) as u32).to_le_bytes());
+        descriptor[4..].copy_from_slice(&(cut.line as u32).to_le_bytes());
+        // Relaxed: the borrower learns of the slot from the descriptor.
+        self.slots.slot(loan).store(1, Ordering::Relaxed);
         self.bytes += payload.len();
         self.lent.push_back(payload.clone());
-        Some(slip)
+        Some(descriptor)
     }
 
     fn may_lend(&self, bytes: usize) -> bool {
-        self.bytes + bytes <= self.most && self.lent.len() < SLOTS
+        self.bytes + bytes <= self.max_bytes && self.lent.len() < SLOTS
     }
 
-    /// Lets go of what came back.
+    /// Releases returned buffers, oldest first.
     pub fn collect(&mut self) {
-        // Acquire: what the borrower has read it has read before this buffer is written again.
+        // Acquire: the borrower's reads come before this process writes the buffer again.
         while let Some(first) = self.lent.front()
-            && self.slots.slot(self.gone).load(Ordering::Acquire) == 0
+            && self.slots.slot(self.released).load(Ordering::Acquire) == 0
         {
             self.bytes -= first.len();
-            self.gone += 1;
+            self.released += 1;
             self.lent.pop_front();
         }
     }
 
-    /// Whether nothing is lent.
+    /// Whether nothing is on loan.
     pub fn is_empty(&self) -> bool {
         self.lent.is_empty()
     }
 }
 
-/// Borrows from one other process.
+/// Borrows buffers from one other process.
 #[derive(Clone)]
 pub struct Borrower {
-    memory: Arc<Map>,
+    memory: Arc<Mapping>,
     slots: Slots,
 }
 
 impl Borrower {
-    /// From the process whose arena that is. The slots lie there in their mapping.
-    pub fn new(arena: &Backing, slots: Arc<Map>, at: usize) -> io::Result<Borrower> {
-        Ok(Borrower { memory: Arc::new(arena.readable(ARENA_BYTES)?), slots: Slots::new(slots, at) })
+    /// A borrower from another process's arena. The slots are at an offset of a mapping.
+    pub fn new(arena: &MemoryFile, slots: Arc<Mapping>, offset: usize) -> io::Result<Borrower> {
+        Ok(Borrower { memory: Arc::new(arena.map_read_only(ARENA_BYTES)?), slots: Slots::new(slots, offset) })
     }
 
-    /// The buffer of `len` bytes that a slip is about; `None` if there can be none.
-    pub fn take(&self, slip: &[u8; SLIP_BYTES], len: usize) -> Option<Payload> {
-        let word = |at: usize| u32::from_le_bytes(slip[at..at + 4].try_into().expect("4 bytes"));
+    /// The buffer of `len` bytes of a descriptor; `None` if the descriptor is invalid.
+    pub fn take(&self, descriptor: &[u8; DESCRIPTOR_BYTES], len: usize) -> Option<Payload> {
+        let word = |at: usize| u32::from_le_bytes(descriptor[at..at + 4].try_into().expect("4 bytes"));
         let (slot, line, lines) = (word(0), word(4) as usize, len.div_ceil(size_of::<Line>()));
-        if slot as usize >= SLOTS || (line + lines) * size_of::<Line>() > ARENA_BYTES {
-            return None;
-        }
         let Borrower { memory, slots } = self.clone();
-        Some(Payload::borrowed(Borrowed { memory, slots, slot, line, lines }, len))
+        Some(Payload::borrowed(Borrowed::new(memory, slots, slot, line, lines)?, len))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::memory::Mark;
+    use crate::shared_memory::memory_file::Token;
     use crate::slab::Pool;
     use proptest::prelude::*;
 
-    const MARK: Mark = [5; 32];
-    const AT: usize = 512;
+    const TOKEN: Token = [5; 32];
+    const OFFSET: usize = 512;
 
-    /// A pool that lends, its lender, and who borrows from it.
+    /// A pool of buffers that can be lent, their lender, and its borrower.
     fn pair() -> (Pool, Lender, Borrower) {
-        let (arena, file) = Arena::make(&MARK).unwrap();
-        let slots = Backing::make(4096, &MARK).unwrap();
+        let (arena, file) = Arena::make(&TOKEN).unwrap();
+        let slots = MemoryFile::make(4096, &TOKEN).unwrap();
         let me = std::process::id();
-        let theirs = Backing::open(me, file.number(), ARENA_BYTES, &MARK).unwrap();
-        let slots_there = Backing::open(me, slots.number(), 4096, &MARK).unwrap().shared(4096).unwrap();
-        let borrower = Borrower::new(&theirs, Arc::new(slots_there), AT).unwrap();
-        let lender = Lender::new(arena.clone(), Arc::new(slots.shared(4096).unwrap()), AT);
+        let theirs = MemoryFile::open(me, file.number(), ARENA_BYTES, &TOKEN).unwrap();
+        let slots_there =
+            MemoryFile::open(me, slots.number(), 4096, &TOKEN).unwrap().map_shared(4096).unwrap();
+        let borrower = Borrower::new(&theirs, Arc::new(slots_there), OFFSET).unwrap();
+        let lender = Lender::new(arena.clone(), Arc::new(slots.map_shared(4096).unwrap()), OFFSET);
         (Pool::lending(arena), lender, borrower)
     }
 
@@ -150,9 +151,9 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(32))]
 
-        /// Whatever is lent, kept and given back in which order, nothing changes while it is borrowed, and all comes back.
+        /// Buffers are lent, kept and returned in any order: none changes while it is borrowed, and all are released in the end.
         #[test]
-        fn what_is_borrowed_stays_as_it_was(
+        fn a_borrowed_buffer_does_not_change(
             steps in prop::collection::vec((any::<bool>(), 1usize..100_000, any::<prop::sample::Index>()), 1..300),
         ) {
             let (pool, mut lender, borrower) = pair();
@@ -162,13 +163,13 @@ mod tests {
                     let byte = k as u8;
                     let payload = filled(&pool, len, byte);
                     let small = len <= 4096;
-                    if let Some(slip) = lender.lend(&payload) {
+                    if let Some(descriptor) = lender.lend(&payload) {
                         prop_assert!(!small);
-                        let came = borrower.take(&slip, len).unwrap();
-                        prop_assert!(came.cut().is_none(), "nobody lends what he has borrowed");
+                        let came = borrower.take(&descriptor, len).unwrap();
+                        prop_assert!(came.cut().is_none(), "borrowed buffers are not lent on");
                         have.push((came, byte));
                     } else {
-                        prop_assert!(small || lender.bytes + len > MOST || lender.lent.len() == SLOTS);
+                        prop_assert!(small || lender.bytes + len > MAX_LENT_BYTES || lender.lent.len() == SLOTS);
                     }
                 } else if !have.is_empty() {
                     drop(have.swap_remove(which.index(have.len())));
@@ -179,25 +180,28 @@ mod tests {
             }
             drop(have);
             lender.collect();
-            prop_assert_eq!((lender.lent.len(), lender.bytes, pool.held()), (0, 0, 0));
+            prop_assert_eq!((lender.lent.len(), lender.bytes, pool.in_use()), (0, 0, 0));
         }
     }
 
     #[test]
-    fn a_borrower_that_keeps_all_ends_the_lending() {
+    fn a_borrower_that_returns_nothing_gets_no_more() {
         let (pool, mut lender, borrower) = pair();
         let mut kept = Vec::new();
         let mut lend = |lender: &mut Lender| {
             let payload = filled(&pool, 5000, 1);
-            lender.lend(&payload).map(|slip| kept.push(borrower.take(&slip, 5000).unwrap())).is_some()
+            lender
+                .lend(&payload)
+                .map(|descriptor| kept.push(borrower.take(&descriptor, 5000).unwrap()))
+                .is_some()
         };
         while lend(&mut lender) {}
-        assert!(lender.bytes <= MOST && lender.lent.len() == SLOTS);
+        assert!(lender.bytes <= MAX_LENT_BYTES && lender.lent.len() == SLOTS);
         kept.pop();
         assert_eq!(
             (lender.lent.len(), lender.lend(&filled(&pool, 5000, 1))),
             (SLOTS, None),
-            "it was the youngest"
+            "only the youngest loan was returned"
         );
         kept.remove(0);
         assert!(lender.lend(&filled(&pool, 5000, 1)).is_some());
@@ -207,15 +211,15 @@ mod tests {
     }
 
     #[test]
-    fn what_one_gets_is_not_lent() {
+    fn buffers_outside_of_the_arena_are_not_lent() {
         let (pool, mut lender, _) = pair();
         assert_eq!(lender.lend(&pool.copy_of(&[3; 10_000])), None);
-        assert_eq!(lender.lend(&filled(&Pool::default(), 10_000, 3)), None, "it lies elsewhere");
+        assert_eq!(lender.lend(&filled(&Pool::default(), 10_000, 3)), None, "from another pool");
         assert!(lender.lend(&filled(&pool, 10_000, 3)).is_some());
     }
 
     #[test]
-    fn what_is_borrowed_is_copied_to_be_written() {
+    fn a_borrowed_buffer_is_copied_before_a_write() {
         let (pool, mut lender, borrower) = pair();
         let payload = filled(&pool, 10_000, 3);
         let came = borrower.take(&lender.lend(&payload).unwrap(), 10_000).unwrap();
@@ -227,13 +231,13 @@ mod tests {
     }
 
     #[test]
-    fn slips_that_make_no_sense_are_refused() {
+    fn invalid_descriptors_are_refused() {
         let (pool, mut lender, borrower) = pair();
-        let slip = lender.lend(&filled(&pool, 10_000, 3)).unwrap();
+        let descriptor = lender.lend(&filled(&pool, 10_000, 3)).unwrap();
         let with = |at: usize, word: u32| {
-            let mut slip = slip;
-            slip[at..at + 4].copy_from_slice(&word.to_le_bytes());
-            borrower.take(&slip, 10_000).is_some()
+            let mut descriptor = descriptor;
+            descriptor[at..at + 4].copy_from_slice(&word.to_le_bytes());
+            borrower.take(&descriptor, 10_000).is_some()
         };
         let end = (ARENA_BYTES / 64 - 10_000usize.div_ceil(64)) as u32;
         assert!(with(0, 0) && with(4, end));
@@ -241,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn buffers_beyond_the_arena_are_not_lent() {
+    fn a_full_arena_lends_no_new_buffers() {
         let (pool, mut lender, _) = pair();
         let all: Vec<_> = (0..ARENA_BYTES / (128 << 10) + 3).map(|_| filled(&pool, 128 << 10, 1)).collect();
         assert_eq!(all.iter().filter(|payload| payload.cut().is_some()).count(), ARENA_BYTES / (128 << 10));
@@ -251,7 +255,7 @@ mod tests {
         assert_eq!(
             again.iter().filter(|payload| lender.lend(payload).is_some()).count(),
             1,
-            "three are not of the arena"
+            "the arena has memory for one"
         );
     }
 }

@@ -6,7 +6,7 @@
 use crate::endpoint::Endpoint;
 use crate::frame::{FrameKind, WINDOW_BYTES};
 use crate::mailbox::Next;
-use crate::slab::{Payload, SlabMut};
+use crate::slab::{Payload, PayloadMut};
 use skyphos_types::{Error, Result};
 use std::sync::atomic::Ordering;
 
@@ -72,7 +72,7 @@ impl Outgoing {
     }
 
     /// Hands over the chunk that [`Outgoing::next_range`] asked for.
-    pub fn push(&mut self, ep: &Endpoint, chunk: SlabMut) {
+    pub fn push(&mut self, ep: &Endpoint, chunk: PayloadMut) {
         self.push_shared(ep, chunk.freeze());
     }
 

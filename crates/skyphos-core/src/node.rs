@@ -8,9 +8,9 @@
 use crate::clock::Clock;
 use crate::frame::{Frame, Header};
 use crate::group::Group;
-use crate::host_region::Regions;
 use crate::mailbox::Mailbox;
 use crate::process::Process;
+use crate::shared_memory::host_region::Regions;
 use crate::slab::{Payload, Pool};
 use crate::tasks::Tasks;
 use crate::topology::Topology;

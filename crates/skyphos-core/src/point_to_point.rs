@@ -72,7 +72,7 @@ pub async fn send(ep: &Endpoint, dest: u32, parts: &[impl AsRef<[u8]>]) -> Resul
     let table: Vec<u8> = [parts.len() as u64].into_iter().chain(lengths).flat_map(u64::to_le_bytes).collect();
     let mut pieces = vec![&table[..]];
     pieces.extend(parts.iter().map(AsRef::as_ref));
-    ep.vouch(|vouch| pieces.iter().for_each(|piece| vouch.bytes(piece)));
+    ep.checksum_input(|checksum| pieces.iter().for_each(|piece| checksum.add(piece)));
     let total: usize = pieces.iter().map(|piece| piece.len()).sum();
     let mut out = Outgoing::new(dest, ROUND, total as u64);
     let mut pieces = pieces.into_iter();

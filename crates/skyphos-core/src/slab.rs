@@ -1,10 +1,10 @@
 //! Reference-counted buffers from a pool: what frames carry.
 //!
-//! A [`SlabMut`] is written by one owner, then frozen into a [`Payload`] that may be shared (a
+//! A [`PayloadMut`] is written by one owner, then frozen into a [`Payload`] that may be shared (a
 //! broadcast, replicas) and read. When the last owner drops it, the buffer and its reference count
 //! return to the pool together, so that a steady exchange allocates nothing.
 
-use crate::arena::{Arena, Borrowed, Cut, Line};
+use crate::shared_memory::arena::{Arena, Borrowed, Cut, Line};
 use bytemuck::{Pod, Zeroable};
 use std::sync::{Arc, Mutex, Weak};
 
@@ -80,7 +80,7 @@ impl AlignedVec {
 /// A message being written: one chunk of the pool if it fits, else memory of its own.
 pub enum MessageMut {
     /// Goes out as it is.
-    Chunk(SlabMut),
+    Chunk(PayloadMut),
     /// Is cut into chunks.
     Large(Large),
     /// A length without bytes: what a simulation without data sends.
@@ -216,7 +216,7 @@ impl PoolInner {
         (CAPACITIES[k], &self.slabs[k])
     }
 
-    fn take(self: &Arc<PoolInner>, len: usize) -> SlabMut {
+    fn take(self: &Arc<PoolInner>, len: usize) -> PayloadMut {
         assert!(len <= CHUNK_BYTES, "a frame carries at most {CHUNK_BYTES} bytes, not {len}");
         let (capacity, shelf) = self.shelf(len);
         let found = shelf.lock().expect("pool lock").pop();
@@ -227,7 +227,7 @@ impl PoolInner {
             };
             Arc::new(Slab { lines, home: Arc::downgrade(self) })
         });
-        SlabMut { slab: Some(slab), len }
+        PayloadMut { slab: Some(slab), len }
     }
 }
 
@@ -247,7 +247,7 @@ impl Pool {
     }
 
     /// Buffers that somebody holds.
-    pub fn held(&self) -> usize {
+    pub fn in_use(&self) -> usize {
         let held = |pool: &Arc<PoolInner>| {
             let waiting: usize = pool.slabs.iter().map(|shelf| shelf.lock().expect("pool lock").len()).sum();
             // All know where they come from, and those of whole messages forget it when they return.
@@ -257,12 +257,12 @@ impl Pool {
     }
 
     /// A buffer of `len` bytes (at most [`CHUNK_BYTES`]); its contents are arbitrary.
-    pub fn take(&self, len: usize) -> SlabMut {
+    pub fn take(&self, len: usize) -> PayloadMut {
         PoolInner::take(&self.own, len)
     }
 
     /// The same for what several ranks get: one that can be lent, if there are such. The smallest are sooner copied.
-    pub fn take_for_several(&self, len: usize) -> SlabMut {
+    pub fn take_for_several(&self, len: usize) -> PayloadMut {
         let lending = self.lending.as_ref().filter(|_| len > CAPACITIES[0]);
         PoolInner::take(lending.unwrap_or(&self.own), len)
     }
@@ -291,23 +291,23 @@ impl Pool {
 }
 
 /// A buffer with one owner, to write.
-pub struct SlabMut {
+pub struct PayloadMut {
     /// None where there is no data, only its length.
     slab: Option<Arc<Slab>>,
     len: usize,
 }
 
-impl SlabMut {
+impl PayloadMut {
     /// A length without bytes: what a simulation without data sends.
-    pub fn sized(len: usize) -> SlabMut {
-        SlabMut { slab: None, len }
+    pub fn sized(len: usize) -> PayloadMut {
+        PayloadMut { slab: None, len }
     }
 
     /// The bytes, to write; none where there is only their length.
     pub fn as_bytes_mut(&mut self) -> &mut [u8] {
         let Some(slab) = &mut self.slab else { return &mut [] };
-        let slab = Arc::get_mut(slab).expect("a SlabMut is the only owner");
-        let lines = slab.lines.get_mut().expect("a SlabMut is of this process");
+        let slab = Arc::get_mut(slab).expect("a PayloadMut is the only owner");
+        let lines = slab.lines.get_mut().expect("a PayloadMut is of this process");
         &mut bytemuck::cast_slice_mut(lines)[..self.len]
     }
 
@@ -381,10 +381,10 @@ impl Payload {
     }
 
     /// The buffer to write: this one if nobody shares it, else a copy in one that `take` gives.
-    pub fn into_mut(mut self, take: impl FnOnce(usize) -> SlabMut) -> SlabMut {
+    pub fn into_mut(mut self, take: impl FnOnce(usize) -> PayloadMut) -> PayloadMut {
         if let Some(mut slab) = self.slab.take() {
             if Arc::get_mut(&mut slab).is_some_and(|slab| slab.lines.get_mut().is_some()) {
-                return SlabMut { slab: Some(slab), len: self.len };
+                return PayloadMut { slab: Some(slab), len: self.len };
             }
             self.slab = Some(slab);
         }

@@ -18,7 +18,7 @@ use crate::seats::Seats;
 use crate::waiting::Idle;
 use skyphos_core::extensions::{NativeCollectives, Replication, UnderReplicas};
 use skyphos_core::frame::{Frame, FrameKind, HEADER_BYTES, Header};
-use skyphos_core::slab::{CHUNK_BYTES, Payload, Pool, SlabMut};
+use skyphos_core::slab::{CHUNK_BYTES, Payload, PayloadMut, Pool};
 use skyphos_core::topology::Topology;
 use skyphos_core::transport::{Event, Facts, Loss, Transport, Waker, goodbye_cause, reason_in};
 use skyphos_types::{DType, Error, ReduceOp, Result};
@@ -59,14 +59,14 @@ struct Arriving {
 
 enum Body {
     Here(Payload),
-    Coming { request: Box<Handle>, slab: SlabMut },
+    Coming { request: Box<Handle>, slab: PayloadMut },
 }
 
 /// An allreduce of MPI's, in place.
 struct Reducing {
     request: Box<Handle>,
     header: Header,
-    slab: SlabMut,
+    slab: PayloadMut,
 }
 
 #[derive(Default)]
@@ -442,7 +442,7 @@ impl NativeCollectives for Mpi {
         self.library.reduction(op, dtype).is_some()
     }
 
-    fn begin_allreduce(&mut self, header: Header, op: &ReduceOp, dtype: DType, mut part: SlabMut) {
+    fn begin_allreduce(&mut self, header: Header, op: &ReduceOp, dtype: DType, mut part: PayloadMut) {
         let (number, op) = self.library.reduction(op, dtype).expect("what has_allreduce says there is");
         let Some(_pass) = self.pass() else { return };
         let (mut request, count) = (Box::<Handle>::default(), part.len() / dtype.size());

@@ -10,7 +10,7 @@ use numpy::{PyArray1, PyReadonlyArray1};
 use pyo3::IntoPyObjectExt;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use skyphos::{Error, HostCopy, Memory, Part, Route};
+use skyphos::{Error, HostCopy, MessageBuffer, ReceivedPart, Route};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -26,12 +26,12 @@ struct HostMemory {
 }
 
 /// A received part as an array, without a copy.
-fn array_of(py: Python<'_>, part: Part) -> PyResult<Bound<'_, PyArray1<u8>>> {
+fn array_of(py: Python<'_>, part: ReceivedPart) -> PyResult<Bound<'_, PyArray1<u8>>> {
     let (copy, range) = match part {
-        Part::Own(bytes) => return Ok(PyArray1::from_vec(py, bytes)),
-        Part::Shared(copy, range) => (copy, range),
+        ReceivedPart::Own(bytes) => return Ok(PyArray1::from_vec(py, bytes)),
+        ReceivedPart::Shared(copy, range) => (copy, range),
     };
-    let start = copy.at(range.clone());
+    let start = copy.as_mut_ptr(range.clone());
     let memory = Bound::new(py, HostMemory { _copy: copy })?.into_any();
     // SAFETY: as many bytes, which the array keeps, and which it alone reads and writes from now on.
     Ok(unsafe {
@@ -92,7 +92,7 @@ pub fn broadcast<'py>(
     };
     let parts = parts.map(|parts| parts.iter().map(held).collect::<PyResult<Vec<_>>>()).transpose();
     let parts = or_fail(py, comm, parts)?;
-    let call = comm.broadcast(root, parts, Memory::default()).options(options.0);
+    let call = comm.broadcast(root, parts, MessageBuffer::default()).options(options.0);
     perform(py, comm, call, async_op, |py, done| {
         let array = |part| array_of(py, part).map(Bound::unbind);
         let parts = done.room.into_parts().into_iter().map(array).collect::<PyResult<_>>()?;

@@ -227,7 +227,7 @@ impl Cluster {
         let end = self.clocks.iter().map(|clock| clock.at()).max().unwrap_or(0);
         let mut world = self.shared.world();
         world.drop_frames();
-        let held = self.shared.pool.held();
+        let held = self.shared.pool.in_use();
         let faults = world.faults();
         let (struck, posted) = (std::mem::take(&mut faults.struck), std::mem::take(&mut faults.posted));
         let trace = faults.hash();

@@ -8,7 +8,7 @@ use crate::ring::Rings;
 use crate::tls::{Tls, TlsFiles};
 use crate::wire::Wire;
 use mio::net::TcpStream;
-use skyphos_core::arena::Arena;
+use skyphos_core::shared_memory::arena::Arena;
 use skyphos_core::slab::Pool;
 use skyphos_core::transport::Event;
 use std::io::{IoSlice, Write};

@@ -15,8 +15,8 @@
 use crate::sockets::{loss_of, lost};
 use crate::wire::Wire;
 use skyphos_core::frame::{Frame, FrameKind, HEADER_BYTES, Header};
-use skyphos_core::loan::{Borrower, SLIP_BYTES};
-use skyphos_core::slab::{Payload, Pool, SlabMut};
+use skyphos_core::loan::{Borrower, DESCRIPTOR_BYTES};
+use skyphos_core::slab::{Payload, PayloadMut, Pool};
 use skyphos_core::transport::{Event, Loss, reason_in};
 use std::io::{self, ErrorKind, IoSliceMut, Read};
 
@@ -54,10 +54,10 @@ pub(crate) enum Stop {
 struct Body {
     header: Header,
     /// `None` for an empty payload.
-    slab: Option<SlabMut>,
+    slab: Option<PayloadMut>,
     filled: usize,
     len: usize,
-    /// Bytes of the payload, if it is lent: then a slip comes in its place.
+    /// Bytes of the payload, if it is on loan: then a descriptor comes in its place.
     lent: Option<usize>,
 }
 
@@ -188,7 +188,7 @@ impl Inbox {
     fn begin(&mut self, pool: &Pool) -> Result<(), Stop> {
         let lent = self.borrower.is_some() && Header::unmark_lent(&mut self.head);
         let (header, len, _) = Header::decode(&self.head).map_err(|e| damaged(&e))?;
-        let (lent, len) = if lent { (Some(len), SLIP_BYTES) } else { (None, len) };
+        let (lent, len) = if lent { (Some(len), DESCRIPTOR_BYTES) } else { (None, len) };
         (self.ahead, self.last) = (if len <= SMALL { FAR } else { NEAR }, len);
         self.body = Some(Body { header, slab: (len > 0).then(|| pool.take(len)), filled: 0, len, lent });
         Ok(())
@@ -200,10 +200,11 @@ impl Inbox {
             return Ok(());
         };
         self.head_filled = 0;
-        let mut payload = slab.map_or(Payload::default(), SlabMut::freeze);
+        let mut payload = slab.map_or(Payload::default(), PayloadMut::freeze);
         if let (Some(len), Some(borrower)) = (lent, &self.borrower) {
-            let slip = payload.as_bytes().try_into().expect("as long as a slip");
-            payload = borrower.take(slip, len).ok_or_else(|| damaged("a payload outside of its memory"))?;
+            let descriptor = payload.as_bytes().try_into().expect("as long as a descriptor");
+            payload =
+                borrower.take(descriptor, len).ok_or_else(|| damaged("a payload outside of its memory"))?;
         }
         let checked = if self.apart { &[] } else { payload.as_bytes() };
         if !Header::check(&self.head, checked) {

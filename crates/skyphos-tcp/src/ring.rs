@@ -10,9 +10,9 @@ mod control;
 mod sync;
 
 use control::Control;
-use skyphos_core::arena::{Arena, SLOTS};
 use skyphos_core::loan::{Borrower, Lender};
-use skyphos_core::memory::{Backing, HEAD_BYTES, Map, Mark};
+use skyphos_core::shared_memory::arena::{Arena, SLOTS};
+use skyphos_core::shared_memory::memory_file::{HEAD_BYTES, Mapping, MemoryFile, Token};
 use std::io::{self, ErrorKind, IoSlice, IoSliceMut};
 use std::sync::Arc;
 
@@ -33,7 +33,7 @@ const _: () = assert!(size_of::<Control>() <= 512 && SLOTS <= 512 && LOANS[1] + 
 
 /// One process's ends of both rings.
 pub(crate) struct Rings {
-    map: Arc<Map>,
+    map: Arc<Mapping>,
     /// Bytes of a ring, a power of two.
     capacity: usize,
     /// Numbers of the ring that is written here and of the one that is read.
@@ -62,21 +62,21 @@ fn senseless() -> io::Error {
 
 impl Rings {
     /// New ones, and the file that they are in, which goes when nobody has it open.
-    pub(crate) fn make(capacity: usize, mark: &Mark) -> io::Result<(Rings, Backing)> {
-        let backing = Backing::make(2 * capacity, mark)?;
-        Ok((Rings::of(backing.shared(2 * capacity)?, capacity, 0), backing))
+    pub(crate) fn make(capacity: usize, token: &Token) -> io::Result<(Rings, MemoryFile)> {
+        let file = MemoryFile::make(2 * capacity, token)?;
+        Ok((Rings::of(file.map_shared(2 * capacity)?, capacity, 0), file))
     }
 
     /// Those that another process has open, if it is they.
-    pub(crate) fn open(process: u32, file: u32, capacity: usize, mark: &Mark) -> io::Result<Rings> {
+    pub(crate) fn open(process: u32, file: u32, capacity: usize, token: &Token) -> io::Result<Rings> {
         if !capacity.is_power_of_two() || !(LEAST..=MOST).contains(&capacity) {
             return Err(io::Error::new(ErrorKind::InvalidData, "no size of a ring"));
         }
-        let map = Backing::open(process, file, 2 * capacity, mark)?.shared(2 * capacity)?;
+        let map = MemoryFile::open(process, file, 2 * capacity, token)?.map_shared(2 * capacity)?;
         Ok(Rings::of(map, capacity, 1))
     }
 
-    fn of(map: Map, capacity: usize, out: usize) -> Rings {
+    fn of(map: Mapping, capacity: usize, out: usize) -> Rings {
         let (map, limit, lender, borrower) = (Arc::new(map), capacity, None, None);
         Rings { map, capacity, out, limit, written: 0, read: 0, seen: 0, lender, borrower }
     }
@@ -87,7 +87,7 @@ impl Rings {
     }
 
     /// Borrows buffers of the other side's arena from now on.
-    pub(crate) fn borrow(&mut self, arena: &Backing) -> io::Result<()> {
+    pub(crate) fn borrow(&mut self, arena: &MemoryFile) -> io::Result<()> {
         self.borrower = Some(Borrower::new(arena, self.map.clone(), LOANS[1 - self.out])?);
         Ok(())
     }
@@ -107,14 +107,14 @@ impl Rings {
 
     fn control(&self, ring: usize) -> &Control {
         // SAFETY: inside of the head, aligned to 1 KB; any bytes are such a value, and all of it is atomic.
-        unsafe { &*self.map.at().add(CONTROLS[ring]).cast() }
+        unsafe { &*self.map.as_ptr().add(CONTROLS[ring]).cast() }
     }
 
     /// Where bytes of a ring lie, from the one of this number on, and how many up to the ring's end.
     fn place(&self, ring: usize, number: u64) -> (*mut u8, usize) {
         let at = number as usize & (self.capacity - 1);
         // SAFETY: inside of the mapping.
-        (unsafe { self.map.at().add(HEAD_BYTES + ring * self.capacity + at) }, self.capacity - at)
+        (unsafe { self.map.as_ptr().add(HEAD_BYTES + ring * self.capacity + at) }, self.capacity - at)
     }
 
     /// Bytes that may be written now.
@@ -249,9 +249,9 @@ mod tests {
     use proptest::prelude::*;
 
     fn pair(capacity: usize) -> (Rings, Rings) {
-        let mark = [9; 32];
-        let (one, file) = Rings::make(capacity, &mark).unwrap();
-        let other = Rings::open(std::process::id(), file.number(), capacity, &mark).unwrap();
+        let token = [9; 32];
+        let (one, file) = Rings::make(capacity, &token).unwrap();
+        let other = Rings::open(std::process::id(), file.number(), capacity, &token).unwrap();
         (one, other)
     }
 
@@ -360,14 +360,14 @@ mod tests {
 
     #[test]
     fn only_the_memory_that_was_meant_is_taken() {
-        let mark = [3; 32];
-        let (_rings, file) = Rings::make(LEAST, &mark).unwrap();
+        let token = [3; 32];
+        let (_rings, file) = Rings::make(LEAST, &token).unwrap();
         let me = std::process::id();
-        assert!(Rings::open(me, file.number(), LEAST, &mark).is_ok());
+        assert!(Rings::open(me, file.number(), LEAST, &token).is_ok());
         assert!(Rings::open(me, file.number(), LEAST, &[4; 32]).is_err());
-        assert!(Rings::open(me, file.number(), 2 * LEAST, &mark).is_err());
-        assert!(Rings::open(me, file.number(), LEAST + 1, &mark).is_err());
-        assert!(Rings::open(me, 0, LEAST, &mark).is_err());
+        assert!(Rings::open(me, file.number(), 2 * LEAST, &token).is_err());
+        assert!(Rings::open(me, file.number(), LEAST + 1, &token).is_err());
+        assert!(Rings::open(me, 0, LEAST, &token).is_err());
     }
 
     #[test]

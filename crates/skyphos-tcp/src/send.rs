@@ -8,7 +8,7 @@
 
 use crate::wire::Wire;
 use skyphos_core::frame::{Frame, FrameKind, HEADER_BYTES, Header};
-use skyphos_core::loan::{Lender, SLIP_BYTES};
+use skyphos_core::loan::{DESCRIPTOR_BYTES, Lender};
 use skyphos_core::slab::Payload;
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind, IoSlice};
@@ -26,14 +26,14 @@ struct Queued {
 enum Body {
     Payload(Payload),
     /// Where the payload lies.
-    Slip([u8; SLIP_BYTES]),
+    Descriptor([u8; DESCRIPTOR_BYTES]),
 }
 
 impl Queued {
     fn body(&self) -> &[u8] {
         match &self.body {
             Body::Payload(payload) => payload.as_bytes(),
-            Body::Slip(slip) => slip,
+            Body::Descriptor(descriptor) => descriptor,
         }
     }
 
@@ -97,9 +97,9 @@ impl Outbox {
             false => frame.header.encode(frame.payload.as_bytes()),
         };
         let body = match self.lender.as_mut().and_then(|lender| lender.lend(&frame.payload)) {
-            Some(slip) => {
+            Some(descriptor) => {
                 Header::mark_lent(&mut head);
-                Body::Slip(slip)
+                Body::Descriptor(descriptor)
             }
             None => Body::Payload(frame.payload.clone()),
         };

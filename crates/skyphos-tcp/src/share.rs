@@ -1,8 +1,8 @@
 //! The agreement on shared memory between two ranks of a host, on their connection, before any frame.
 //!
 //! ```text
-//! lower rank     makes the memory; sends process, file and mark, of it and of the arena that its buffers lie in
-//! higher rank    opens those files of that process (/proc/PID/fd/N), and checks the marks; says which it has, and offers its own arena
+//! lower rank     makes the memory; sends process, file and token, of it and of the arena that its buffers lie in
+//! higher rank    opens those files of that process (/proc/PID/fd/N), and checks the tokens; says which it has, and offers its own arena
 //! lower rank     opens that; says whether it has it
 //! both           from now on all bytes go through the memory, and the connection carries wake-ups and the end; a rank that has
 //!                the arena open is lent buffers in place of copies (`skyphos_core::loan`)
@@ -17,8 +17,8 @@ use crate::ring::{self, Rings};
 use crate::wire::Wire;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::time::Timespec;
-use skyphos_core::arena::{ARENA_BYTES, Arena};
-use skyphos_core::memory::{Backing, Mark};
+use skyphos_core::shared_memory::arena::{ARENA_BYTES, Arena};
+use skyphos_core::shared_memory::memory_file::{MemoryFile, Token};
 use skyphos_types::{Error, Result};
 use std::io::{self, ErrorKind, IoSlice, Read};
 use std::sync::Arc;
@@ -30,7 +30,7 @@ const LONGEST: Duration = Duration::from_secs(60);
 /// Time between checks for an interrupt.
 const INTERRUPT_CHECK: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 
-/// An offer on the wire: process, file, bytes of a ring (0: there is no memory), mark.
+/// An offer on the wire: process, file, bytes of a ring (0: there is no memory), token.
 const OFFER_BYTES: usize = 44;
 
 /// Answers to an offer.
@@ -43,16 +43,16 @@ struct Offer {
     process: u32,
     file: u32,
     capacity: u32,
-    mark: Mark,
+    token: Token,
 }
 
 impl Offer {
     /// There is no memory.
-    const NONE: Offer = Offer { process: 0, file: 0, capacity: 0, mark: [0; 32] };
+    const NONE: Offer = Offer { process: 0, file: 0, capacity: 0, token: [0; 32] };
 
     /// An offer of this process's file.
-    fn of(file: &Backing, capacity: usize, mark: Mark) -> Offer {
-        Offer { process: std::process::id(), file: file.number(), capacity: capacity as u32, mark }
+    fn of(file: &MemoryFile, capacity: usize, token: Token) -> Offer {
+        Offer { process: std::process::id(), file: file.number(), capacity: capacity as u32, token }
     }
 
     /// Opens the offered arena, to borrow from it beside these rings. True if that succeeds.
@@ -60,7 +60,7 @@ impl Offer {
         let Some(rings) = rings.as_mut().filter(|_| self.capacity as usize == ARENA_BYTES) else {
             return false;
         };
-        let file = Backing::open(self.process, self.file, ARENA_BYTES, &self.mark);
+        let file = MemoryFile::open(self.process, self.file, ARENA_BYTES, &self.token);
         file.and_then(|file| rings.borrow(&file)).is_ok()
     }
 
@@ -69,14 +69,14 @@ impl Offer {
         bytes[..4].copy_from_slice(&self.process.to_le_bytes());
         bytes[4..8].copy_from_slice(&self.file.to_le_bytes());
         bytes[8..12].copy_from_slice(&self.capacity.to_le_bytes());
-        bytes[12..].copy_from_slice(&self.mark);
+        bytes[12..].copy_from_slice(&self.token);
         bytes
     }
 
     fn decode(bytes: &[u8; OFFER_BYTES]) -> Offer {
         let word = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().expect("4 bytes"));
-        let mark = bytes[12..].try_into().expect("32 bytes");
-        Offer { process: word(0), file: word(4), capacity: word(8), mark }
+        let token = bytes[12..].try_into().expect("32 bytes");
+        Offer { process: word(0), file: word(4), capacity: word(8), token }
     }
 }
 
@@ -103,11 +103,11 @@ pub(crate) fn share(rank: u32, connections: &mut Connections, wanted: bool, limi
     let (mut offer, mut file) = (Offer::NONE, None);
     if wanted
         && near.len() > 1 // for one peer a copy is as fast
-        && let Ok(mark) = random()
-        && let Ok((arena, backing)) = Arena::make(&mark)
+        && let Ok(token) = random()
+        && let Ok((arena, arena_file)) = Arena::make(&token)
     {
-        offer = Offer::of(&backing, ARENA_BYTES, mark);
-        (connections.arena, file) = (Some(arena), Some(backing));
+        offer = Offer::of(&arena_file, ARENA_BYTES, token);
+        (connections.arena, file) = (Some(arena), Some(arena_file));
     }
     let shared = agree(me, &mut near, wanted.then_some(capacity), connections.arena.as_ref(), &offer, limit);
     drop(file); // all peers have opened it, or declined
@@ -139,14 +139,14 @@ fn agree(
 ) -> std::result::Result<Vec<Option<Rings>>, (usize, io::Error)> {
     let mut all: Vec<Option<Rings>> = near.iter().map(|_| None).collect();
     // Open until the peers have opened them.
-    let mut files: Vec<Backing> = Vec::new();
+    let mut files: Vec<MemoryFile> = Vec::new();
     for (rings, (peer, wire)) in all.iter_mut().zip(near.iter_mut()).filter(|(_, (peer, _))| *peer > me) {
         let mut here = Offer::NONE;
         if let Some(capacity) = capacity
-            && let Ok(mark) = random()
-            && let Ok((made, file)) = Rings::make(capacity, &mark)
+            && let Ok(token) = random()
+            && let Ok((made, file)) = Rings::make(capacity, &token)
         {
-            here = Offer::of(&file, capacity, mark);
+            here = Offer::of(&file, capacity, token);
             files.push(file);
             *rings = Some(made);
         }
@@ -156,7 +156,7 @@ fn agree(
         let mut answers = || Ok((receive_offer(wire, limit)?, receive_offer(wire, limit)?));
         let (here, theirs) = answers().map_err(|error| (*peer, error))?;
         if capacity.is_some() && here.capacity > 0 {
-            *rings = Rings::open(here.process, here.file, here.capacity as usize, &here.mark).ok();
+            *rings = Rings::open(here.process, here.file, here.capacity as usize, &here.token).ok();
         }
         let taken = [answer(rings.is_some()), answer(theirs.borrow(rings))].concat();
         send(wire, &[&taken[..], &offer.encode()].concat(), limit).map_err(|error| (*peer, error))?;
@@ -256,7 +256,7 @@ mod tests {
 
     #[test]
     fn offers_survive_the_wire() {
-        let offer = Offer { process: 77, file: 12, capacity: 1 << 19, mark: [8; 32] };
+        let offer = Offer { process: 77, file: 12, capacity: 1 << 19, token: [8; 32] };
         assert_eq!(Offer::decode(&offer.encode()), offer);
     }
 }

@@ -11,7 +11,7 @@ use crate::vector_input::{VectorInput, is_wide};
 use crate::vouch;
 use skyphos_core::butterfly::check_degrees;
 use skyphos_core::collectives::Split;
-use skyphos_core::collectives::allreduce::butterfly::{Parts, butterfly};
+use skyphos_core::collectives::allreduce::butterfly::{RangeForm, butterfly};
 use skyphos_core::collectives::allreduce::gather_and_sum::gather_and_sum;
 use skyphos_core::collectives::allreduce::recursive_doubling::recursive_doubling;
 use skyphos_core::collectives::allreduce::ring;
@@ -319,9 +319,11 @@ async fn run<T: Element>(
         Algorithm::RecursiveDoubling => recursive_doubling(ep, view, terms).await,
         Algorithm::Allgather => gather_and_sum(ep, view, terms).await,
         Algorithm::Ring => ring::ring(ep, view, terms, bounds).await,
-        Algorithm::SplitAllgather => butterfly(ep, view, terms, &one_layer, bounds, Parts::Sparse).await,
-        Algorithm::SplitAllgatherDense => butterfly(ep, view, terms, &one_layer, bounds, Parts::Dense).await,
-        Algorithm::Butterfly => butterfly(ep, view, terms, degrees, bounds, Parts::Auto).await,
+        Algorithm::SplitAllgather => butterfly(ep, view, terms, &one_layer, bounds, RangeForm::Sparse).await,
+        Algorithm::SplitAllgatherDense => {
+            butterfly(ep, view, terms, &one_layer, bounds, RangeForm::Dense).await
+        }
+        Algorithm::Butterfly => butterfly(ep, view, terms, degrees, bounds, RangeForm::Auto).await,
         dense => reduce_as_dense(ep, dense, view, terms).await,
     };
     let sum = SparseVec { n, width, form: form? };

@@ -3,7 +3,9 @@
 use crate::Comm;
 use crate::call_builder::{Body, CallBuilder};
 use crate::vector_input::check_root;
-use skyphos_core::collectives::broadcast::{Brought, Room, Route, Side, Source, Way, broadcast};
+use skyphos_core::collectives::broadcast::{
+    BroadcastOutcome, ReceiveBuffer, Role, RootMessage, Route, RouteChoice, broadcast,
+};
 use skyphos_core::frame::{CallKind, CallSig};
 use skyphos_core::slab::CHUNK_BYTES;
 use skyphos_core::{Asked, Endpoint, Traffic};
@@ -32,7 +34,7 @@ pub struct Broadcasted<R> {
     /// The memory that took the parts; as it was on the root.
     pub room: R,
     /// The route, and how long its chunks were at most.
-    pub way: Way,
+    pub way: RouteChoice,
     /// Bytes of the message.
     pub bytes: usize,
     /// What it moved on this rank.
@@ -43,7 +45,7 @@ pub struct Broadcasted<R> {
 
 /// Seconds that a message of so many bytes should take by a route, in chunks of so many: *Twister* eq. 1 to 3 with the message
 /// in chunks on all routes.
-fn seconds(profile: &Profile, ranks: u32, bytes: usize, way: Way) -> f64 {
+fn seconds(profile: &Profile, ranks: u32, bytes: usize, way: RouteChoice) -> f64 {
     let (p, n) = (f64::from(ranks), bytes as f64);
     let chunk = n.min(way.chunk_bytes as f64);
     let (latency, doublings) = (profile.latency_s, f64::from(ranks.next_power_of_two().ilog2()));
@@ -81,13 +83,13 @@ impl BroadcastOptions {
     }
 
     /// What a root decides for so many bytes.
-    pub(crate) fn way(&self, profile: &Profile, ranks: u32, bytes: usize) -> Way {
+    pub(crate) fn way(&self, profile: &Profile, ranks: u32, bytes: usize) -> RouteChoice {
         let way = |route| {
             let usual = match route {
                 Route::Chain => chunk_of_chain(profile, ranks, bytes),
                 _ => CHUNK_BYTES,
             };
-            Way { route, chunk_bytes: self.chunk_bytes.unwrap_or(usual) }
+            RouteChoice { route, chunk_bytes: self.chunk_bytes.unwrap_or(usual) }
         };
         let all = [Route::Chain, Route::Binomial, Route::ScatterAllgather].map(way);
         let best = all
@@ -113,7 +115,7 @@ pub struct Broadcast<P, R> {
     profile: Option<Profile>,
 }
 
-impl<P: AsRef<[u8]> + Send + Sync, R: Room> Body for Broadcast<P, R> {
+impl<P: AsRef<[u8]> + Send + Sync, R: ReceiveBuffer> Body for Broadcast<P, R> {
     type Output = Broadcasted<R>;
     type Op = ();
     type Options = BroadcastOptions;
@@ -132,23 +134,23 @@ impl<P: AsRef<[u8]> + Send + Sync, R: Room> Body for Broadcast<P, R> {
             _ => Vec::new(),
         };
         let source = payload.as_ref().map(|payload| match payload {
-            Payload::Parts(_) => Source::Parts(&slices),
-            Payload::Lengths(lengths) => Source::Counted(lengths),
+            Payload::Parts(_) => RootMessage::Parts(&slices),
+            Payload::Lengths(lengths) => RootMessage::Lengths(lengths),
         });
         let side = match source {
             Some(source) if ep.rank() == root => {
                 let bytes = source.lengths().iter().sum();
                 let profile = profile.expect("set as the call was made");
-                Side::Root(source, options.way(&profile, ep.size(), bytes))
+                Role::Root(source, options.way(&profile, ep.size(), bytes))
             }
-            None if ep.rank() != root => Side::Other(&mut room),
+            None if ep.rank() != root => Role::Receiver(&mut room),
             _ => {
                 let message = format!("rank {root} is the root, and it alone has parts to broadcast");
                 return Err(Error::bad_input(message));
             }
         };
         let window = options.ack_timeout.unwrap_or(ep.node().settings().timeout);
-        let Brought { way, bytes, missed } = broadcast(ep, root, side, window).await?;
+        let BroadcastOutcome { way, bytes, missed } = broadcast(ep, root, side, window).await?;
         Ok(Broadcasted { way, bytes, missed, traffic: ep.traffic(), room })
     }
 }
@@ -165,17 +167,17 @@ impl Comm {
     /// had what others need.
     ///
     /// ```
-    /// use skyphos::{Comm, Memory};
+    /// use skyphos::{Comm, MessageBuffer};
     ///
     /// let ranks = Comm::local(3, &Default::default()).unwrap();
     /// let came = ranks.map_ranks(|comm| {
     ///     let parts = (comm.rank() == 0).then(|| vec![b"one part", &b"and another"[..]]);
-    ///     let done = comm.broadcast(0, parts, Memory::default()).run().unwrap();
+    ///     let done = comm.broadcast(0, parts, MessageBuffer::default()).run().unwrap();
     ///     done.room.into_parts().iter().map(|part| part.as_ref().len()).collect::<Vec<_>>()
     /// });
     /// assert_eq!(came, [vec![], vec![8, 11], vec![8, 11]]);
     /// ```
-    pub fn broadcast<P: AsRef<[u8]> + Send + Sync, R: Room>(
+    pub fn broadcast<P: AsRef<[u8]> + Send + Sync, R: ReceiveBuffer>(
         &self,
         root: u32,
         parts: Option<Vec<P>>,
@@ -186,7 +188,7 @@ impl Comm {
     }
 
     /// [`Comm::broadcast`] of parts that have lengths and no bytes.
-    pub(crate) fn broadcast_lengths<R: Room>(
+    pub(crate) fn broadcast_lengths<R: ReceiveBuffer>(
         &self,
         root: u32,
         lengths: Option<Vec<usize>>,
@@ -211,6 +213,6 @@ mod tests {
         let chunks = [1 << 16, 1 << 20, 1 << 24].map(|bytes| chunk_of_chain(&profile, 100, bytes));
         assert!(chunks.is_sorted() && chunks[0] >= LEAST_CHUNK && chunks[2] <= CHUNK_BYTES);
         let named = BroadcastOptions { route: Some(Route::Simple), chunk_bytes: Some(99), ..auto };
-        assert_eq!(named.way(&profile, 8, 1 << 20), Way { route: Route::Simple, chunk_bytes: 99 });
+        assert_eq!(named.way(&profile, 8, 1 << 20), RouteChoice { route: Route::Simple, chunk_bytes: 99 });
     }
 }

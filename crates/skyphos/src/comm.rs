@@ -362,7 +362,7 @@ impl Comm {
         block[9..].copy_from_slice(&key.to_le_bytes());
         let sig = CallSig::plain(CallKind::Split);
         let (all, call) = self.call(sig, async |ep| {
-            ep.vouch(|vouch| vouch.bytes(&block));
+            ep.checksum_input(|checksum| checksum.add(&block));
             Ok((allgather_bytes(ep, 0, &block).await?, ep.call_number()))
         })?;
         let Some(color) = color else { return Ok(None) };

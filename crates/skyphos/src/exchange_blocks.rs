@@ -131,11 +131,11 @@ impl<P: AsRef<[u8]> + Send> Blocks for Both<P> {
         }
     }
 
-    fn sent(&mut self, to: u32) {
+    fn block_sent(&mut self, to: u32) {
         self.parts[to as usize] = None;
     }
 
-    fn begins(&mut self, from: u32, _: usize) -> Result<()> {
+    fn begin_block(&mut self, from: u32, _: usize) -> Result<()> {
         self.open.insert(from, Vec::new());
         Ok(())
     }
@@ -151,14 +151,14 @@ impl<P: AsRef<[u8]> + Send> Blocks for Both<P> {
         Ok(())
     }
 
-    fn came(&mut self, from: u32) -> Result<()> {
+    fn complete_block(&mut self, from: u32) -> Result<()> {
         let block = self.open.remove(&from).unwrap_or_default();
         self.queue.lock().whole.insert(from, block);
         self.queue.news.store(true, Ordering::Release);
         Ok(())
     }
 
-    fn held(&self) -> usize {
+    fn blocks_in_memory(&self) -> usize {
         self.queue.lock().whole.values().filter(|block| block.len() > self.push_bytes).count()
     }
 }
@@ -221,7 +221,7 @@ impl Comm {
                 return Err(Error::bad_input(message));
             }
             of_call.lock().call = Arc::downgrade(&ep);
-            ep.vouch(|sum| both.parts.iter().flatten().for_each(|part| sum.bytes(part.as_ref())));
+            ep.checksum_input(|sum| both.parts.iter().flatten().for_each(|part| sum.add(part.as_ref())));
             exchange_blocks(&ep, &mut both, limits).await?;
             Ok(ep.traffic())
         })?;

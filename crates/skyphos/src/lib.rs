@@ -108,7 +108,9 @@ pub use reduce_scatter::Scattered;
 pub use replicas::Replication;
 pub use signature::{Shape, shape_of};
 pub use skyphos_core::collectives::Split;
-pub use skyphos_core::collectives::broadcast::{HostCopy, Memory, Part, Room, Route, Way};
+pub use skyphos_core::collectives::broadcast::{
+    HostCopy, MessageBuffer, ReceiveBuffer, ReceivedPart, Route, RouteChoice,
+};
 pub use skyphos_core::collectives::configure::Missing;
 pub use skyphos_core::collectives::exchange_blocks::BlockLimits;
 pub use skyphos_core::collectives::gather::Schedule;

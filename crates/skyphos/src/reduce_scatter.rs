@@ -11,7 +11,9 @@ use crate::tuning::Basis;
 use crate::vector_input::VectorInput;
 use crate::vouch;
 use skyphos_core::butterfly::{check_degrees, layers_by_rank};
-use skyphos_core::collectives::allreduce::butterfly::{Parts, reduce_scatter, reduce_scatter_by_topology};
+use skyphos_core::collectives::allreduce::butterfly::{
+    RangeForm, reduce_scatter, reduce_scatter_by_topology,
+};
 use skyphos_core::collectives::{Split, bounds};
 use skyphos_core::frame::CallKind;
 use skyphos_core::{Asked, Endpoint};
@@ -130,7 +132,7 @@ async fn reduce_scatter_on<T: Element>(
         }
     };
     let Variant { algorithm, degrees, bounds, choice } = variant;
-    let terms = Parts::Sparse.terms(terms);
+    let terms = RangeForm::Sparse.terms(terms);
     let part = if degrees.len() > 1 && ep.topology().ranks_per_host() > 1 {
         reduce_scatter_by_topology(ep, view, terms, &degrees, bounds).await?
     } else {

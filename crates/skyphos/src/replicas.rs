@@ -5,7 +5,7 @@ use crate::group_start::{
     PROFILE_BYTES, decode_profile, decode_topology, encode_profile, encode_topology, own_cores,
 };
 use skyphos_core::local::local_group;
-use skyphos_core::replicated::{Replicated, first_tells};
+use skyphos_core::replicated::{Replicated, startup_broadcast};
 use skyphos_core::transport::{Health, Transport};
 use skyphos_core::{Settings, Topology};
 use skyphos_plan::Profile;
@@ -41,7 +41,7 @@ impl Comm {
         let mine = mine.map(|(profile, topology)| {
             [encode_profile(profile), topology.as_ref().map_or_else(Vec::new, encode_topology)].concat()
         });
-        let bytes = first_tells(&mut *transport, mine, settings.timeout, &mut waiting)?;
+        let bytes = startup_broadcast(&mut *transport, mine, settings.timeout, &mut waiting)?;
         let Some((start, places)) = bytes.split_at_checked(PROFILE_BYTES) else {
             let message = format!("{} bytes of what a group begins with", bytes.len());
             return Err(Error::Corrupt { rank: 0, message });

@@ -7,7 +7,7 @@ use crate::arguments::single;
 use crate::call_builder::{Body, CallBuilder};
 use crate::vector_input::VectorInput;
 use crate::vouch;
-use skyphos_core::collectives::allreduce::butterfly::Parts;
+use skyphos_core::collectives::allreduce::butterfly::RangeForm;
 use skyphos_core::collectives::topk_allreduce::topk_allreduce;
 use skyphos_core::frame::{CallKind, CallSig};
 use skyphos_core::{Asked, Endpoint};
@@ -103,7 +103,7 @@ async fn topk_allreduce_on<T: Magnitude>(
     view.check(n, 1)?;
     vouch::views(ep, 1, &[view]);
     let options = AllreduceOptions::default();
-    let terms = Parts::Sparse.terms(terms::<T>(n, 1, &view, op, &options));
+    let terms = RangeForm::Sparse.terms(terms::<T>(n, 1, &view, op, &options));
     let (indices, values) = largest(view, k, terms.shape.wide)?;
     let own = View::Sparse { indices: indices.view(), values: &values };
     let got = topk_allreduce(ep, own, terms, k).await?;

@@ -4,7 +4,10 @@ mod common;
 
 use common::{MakeGroup, local, near, on_all, tcp};
 use proptest::prelude::*;
-use skyphos::{BroadcastOptions, Comm, Error, HostCopy, Memory, Part, Result, Room, Route, Topology};
+use skyphos::{
+    BroadcastOptions, Comm, Error, HostCopy, MessageBuffer, ReceiveBuffer, ReceivedPart, Result, Route,
+    Topology,
+};
 
 /// On the third transport ranks share no memory.
 const TRANSPORTS: [(&str, MakeGroup); 3] = [("local", local), ("near", near), ("tcp", tcp)];
@@ -12,22 +15,22 @@ const TRANSPORTS: [(&str, MakeGroup); 3] = [("local", local), ("near", near), ("
 /// A room that refuses messages beyond a number of bytes.
 struct Little(usize);
 
-impl Room for Little {
-    fn make(&mut self, lengths: &[usize]) -> Result<()> {
+impl ReceiveBuffer for Little {
+    fn allocate(&mut self, lengths: &[usize]) -> Result<()> {
         match lengths.iter().sum::<usize>() > self.0 {
             true => Err(Error::bad_input("no room")),
             false => Ok(()),
         }
     }
 
-    fn put(&mut self, _: usize, _: &[u8]) {}
+    fn write(&mut self, _: usize, _: &[u8]) {}
 
-    fn copy_out(&self, _: usize, _: &mut [u8]) {}
+    fn read(&self, _: usize, _: &mut [u8]) {}
 
-    fn share(&mut self, _: HostCopy, _: Vec<std::ops::Range<usize>>) {}
+    fn set_shared(&mut self, _: HostCopy, _: Vec<std::ops::Range<usize>>) {}
 }
 
-fn parts_of(room: Memory) -> Vec<Vec<u8>> {
+fn parts_of(room: MessageBuffer) -> Vec<Vec<u8>> {
     room.into_parts().iter().map(|part| part.as_ref().to_vec()).collect()
 }
 
@@ -39,7 +42,7 @@ fn message(lengths: &[usize], salt: usize) -> Vec<Vec<u8>> {
 /// The parts that each rank has at the end.
 fn bring(comm: &Comm, root: u32, message: &[Vec<u8>], options: BroadcastOptions) -> Result<Vec<Vec<u8>>> {
     let here = (comm.rank() == root).then(|| message.iter().collect());
-    let done = comm.broadcast::<&Vec<u8>, _>(root, here, Memory::default()).options(options).run()?;
+    let done = comm.broadcast::<&Vec<u8>, _>(root, here, MessageBuffer::default()).options(options).run()?;
     assert!(done.missed.is_none(), "{:?}", done.missed);
     Ok(if comm.rank() == root { message.to_vec() } else { parts_of(done.room) })
 }
@@ -89,7 +92,7 @@ fn concurrent_long_messages() {
                 let options = BroadcastOptions { route, ..BroadcastOptions::default() };
                 let start = |root: u32, message: &Vec<Vec<u8>>| {
                     let parts = (comm.rank() == root).then(|| message.clone());
-                    comm.broadcast(root, parts, Memory::default()).options(options).start().unwrap()
+                    comm.broadcast(root, parts, MessageBuffer::default()).options(options).start().unwrap()
                 };
                 let works = [(0, start(0, &first)), (3, start(3, &second))];
                 for ((root, work), want) in works.into_iter().zip([&first, &second]) {
@@ -113,7 +116,7 @@ fn bytes_by_route() {
             let comm = comm.with_topology(Some(&Topology::flat(size))).unwrap();
             let here = (comm.rank() == 2).then(|| message.iter().collect::<Vec<_>>());
             let options = BroadcastOptions { route: Some(route), ..BroadcastOptions::default() };
-            let done = comm.broadcast(2, here, Memory::default()).options(options).run().unwrap();
+            let done = comm.broadcast(2, here, MessageBuffer::default()).options(options).run().unwrap();
             assert_eq!(done.way.route, route);
             done.traffic.sent_bytes as f64 / f64::from(4 << 20)
         });
@@ -128,7 +131,7 @@ fn errors_raise_on_all_ranks() {
         let large = message(&[100_000], 4);
         let said = on_all(make(4), |comm| {
             let broadcast = |root: u32, parts: Option<Vec<&[u8; 1]>>| {
-                comm.broadcast(root, parts, Memory::default()).run().map(drop)
+                comm.broadcast(root, parts, MessageBuffer::default()).run().map(drop)
             };
             let all: Vec<String> = [
                 // A rank that refuses the message.
@@ -141,7 +144,7 @@ fn errors_raise_on_all_ranks() {
                 broadcast(9, None),
                 broadcast(1, None),
                 broadcast(comm.rank() % 2, Some(vec![b"x"])),
-                comm.broadcast::<&[u8], _>(0, None, Memory::default())
+                comm.broadcast::<&[u8], _>(0, None, MessageBuffer::default())
                     .options(BroadcastOptions { chunk_bytes: Some(0), ..BroadcastOptions::default() })
                     .run()
                     .map(drop),
@@ -171,14 +174,14 @@ fn copies_on_one_host_are_independent() {
             let root = call as u32 % size;
             let message = message(&[500_000, 3, 70_000], call);
             let here = (comm.rank() == root).then(|| message.iter().collect::<Vec<_>>());
-            let done = comm.broadcast(root, here, Memory::default()).run().unwrap();
+            let done = comm.broadcast(root, here, MessageBuffer::default()).run().unwrap();
             assert!(done.traffic.sent_bytes < 2000, "no part goes from rank to rank");
             if comm.rank() != root {
                 let parts = done.room.into_parts();
                 for part in &parts {
-                    let Part::Shared(copy, range) = part else { panic!("a copy of its own") };
+                    let ReceivedPart::Shared(copy, range) = part else { panic!("a copy of its own") };
                     // SAFETY: this rank's own page, to which no other reference exists.
-                    unsafe { *copy.at(range.clone()) = 100 + comm.rank() as u8 };
+                    unsafe { *copy.as_mut_ptr(range.clone()) = 100 + comm.rank() as u8 };
                 }
                 kept.push((message, parts));
             }

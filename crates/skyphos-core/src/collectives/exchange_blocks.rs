@@ -32,13 +32,13 @@ pub trait Blocks: Send {
     fn copy_out(&self, to: u32, at: usize, bytes: &mut [u8]);
 
     /// Called when the whole block for a rank has been handed to the transport.
-    fn sent(&mut self, to: u32);
+    fn block_sent(&mut self, to: u32);
 
     /// Called before the bytes of a block arrive. The sender gives `len`, which may exceed the memory there is.
     ///
     /// # Errors
     /// There is not enough memory.
-    fn begins(&mut self, from: u32, len: usize) -> Result<()>;
+    fn begin_block(&mut self, from: u32, len: usize) -> Result<()>;
 
     /// Takes the next bytes of a block.
     ///
@@ -50,10 +50,10 @@ pub trait Blocks: Send {
     ///
     /// # Errors
     /// The block could not be stored.
-    fn came(&mut self, from: u32) -> Result<()>;
+    fn complete_block(&mut self, from: u32) -> Result<()>;
 
     /// The number of complete long blocks that still take memory here.
-    fn held(&self) -> usize;
+    fn blocks_in_memory(&self) -> usize;
 }
 
 /// The limits between pushing and fetching.
@@ -92,7 +92,7 @@ impl OutBlock {
             moved = true;
         }
         if self.send.done() {
-            blocks.sent(self.to);
+            blocks.block_sent(self.to);
         }
         moved
     }
@@ -152,7 +152,7 @@ impl InBlock {
                 if !lengths.contains(&len) {
                     return Err(ep.corrupt(from, "a block that is neither short nor of its announced length"));
                 }
-                blocks.begins(from, len)?;
+                blocks.begin_block(from, len)?;
             }
             ep.spend(Effort::Dense { bytes: 2 * chunk.len() });
             if !ep.is_sized() {
@@ -160,7 +160,7 @@ impl InBlock {
             }
             if self.incoming.done() {
                 self.state = State::Complete;
-                blocks.came(from)?;
+                blocks.complete_block(from)?;
             }
         }
     }
@@ -203,7 +203,7 @@ impl InBlock {
 /// received or requested. Returns whether any was requested.
 fn request_next(ep: &Endpoint, ins: &mut [InBlock], blocks: &impl Blocks, limits: BlockLimits) -> bool {
     let requested = ins.iter().filter(|block| block.is_requested()).count();
-    let mut free = limits.fetches.max(1).saturating_sub(requested + blocks.held());
+    let mut free = limits.fetches.max(1).saturating_sub(requested + blocks.blocks_in_memory());
     let mut moved = false;
     for block in ins {
         match block.state {
@@ -257,7 +257,7 @@ pub async fn exchange_blocks(ep: &Endpoint, blocks: &mut impl Blocks, limits: Bl
                 Ok(None) => waiting.push((to, request)),
                 // The rank has left the call, so it has the block from another replica of this rank.
                 Err(_) if ep.losses()[to as usize] == Some(Loss::Left) => {
-                    blocks.sent(to);
+                    blocks.block_sent(to);
                     moved = true;
                 }
                 Err(error) => return Err(error),
@@ -310,11 +310,11 @@ mod tests {
             bytes.copy_from_slice(&self.mine[to as usize][at..at + bytes.len()]);
         }
 
-        fn sent(&mut self, to: u32) {
+        fn block_sent(&mut self, to: u32) {
             self.sent.push(to);
         }
 
-        fn begins(&mut self, from: u32, len: usize) -> Result<()> {
+        fn begin_block(&mut self, from: u32, len: usize) -> Result<()> {
             self.received.insert(from, Vec::with_capacity(len));
             if len > LIMITS.push_bytes {
                 self.incomplete += 1;
@@ -328,12 +328,12 @@ mod tests {
             Ok(())
         }
 
-        fn came(&mut self, from: u32) -> Result<()> {
+        fn complete_block(&mut self, from: u32) -> Result<()> {
             self.incomplete -= usize::from(self.received[&from].len() > LIMITS.push_bytes);
             Ok(())
         }
 
-        fn held(&self) -> usize {
+        fn blocks_in_memory(&self) -> usize {
             0
         }
     }

@@ -17,7 +17,6 @@
 //! call itself (bad input, a mismatch, other bytes) ends it on all.
 
 mod acknowledgements;
-mod begin;
 mod chunk;
 mod delay;
 mod flow;
@@ -25,12 +24,13 @@ mod inflow;
 mod input_checksums;
 mod numbering;
 mod outflow;
+mod startup_broadcast;
 
-pub use begin::first_tells;
 pub use chunk::{Body, Chunk, ChunkMismatch, Over};
 pub use inflow::{Acknowledgement, Action, Inflow};
 pub use numbering::Numbering;
 pub use outflow::Outflow;
+pub use startup_broadcast::startup_broadcast;
 
 use flow::Flow;
 use input_checksums::{InputChecksums, InputMismatch};
@@ -120,7 +120,7 @@ fn on_way(transport: &dyn Transport, to: u32) -> usize {
 impl Replicated {
     /// At least `replication` processes for each rank. All processes must call it alike; it sends nothing.
     /// `share_hosts`: replicas of a rank may be on one host, for experiments.
-    /// `waiting`: events that [`first_tells`] has received and not used.
+    /// `waiting`: events that [`startup_broadcast`] has received and not used.
     pub fn new(
         mut inner: Box<dyn Transport>,
         replication: u32,
@@ -327,7 +327,7 @@ impl Replicated {
                 }
             }
             FrameKind::InputChecksum if rank != self.numbering.rank() => {
-                return self.damaged(from, "vouches for what another rank puts in", events);
+                return self.damaged(from, "sent an input checksum of another rank", events);
             }
             FrameKind::InputChecksum => {
                 let place = (header.comm, header.call);

@@ -8,7 +8,7 @@ use crate::probe::cpu_s;
 use crate::tuning::start_profile;
 use skyphos_core::Endpoint;
 use skyphos_core::collectives::gather::Schedule;
-use skyphos_core::collectives::outer_product::{Level, Terms, best_grid};
+use skyphos_core::collectives::outer_product::{Level, ProductShape, best_grid};
 use skyphos_kernels::product::Factor;
 use skyphos_plan::outer::Spread;
 use skyphos_plan::{OuterPrediction, OuterWay, OuterWork, Profile};
@@ -133,7 +133,7 @@ fn named(way: OuterWay, level: Level, ranks: u32) -> String {
 }
 
 /// Ways that `auto` looks at, with the level of each.
-fn ways(ep: &Endpoint, terms: &Terms, scatter: bool) -> Vec<(OuterWay, Level)> {
+fn ways(ep: &Endpoint, terms: &ProductShape, scatter: bool) -> Vec<(OuterWay, Level)> {
     let ranks = ep.size();
     if scatter {
         let rows = OuterWay::Owners { group: ranks, grid: (ranks, 1), near: false };
@@ -161,7 +161,7 @@ fn ways(ep: &Endpoint, terms: &Terms, scatter: bool) -> Vec<(OuterWay, Level)> {
 /// What all ranks go by.
 fn work<T: Factor>(
     ep: &Endpoint,
-    terms: &Terms,
+    terms: &ProductShape,
     options: &OuterOptions,
     said: &[Vec<f64>],
     seen: Observations,
@@ -189,7 +189,7 @@ fn work<T: Factor>(
 /// Chooses; the same on all ranks.
 pub(super) fn choose<T: Factor>(
     ep: &Endpoint,
-    terms: &Terms,
+    terms: &ProductShape,
     options: &OuterOptions,
     factors: bool,
     said: &[Vec<f64>],
@@ -250,7 +250,7 @@ pub(super) fn choose<T: Factor>(
 
 fn by_prediction<T: Factor>(
     ep: &Endpoint,
-    terms: &Terms,
+    terms: &ProductShape,
     options: &OuterOptions,
     work: &OuterWork,
     profile: &Profile,

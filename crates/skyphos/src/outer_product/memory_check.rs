@@ -2,7 +2,7 @@
 
 use super::options::OuterAlgorithm;
 use skyphos_core::Endpoint;
-use skyphos_core::collectives::outer_product::Terms;
+use skyphos_core::collectives::outer_product::ProductShape;
 use skyphos_kernels::product::Factor;
 use skyphos_types::{Error, Result};
 
@@ -18,7 +18,7 @@ pub(super) struct RankMemory {
 /// Bytes that one rank needs: of a fresh result, and beside it.
 pub(super) fn needed_bytes<T: Factor>(
     ranks: u32,
-    terms: &Terms,
+    terms: &ProductShape,
     (algorithm, grid): (OuterAlgorithm, (u32, u32)),
     (factors, scatter, fresh): (bool, bool, bool),
 ) -> f64 {
@@ -43,7 +43,7 @@ pub(super) fn needed_bytes<T: Factor>(
 /// Refuses a sum that the ranks of a host cannot hold together. All ranks come to the same answer.
 pub(super) fn check_memory<T: Factor>(
     ep: &Endpoint,
-    terms: &Terms,
+    terms: &ProductShape,
     layout: (OuterAlgorithm, (u32, u32)),
     (factors, scatter): (bool, bool),
     memory: &[RankMemory],

@@ -19,8 +19,8 @@ use choose::{Chosen, choose};
 use memory_check::check_memory;
 use skyphos_core::collectives::gather::Schedule;
 use skyphos_core::collectives::outer_product::{
-    BlockAssignment, Exchange, Pairs, Terms, butterfly, by_owners, check_pairs, gather_factors, own_product,
-    ring, ring_reduce_scatter, tell,
+    BlockAssignment, Exchange, Pairs, ProductShape, butterfly, by_owners, check_pairs, gather_factors,
+    gather_numbers, own_product, ring, ring_reduce_scatter,
 };
 use skyphos_core::{Asked, Endpoint, Traffic};
 use skyphos_kernels::product::Factor;
@@ -194,7 +194,7 @@ impl Comm {
 
 /// What all ranks said, and what follows from it.
 struct Agreed {
-    terms: Terms,
+    terms: ProductShape,
     chosen: Chosen,
 }
 
@@ -207,9 +207,9 @@ async fn agree<T: Factor>(
 ) -> Result<Agreed> {
     options.check(factors)?;
     let words = choose::words::<T>(ep, shape, options, seen);
-    let said = tell(ep, &words).await?;
+    let said = gather_numbers(ep, &words).await?;
     let counts = said.iter().map(|said| said[0] as usize).collect();
-    let terms = Terms { n: shape.n, m: shape.m, pairs: counts };
+    let terms = ProductShape { n: shape.n, m: shape.m, pairs: counts };
     let chosen = choose::<T>(ep, &terms, options, factors, &said, seen)?;
     let layout = (chosen.told.algorithm, chosen.told.grid.unwrap_or((1, 1)));
     check_memory::<T>(ep, &terms, layout, (factors, options.scatter), &choose::memory(&said))?;
@@ -247,7 +247,7 @@ async fn sum_on<T: Factor>(
 
 async fn run<T: Factor>(
     ep: &Endpoint,
-    terms: &Terms,
+    terms: &ProductShape,
     chosen: &Chosen,
     own: Pairs<'_, T>,
     out: &mut [T],
@@ -281,10 +281,15 @@ async fn run<T: Factor>(
 }
 
 /// Each rank's own product, then an allreduce of arrays.
-async fn reduced<T: Factor>(ep: &Endpoint, terms: &Terms, own: Pairs<'_, T>, out: &mut [T]) -> Result<()> {
+async fn reduced<T: Factor>(
+    ep: &Endpoint,
+    terms: &ProductShape,
+    own: Pairs<'_, T>,
+    out: &mut [T],
+) -> Result<()> {
     if ep.is_sized() {
         own_product::<T>(ep, terms, own, &mut []);
-        let made = Terms { pairs: vec![0; terms.pairs.len()], ..terms.clone() };
+        let made = ProductShape { pairs: vec![0; terms.pairs.len()], ..terms.clone() };
         return ring(ep, &made, own, out).await;
     }
     let sums_of = |len: usize| ep.node().pool().large(len * size_of::<T::Sum>());

@@ -14,7 +14,7 @@ use crate::tuning::{Basis, start_profile};
 use crate::vector_input::decode_all;
 use crate::vouch;
 use skyphos_core::collectives::gather::{Item, Schedule, allgather_then, alltoall};
-use skyphos_core::collectives::outer_product::{Level, tell};
+use skyphos_core::collectives::outer_product::{Level, gather_numbers};
 use skyphos_core::frame::CallSig;
 use skyphos_core::stream::encode;
 use skyphos_core::{Asked, Endpoint};
@@ -242,7 +242,7 @@ async fn agree<T: Factor>(
     let multiply_adds: f64 = rows_of(shape.pairs, own.a.0, shape.n).into_iter().enumerate().map(met).sum();
     let mine = [shape.pairs as f64, own.a.0.len() as f64, own.b.0.len() as f64, multiply_adds];
     let words: Vec<f64> = mine.into_iter().chain(seen.profile_words(default)).collect();
-    let said = tell(ep, &words).await?;
+    let said = gather_numbers(ep, &words).await?;
     if said.iter().any(|said| said.len() != PROFILE + PROFILE_WORDS) {
         return Err(Error::bad_input("ranks said different things of their factors"));
     }

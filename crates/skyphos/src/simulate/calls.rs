@@ -9,7 +9,7 @@ use crate::algorithm::{Algorithm, AllreduceOptions};
 use crate::configure::ConfigureOptions;
 use crate::reduce::SharedPlan;
 use crate::{Comm, Indices, OuterTold, SparseVec};
-use skyphos_core::collectives::broadcast::Way;
+use skyphos_core::collectives::broadcast::RouteChoice;
 use skyphos_core::collectives::configure::{Missing, Request, configure};
 use skyphos_core::collectives::reduce::reduce_sized;
 use skyphos_core::collectives::sets::{SetSizes, UnionSize};
@@ -135,7 +135,7 @@ pub(super) struct Settled {
     pub(super) algorithm: Algorithm,
     pub(super) degrees: Vec<u32>,
     /// Of a broadcast.
-    pub(super) way: Option<Way>,
+    pub(super) way: Option<RouteChoice>,
     /// Of a sum of outer products.
     pub(super) outer: Option<OuterTold>,
 }

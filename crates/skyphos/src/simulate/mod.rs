@@ -18,7 +18,7 @@ pub use rounds::name_of;
 use crate::algorithm::Algorithm;
 use crate::{OuterAlgorithm, OuterTold};
 use calls::{Ranks, Settled};
-use skyphos_core::collectives::broadcast::{Route, Way};
+use skyphos_core::collectives::broadcast::{Route, RouteChoice};
 use skyphos_core::slab::CHUNK_BYTES;
 use skyphos_plan::{PlanWork, Profile, Stage, Union, factorisations};
 use skyphos_sim::{Cluster, Network, Ran};
@@ -79,7 +79,7 @@ pub struct Phase {
     /// Algorithm of an allreduce.
     pub algorithm: Algorithm,
     /// Route and chunk length of a broadcast.
-    pub way: Option<Way>,
+    pub way: Option<RouteChoice>,
     /// Choices of a sum of outer products.
     pub outer: Option<OuterTold>,
     /// Times, traffic and results.

@@ -4,7 +4,7 @@ use super::Scenario;
 use super::calls::{Settled, Slot, put};
 use crate::{BroadcastOptions, Comm};
 use skyphos_core::Call;
-use skyphos_core::collectives::broadcast::{HostCopy, Memory, Room};
+use skyphos_core::collectives::broadcast::{HostCopy, MessageBuffer, ReceiveBuffer};
 use skyphos_core::collectives::exchange_blocks::{BlockLimits, Blocks, exchange_blocks};
 use skyphos_core::frame::{CallKind, CallSig};
 use skyphos_core::slab::CHUNK_BYTES;
@@ -20,16 +20,16 @@ const ROOT: u32 = 0;
 /// A room of which there is nothing but the length.
 struct Nowhere;
 
-impl Room for Nowhere {
-    fn make(&mut self, _: &[usize]) -> Result<()> {
+impl ReceiveBuffer for Nowhere {
+    fn allocate(&mut self, _: &[usize]) -> Result<()> {
         Ok(())
     }
 
-    fn put(&mut self, _: usize, _: &[u8]) {}
+    fn write(&mut self, _: usize, _: &[u8]) {}
 
-    fn copy_out(&self, _: usize, _: &mut [u8]) {}
+    fn read(&self, _: usize, _: &mut [u8]) {}
 
-    fn share(&mut self, _: HostCopy, _: Vec<Range<usize>>) {}
+    fn set_shared(&mut self, _: HostCopy, _: Vec<Range<usize>>) {}
 }
 
 /// The options of a scenario's broadcast.
@@ -49,7 +49,10 @@ pub(super) fn broadcast_call(comm: &Comm, scenario: &Scenario, settled: &Slot<Se
         }
         false => {
             let parts = is_root.then(|| vec![vec![1u8; bytes]]);
-            comm.broadcast(ROOT, parts, Memory::default()).options(options).prepare()?.map(|done| done.way)
+            comm.broadcast(ROOT, parts, MessageBuffer::default())
+                .options(options)
+                .prepare()?
+                .map(|done| done.way)
         }
     };
     let (settled, algorithm) = (settled.clone(), scenario.algorithm);
@@ -99,9 +102,9 @@ impl Blocks for Rows {
         bytes.copy_from_slice(&self.bytes[from..from + bytes.len()]);
     }
 
-    fn sent(&mut self, _: u32) {}
+    fn block_sent(&mut self, _: u32) {}
 
-    fn begins(&mut self, from: u32, _: usize) -> Result<()> {
+    fn begin_block(&mut self, from: u32, _: usize) -> Result<()> {
         self.coming.insert(from, Vec::new());
         Ok(())
     }
@@ -111,12 +114,12 @@ impl Blocks for Rows {
         Ok(())
     }
 
-    fn came(&mut self, from: u32) -> Result<()> {
+    fn complete_block(&mut self, from: u32) -> Result<()> {
         self.coming.remove(&from);
         Ok(())
     }
 
-    fn held(&self) -> usize {
+    fn blocks_in_memory(&self) -> usize {
         0
     }
 }

@@ -2,7 +2,7 @@
 
 use skyphos::{
     Algorithm, AllreduceOptions, ArrayMove, BlockLimits, BroadcastOptions, Comm, ConfigureOptions, Error,
-    IndexList, Memory, NO_MEMBER, Result, Route, Schedule, SparseVec,
+    IndexList, MessageBuffer, NO_MEMBER, Result, Route, Schedule, SparseVec,
 };
 
 pub const N: u64 = 60_000;
@@ -87,7 +87,7 @@ fn broadcast(comm: &Comm, count: usize, route: Option<Route>) -> Result<Vec<u64>
     let parts: [&[u8]; 3] = [halves.0, &[], halves.1];
     let here = (comm.rank() == root).then(|| parts.to_vec());
     let options = BroadcastOptions { route, ..BroadcastOptions::default() };
-    let done = comm.broadcast(root, here.clone(), Memory::default()).options(options).run()?;
+    let done = comm.broadcast(root, here.clone(), MessageBuffer::default()).options(options).run()?;
     let came: Vec<u8> = match here {
         Some(parts) => parts.concat(),
         None => done.room.into_parts().iter().flat_map(|part| part.as_ref()).copied().collect(),

@@ -29,7 +29,7 @@ const HAND_OVER: u32 = 0x300;
 
 /// The form of the reduced ranges.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Parts {
+pub enum RangeForm {
     /// The smaller form.
     Auto,
     /// Sparse, for any number of entries (SSAR).
@@ -38,14 +38,14 @@ pub enum Parts {
     Dense,
 }
 
-impl Parts {
+impl RangeForm {
     /// The terms with the shape of reduced ranges, which is also that of the result with SSAR and DSAR.
     pub fn terms(self, terms: Terms<'_>) -> Terms<'_> {
         let shape = match self {
-            Parts::Auto => terms.shape,
-            Parts::Sparse => Shape { dense_above: f64::INFINITY, ..terms.shape },
+            RangeForm::Auto => terms.shape,
+            RangeForm::Sparse => Shape { dense_above: f64::INFINITY, ..terms.shape },
             // Every row is sent. A bitmap says which rows were absent, where an absent row is not the same as zero.
-            Parts::Dense => {
+            RangeForm::Dense => {
                 use ReduceOp::{Mean, MeanPresent, Or, Sum};
                 let with_present = !matches!(terms.op, Sum | Or | Mean | MeanPresent);
                 Shape { dense_above: -1.0, with_present, ..terms.shape }
@@ -224,8 +224,8 @@ pub async fn allgather_parts<T: Element>(
 
 /// Whether both ranks of a pair in the last layer reduce their whole range. The planner's model has the same rule. Quantised
 /// ranges are excluded, since each needs one owner.
-fn ends_in_pairs(degrees: &[u32], parts: Parts, quantised: bool) -> bool {
-    degrees.len() > 1 && degrees.last() == Some(&2) && parts == Parts::Auto && !quantised
+fn ends_in_pairs(degrees: &[u32], range_form: RangeForm, quantised: bool) -> bool {
+    degrees.len() > 1 && degrees.last() == Some(&2) && range_form == RangeForm::Auto && !quantised
 }
 
 /// The reduction of all ranks' vectors. `bounds` are the bounds of the ranks' ranges.
@@ -235,12 +235,12 @@ pub async fn butterfly<T: Element>(
     terms: Terms<'_>,
     degrees: &[u32],
     bounds: Vec<u64>,
-    parts: Parts,
+    range_form: RangeForm,
 ) -> Result<Form<T>> {
-    let down = parts.terms(terms);
+    let down = range_form.terms(terms);
     let groups = layers(degrees, ep.rank(), ep.topology());
-    let up = if parts == Parts::Auto { terms } else { down };
-    if ends_in_pairs(degrees, parts, terms.precision.is_some()) {
+    let up = if range_form == RangeForm::Auto { terms } else { down };
+    if ends_in_pairs(degrees, range_form, terms.precision.is_some()) {
         let (pair, groups) = groups.split_last().expect("several layers");
         let bounds: Vec<u64> = bounds.into_iter().step_by(2).collect();
         let sum = reduce_layers(ep, view, down, groups, &bounds).await?;

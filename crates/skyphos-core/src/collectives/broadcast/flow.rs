@@ -4,13 +4,14 @@
 //! further behind, because it began with a sender that was lost, is sent copies of the bytes that are stored here.
 
 use super::completion::{Completion, Polled};
-use super::message::{Ranges, Room};
+use super::receive_buffer::ReceiveBuffer;
 use super::store::Store;
 use super::tree::Relay;
 use crate::clock::Effort;
 use crate::endpoint::Endpoint;
 use crate::frame::ARRAYS;
 use crate::message_stream::{Incoming, Outgoing};
+use crate::ranges::Ranges;
 use skyphos_types::{Error, Result};
 use std::ops::Range;
 
@@ -52,7 +53,7 @@ impl Outbound {
     }
 
     /// Sends the next chunk to all its ranks, copied once, if its bytes are stored. Returns whether it did.
-    fn send_stored<R: Room>(
+    fn send_stored<R: ReceiveBuffer>(
         &mut self,
         stored: &Ranges,
         chunk_bytes: usize,
@@ -129,7 +130,7 @@ impl Flow {
     }
 
     /// Takes the chunks that have arrived and sends those that may go. Returns whether anything moved.
-    pub(super) fn step<R: Room>(
+    pub(super) fn step<R: ReceiveBuffer>(
         &mut self,
         completion: &mut Completion<'_>,
         store: &mut Store<'_, R>,
@@ -155,7 +156,7 @@ impl Flow {
 
     /// Takes the chunks of one stream. A chunk is left with the transport while the rank it is forwarded to cannot take it:
     /// so a slow link holds the stream back as far as the root, and nothing piles up.
-    fn receive<R: Room>(
+    fn receive<R: ReceiveBuffer>(
         &mut self,
         k: usize,
         completion: &mut Completion<'_>,

@@ -7,16 +7,16 @@
 //!             sends the message to the others
 //! ```
 //!
-//! The memory is a [`Region`](crate::host_region::Region).
+//! The memory is a [`Region`](crate::shared_memory::host_region::Region).
 
 use super::completion::{Completion, Polled};
 use super::flow::Flow;
-use super::message::Room;
+use super::receive_buffer::ReceiveBuffer;
 use super::shared::Shared;
 use super::store::Store;
 use crate::endpoint::Endpoint;
-use crate::host_region::HostCopy;
 use crate::message_stream::{Incoming, Outgoing};
+use crate::shared_memory::host_region::UnfilledCopy;
 use skyphos_types::Result;
 
 /// Rounds: the offer of the region; a follower's answer; reports of how far the region is filled.
@@ -100,7 +100,7 @@ pub(super) enum Follower {
     /// Waits for the offer.
     AwaitsOffer(Incoming),
     /// Has mapped the region, and waits for the report that it is full.
-    AwaitsFilled(HostCopy, Incoming),
+    AwaitsFilled(UnfilledCopy, Incoming),
     /// Has the message, or receives it as a stream.
     Settled,
 }
@@ -110,7 +110,7 @@ impl Follower {
         Follower::AwaitsOffer(Incoming::new(leader, OFFER))
     }
 
-    pub(super) fn step<R: Room>(
+    pub(super) fn step<R: ReceiveBuffer>(
         &mut self,
         leader: u32,
         completion: &mut Completion<'_>,
@@ -130,7 +130,8 @@ impl Follower {
                     flow.request_all(completion, error)?;
                 }
                 Polled::Chunk(offer) => {
-                    let copy = ep.node().shares_memory().then(|| HostCopy::open(offer.as_bytes())).flatten();
+                    let copy =
+                        ep.node().shares_memory().then(|| UnfilledCopy::open(offer.as_bytes())).flatten();
                     let answer = ep.node().pool().copy_of(&[u8::from(copy.is_some())]);
                     Outgoing::new(leader, ANSWER, 1).push_shared(ep, answer);
                     match copy {
@@ -144,7 +145,7 @@ impl Follower {
             },
             Follower::AwaitsFilled(copy, mut filled) => match completion.poll_stream(leader, &mut filled)? {
                 Polled::Chunk(_) if filled.done() => {
-                    store.set_copy(copy);
+                    store.set_copy(copy.filled());
                     flow.complete();
                 }
                 Polled::Chunk(_) => *self = Follower::AwaitsFilled(copy, filled),

@@ -16,31 +16,34 @@
 mod completion;
 mod flow;
 mod host;
-#[allow(unsafe_code, reason = "chunks are written to memory that is not initialised, or shared by a host")]
-mod message;
+mod layout;
+mod receive_buffer;
+mod root_message;
 mod route;
 mod shared;
-#[allow(unsafe_code, reason = "memory shared by a host")]
 mod store;
+mod table;
 mod tree;
 
-pub use crate::host_region::HostCopy;
-pub use message::{Layout, Memory, Part, Parts, Room, Source};
-pub use route::{Route, SHARED_BYTES, SMALL_BYTES, Way};
+pub use crate::shared_memory::host_region::HostCopy;
+pub use layout::Layout;
+pub use receive_buffer::{MessageBuffer, ReceiveBuffer, ReceivedPart};
+pub use root_message::RootMessage;
+pub use route::{Route, RouteChoice, SHARED_BYTES, SMALL_BYTES};
 pub use tree::order;
 #[cfg(feature = "fuzzing")]
-pub use {completion::fuzz_control, message::fuzz_table};
+pub use {completion::fuzz_control, table::fuzz_table};
 
 use crate::endpoint::Endpoint;
 use crate::message_stream::{Incoming, Outgoing};
 use completion::{Completion, Polled};
 use flow::Flow;
 use host::{Follower, Followers};
-use message::Table;
 use shared::Shared;
 use skyphos_types::{Error, Result};
 use std::time::Duration;
 use store::Store;
+use table::Table;
 use tree::relays;
 
 /// Rounds of the table: down the tree, and on request.
@@ -51,18 +54,18 @@ const TABLE_REQUESTED: u32 = 0x101;
 const SHARE_STEP_BYTES: usize = 1 << 20;
 
 /// One rank's role, with its arguments.
-pub enum Side<'a, R> {
+pub enum Role<'a, R> {
     /// The root: its message, and its choice of route.
-    Root(Source<'a>, Way),
+    Root(RootMessage<'a>, RouteChoice),
     /// Any other rank: the memory that takes the message.
-    Other(&'a mut R),
+    Receiver(&'a mut R),
 }
 
 /// The outcome of a broadcast.
 #[derive(Clone, Debug)]
-pub struct Brought {
+pub struct BroadcastOutcome {
     /// The root's choice of route.
-    pub way: Way,
+    pub way: RouteChoice,
     /// Bytes of the message.
     pub bytes: usize,
     /// `PeerLost` naming the first rank that was lost before it had the message. All remaining ranks have it.
@@ -73,18 +76,18 @@ pub struct Brought {
 ///
 /// # Errors
 /// `Timeout` naming the ranks that have not acknowledged; `Corrupt` if a rank receives something else than such a message;
-/// on all ranks, an error of `room`; `PeerLost` if only lost ranks had some of the bytes.
-pub async fn broadcast<R: Room>(
+/// on all ranks, an error of `buffer`; `PeerLost` if only lost ranks had some of the bytes.
+pub async fn broadcast<R: ReceiveBuffer>(
     ep: &Endpoint,
     root: u32,
-    side: Side<'_, R>,
+    side: Role<'_, R>,
     window: Duration,
-) -> Result<Brought> {
+) -> Result<BroadcastOutcome> {
     let order = order(ep.topology(), root);
     let mut completion = Completion::new(ep, &order, window);
     let (table, missed) = match side {
-        Side::Root(source, way) => {
-            let parts = source.vouched_parts(ep)?;
+        Role::Root(source, way) => {
+            let parts = source.checksummed_parts(ep)?;
             let table = Table::new(way, source.lengths());
             let small = match &parts {
                 _ if !table.is_small() => Vec::new(),
@@ -97,8 +100,8 @@ pub async fn broadcast<R: Room>(
             let missed = send_parts(&mut completion, &table, &mut sender, store).await?;
             (table, missed)
         }
-        Side::Other(room) => {
-            ep.vouch(|_| {});
+        Role::Receiver(buffer) => {
+            ep.checksum_input(|_| {});
             let (bytes, from) = receive_table(&mut completion).await?;
             let damaged = || ep.corrupt(from, "not a table of a broadcast's parts");
             let (table, small) = Table::decode(&bytes).ok_or_else(damaged)?;
@@ -106,16 +109,16 @@ pub async fn broadcast<R: Room>(
                 if small.len() != table.total() {
                     return Err(damaged());
                 }
-                room.make(&table.lengths)?;
-                room.put(0, small);
+                buffer.allocate(&table.lengths)?;
+                buffer.write(0, small);
             }
             let mut sender = TableSender::new(bytes, &mut completion);
-            let store = Store::of_receiver(room, &table.lengths);
+            let store = Store::of_receiver(buffer, &table.lengths);
             let missed = send_parts(&mut completion, &table, &mut sender, store).await?;
             (table, missed)
         }
     };
-    Ok(Brought {
+    Ok(BroadcastOutcome {
         way: table.way,
         bytes: table.total(),
         missed: missed.map(|error| ep.group_and_call().0.with_group_ranks(error)),
@@ -181,7 +184,7 @@ impl TableSender {
 
 /// Moves the parts, once the table is here, until the agreed end. Returns an error that names the first rank that missed
 /// the message, if any.
-async fn send_parts<R: Room>(
+async fn send_parts<R: ReceiveBuffer>(
     completion: &mut Completion<'_>,
     table: &Table,
     sender: &mut TableSender,

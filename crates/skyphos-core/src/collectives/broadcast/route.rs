@@ -54,7 +54,7 @@ impl Route {
 
 /// The root's choice, which it makes by the message's length: a route, and a bound on the bytes of a chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Way {
+pub struct RouteChoice {
     /// The route.
     pub route: Route,
     /// Most bytes of a chunk. A frame's capacity is a second bound.

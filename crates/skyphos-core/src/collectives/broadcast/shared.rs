@@ -1,8 +1,9 @@
 //! A message in memory that the ranks of a host share: the offsets of its parts, and how far it is filled.
 
-use super::message::{Layout, Parts, Room};
+use super::layout::{JoinedParts, Layout};
+use super::receive_buffer::ReceiveBuffer;
 use crate::endpoint::Endpoint;
-use crate::host_region::{HostCopy, Region};
+use crate::shared_memory::host_region::{HostCopy, Region};
 use std::ops::Range;
 
 /// Each part begins at a multiple of this many bytes: a cache line.
@@ -60,23 +61,23 @@ impl Shared {
 
     pub(super) fn put(&mut self, at: usize, bytes: &[u8]) {
         for (part, here, range) in self.layout.pieces(at..at + bytes.len()) {
-            self.region.bytes(self.in_region(part, &here)).copy_from_slice(&bytes[range]);
+            self.region.bytes_mut(self.in_region(part, &here)).copy_from_slice(&bytes[range]);
         }
         self.filled += bytes.len();
     }
 
     pub(super) fn copy_out(&self, at: usize, bytes: &mut [u8]) {
         for (part, here, range) in self.layout.pieces(at..at + bytes.len()) {
-            bytes[range].copy_from_slice(self.region.filled(self.in_region(part, &here)));
+            bytes[range].copy_from_slice(self.region.bytes(self.in_region(part, &here)));
         }
     }
 
     /// Copies the next bytes of `parts`, at most `most`. Returns whether any were left.
-    pub(super) fn take_from(&mut self, parts: &Parts<&[u8]>, most: usize) -> bool {
+    pub(super) fn take_from(&mut self, parts: &JoinedParts<&[u8]>, most: usize) -> bool {
         let end = self.layout.total().min(self.filled + most);
         for (part, here, range) in self.layout.pieces(self.filled..end) {
             let at = self.filled + range.start;
-            parts.copy_out(at, self.region.bytes(self.in_region(part, &here)));
+            parts.read(at, self.region.bytes_mut(self.in_region(part, &here)));
         }
         std::mem::replace(&mut self.filled, end) < end
     }
@@ -86,11 +87,11 @@ impl Shared {
         self.region.own_copy()
     }
 
-    /// Copies the whole message into a room of the right size.
-    pub(super) fn copy_to(&self, room: &mut impl Room) {
+    /// Copies the whole message into a buffer of the right size.
+    pub(super) fn copy_to(&self, buffer: &mut impl ReceiveBuffer) {
         let mut at = 0;
         for range in &self.ranges {
-            room.put(at, self.region.filled(range.clone()));
+            buffer.write(at, self.region.bytes(range.clone()));
             at += range.len();
         }
     }

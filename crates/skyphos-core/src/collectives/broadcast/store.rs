@@ -1,16 +1,17 @@
-//! The storage of a message on one rank: the root's parts, memory shared with the host's ranks, or the rank's own room.
+//! The storage of a message on one rank: the root's parts, memory shared with the host's ranks, or the rank's own buffer.
 
-use super::message::{Layout, Parts, Room};
+use super::layout::{JoinedParts, Layout};
+use super::receive_buffer::ReceiveBuffer;
 use super::shared::{Shared, aligned_ranges};
 use crate::endpoint::Endpoint;
-use crate::host_region::HostCopy;
+use crate::shared_memory::host_region::HostCopy;
 use skyphos_types::Result;
 use std::ops::Range;
 
 /// The storage of one message.
 pub(super) struct Store<'a, R> {
-    parts: Option<&'a Parts<&'a [u8]>>,
-    room: Option<&'a mut R>,
+    parts: Option<&'a JoinedParts<&'a [u8]>>,
+    buffer: Option<&'a mut R>,
     lengths: &'a [usize],
     /// On a host's leader: memory that it shares with its followers.
     pub(super) shared: Option<Shared>,
@@ -19,21 +20,21 @@ pub(super) struct Store<'a, R> {
     allocated: bool,
 }
 
-impl<'a, R: Room> Store<'a, R> {
+impl<'a, R: ReceiveBuffer> Store<'a, R> {
     /// The root's storage. In a simulation without data there are lengths, but no parts.
-    pub(super) fn of_root(parts: Option<&'a Parts<&'a [u8]>>, lengths: &'a [usize]) -> Store<'a, R> {
-        Store { parts, room: None, lengths, shared: None, copy: None, allocated: false }
+    pub(super) fn of_root(parts: Option<&'a JoinedParts<&'a [u8]>>, lengths: &'a [usize]) -> Store<'a, R> {
+        Store { parts, buffer: None, lengths, shared: None, copy: None, allocated: false }
     }
 
     /// The storage of any other rank.
-    pub(super) fn of_receiver(room: &'a mut R, lengths: &'a [usize]) -> Store<'a, R> {
-        Store { parts: None, room: Some(room), lengths, shared: None, copy: None, allocated: false }
+    pub(super) fn of_receiver(buffer: &'a mut R, lengths: &'a [usize]) -> Store<'a, R> {
+        Store { parts: None, buffer: Some(buffer), lengths, shared: None, copy: None, allocated: false }
     }
 
-    /// Allocates the rank's own room, unless the message goes to shared memory.
+    /// Allocates the rank's own buffer, unless the message goes to shared memory.
     pub(super) fn make(&mut self) -> Result<()> {
         if self.shared.is_none() && !std::mem::replace(&mut self.allocated, true) {
-            self.room.iter_mut().try_for_each(|room| room.make(self.lengths))?;
+            self.buffer.iter_mut().try_for_each(|buffer| buffer.allocate(self.lengths))?;
         }
         Ok(())
     }
@@ -44,26 +45,25 @@ impl<'a, R: Room> Store<'a, R> {
     }
 
     pub(super) fn put(&mut self, at: usize, bytes: &[u8]) {
-        match (&mut self.shared, &mut self.room) {
+        match (&mut self.shared, &mut self.buffer) {
             (Some(shared), _) => shared.put(at, bytes),
-            (None, Some(room)) => room.put(at, bytes),
+            (None, Some(buffer)) => buffer.write(at, bytes),
             (None, None) => {}
         }
     }
 
     pub(super) fn copy_out(&self, at: usize, bytes: &mut [u8]) {
-        match (self.parts, &self.shared, &self.copy, &self.room) {
-            (Some(parts), ..) => parts.copy_out(at, bytes),
+        match (self.parts, &self.shared, &self.copy, &self.buffer) {
+            (Some(parts), ..) => parts.read(at, bytes),
             (_, Some(shared), ..) => shared.copy_out(at, bytes),
             (_, _, Some((copy, layout, ranges)), _) => {
                 for (part, here, range) in layout.pieces(at..at + bytes.len()) {
                     let start = ranges[part].start;
-                    // SAFETY: the range is within the mapping, which no rank writes before the call is over.
-                    let from = unsafe { copy.bytes(start + here.start..start + here.end) };
+                    let from = copy.bytes(start + here.start..start + here.end);
                     bytes[range].copy_from_slice(from);
                 }
             }
-            (.., Some(room)) => room.copy_out(at, bytes),
+            (.., Some(buffer)) => buffer.read(at, bytes),
             (None, None, None, None) => {}
         }
     }
@@ -76,20 +76,20 @@ impl<'a, R: Room> Store<'a, R> {
         }
     }
 
-    /// Hands the complete message to the room.
+    /// Hands the complete message to the buffer.
     pub(super) fn finish(self, ep: &Endpoint) -> Result<()> {
-        let Some(room) = self.room else {
+        let Some(buffer) = self.buffer else {
             self.shared.into_iter().for_each(|shared| shared.keep(ep));
             return Ok(());
         };
         if let Some((copy, _, ranges)) = self.copy {
-            room.share(copy, ranges);
+            buffer.set_shared(copy, ranges);
         } else if let Some(shared) = self.shared {
             match shared.own_copy() {
-                Some(copy) => room.share(copy, shared.ranges.clone()),
+                Some(copy) => buffer.set_shared(copy, shared.ranges.clone()),
                 None => {
-                    room.make(self.lengths)?;
-                    shared.copy_to(room);
+                    buffer.allocate(self.lengths)?;
+                    shared.copy_to(buffer);
                 }
             }
             shared.keep(ep);

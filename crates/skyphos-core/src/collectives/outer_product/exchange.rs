@@ -2,7 +2,7 @@
 
 use super::factors::{Factors, copy_slices};
 use super::tiles::Tiles;
-use super::{BlockAssignment, FACTORS, Pairs, Terms};
+use super::{BlockAssignment, FACTORS, Pairs, ProductShape};
 use crate::clock::Effort;
 use crate::endpoint::Endpoint;
 use crate::message_stream::{Incoming, Outgoing};
@@ -30,13 +30,13 @@ pub(super) fn take<T: Factor>(
 /// Stores the slices of this rank's own factors.
 pub(super) fn take_own<T: Factor>(
     ep: &Endpoint,
-    terms: &Terms,
+    shape: &ProductShape,
     assignment: &BlockAssignment,
     own: Pairs<'_, T>,
     factors: &mut Factors<T::Sum>,
 ) {
     let me = ep.rank();
-    let (block, pairs) = (&assignment.blocks[me as usize], terms.pairs[me as usize]);
+    let (block, pairs) = (&assignment.blocks[me as usize], shape.pairs[me as usize]);
     let due = factors.due(me);
     if ep.is_sized() {
         return factors.put::<T>(me, &[], due);
@@ -45,7 +45,7 @@ pub(super) fn take_own<T: Factor>(
     let mut at = 0;
     while at < due {
         let count = piece.len().min(due - at);
-        copy_slices(own, (terms.n, terms.m), block, pairs, at..at + count, &mut piece[..count]);
+        copy_slices(own, (shape.n, shape.m), block, pairs, at..at + count, &mut piece[..count]);
         factors.put(me, &piece[..count], count);
         at += count;
     }
@@ -54,7 +54,7 @@ pub(super) fn take_own<T: Factor>(
 /// Sends all others their slices, receives the slices that this rank's block needs, and computes its tiles in between.
 pub(super) async fn exchange<T: Factor>(
     ep: &Endpoint,
-    terms: &Terms,
+    shape: &ProductShape,
     assignment: &BlockAssignment,
     own: Pairs<'_, T>,
     factors: &mut Factors<T::Sum>,
@@ -62,7 +62,7 @@ pub(super) async fn exchange<T: Factor>(
 ) -> Result<()> {
     let (me, size) = (ep.rank(), ep.size());
     let peers: Vec<u32> = (1..size).map(|step| (me + step) % size).collect();
-    let pairs = terms.pairs[me as usize];
+    let pairs = shape.pairs[me as usize];
     let bytes = |rank: u32| (pairs * assignment.blocks[rank as usize].pair_len() * size_of::<T>()) as u64;
     let mut sends: Vec<Outgoing> = peers.iter().map(|to| Outgoing::new(*to, FACTORS, bytes(*to))).collect();
     let mut receives: Vec<Incoming> = peers.iter().map(|from| Incoming::new(*from, FACTORS)).collect();
@@ -75,7 +75,7 @@ pub(super) async fn exchange<T: Factor>(
                 if !ep.is_sized() {
                     let numbers = bytes.start / size_of::<T>()..bytes.end / size_of::<T>();
                     let block = &assignment.blocks[*to as usize];
-                    copy_slices(own, (terms.n, terms.m), block, pairs, numbers, chunk.as_slice_mut());
+                    copy_slices(own, (shape.n, shape.m), block, pairs, numbers, chunk.as_slice_mut());
                 }
                 send.push(ep, chunk);
                 moved = true;

@@ -1,6 +1,6 @@
 //! The slices of all ranks' factors that a block needs, filled as they arrive.
 
-use super::{Block, Pairs, Terms};
+use super::{Block, Pairs, ProductShape};
 use crate::endpoint::Endpoint;
 use crate::slab::Large;
 use skyphos_kernels::product::{Factor, Rows};
@@ -51,12 +51,12 @@ pub(super) struct Factors<S> {
 
 impl<S> Factors<S> {
     /// Allocates memory for the slices that `block` needs.
-    pub(super) fn new(ep: &Endpoint, terms: &Terms, block: &Block) -> Factors<S> {
-        let starts = terms.starts();
-        let pairs = if ep.is_sized() { 0 } else { terms.all_pairs() };
+    pub(super) fn new(ep: &Endpoint, shape: &ProductShape, block: &Block) -> Factors<S> {
+        let starts = shape.starts();
+        let pairs = if ep.is_sized() { 0 } else { shape.all_pairs() };
         let (rows, cols) = (block.rows.len(), block.cols.len());
         let slices = |len: usize| ep.node().pool().large(pairs * len * size_of::<S>());
-        let received = vec![0; terms.pairs.len()];
+        let received = vec![0; shape.pairs.len()];
         let (a, b) = (slices(rows), slices(cols));
         Factors { rows, cols, a, b, starts, received, _sums: std::marker::PhantomData }
     }

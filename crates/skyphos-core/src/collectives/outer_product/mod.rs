@@ -41,7 +41,7 @@ const BLOCKS: u32 = ARRAYS | 0x300_0000;
 
 /// The shape of a sum, which all ranks know.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Terms {
+pub struct ProductShape {
     /// Rows of G: numbers of a row of a.
     pub n: usize,
     /// Columns of G: numbers of a row of b.
@@ -50,7 +50,7 @@ pub struct Terms {
     pub pairs: Vec<usize>,
 }
 
-impl Terms {
+impl ProductShape {
     /// Pairs of all ranks.
     pub fn all_pairs(&self) -> usize {
         self.pairs.iter().sum()
@@ -77,7 +77,7 @@ pub struct Pairs<'a, T> {
 
 /// Gathers some numbers of every rank, the first of them its number of pairs. In a simulation without data all ranks give the
 /// same numbers. Cost: ⌈log2 P⌉ α.
-pub async fn tell(ep: &Endpoint, mine: &[f64]) -> Result<Vec<Vec<f64>>> {
+pub async fn gather_numbers(ep: &Endpoint, mine: &[f64]) -> Result<Vec<Vec<f64>>> {
     if ep.is_sized() {
         barrier_from(ep, SHAPES).await?;
         return Ok(vec![mine.to_vec(); ep.size() as usize]);

@@ -5,7 +5,7 @@ use super::blocks::exchange_blocks;
 use super::exchange::{check_all, exchange, take, take_own};
 use super::factors::Factors;
 use super::tiles::{Gathered, Target, Tiles};
-use super::{BlockAssignment, FACTORS, Pairs, Terms};
+use super::{BlockAssignment, FACTORS, Pairs, ProductShape};
 use crate::clock::Effort;
 use crate::collectives::around::{RingNeighbours, RingStep, around};
 use crate::collectives::gather::{Schedule, allgather_then, rounds};
@@ -27,7 +27,7 @@ pub enum Exchange {
 /// Sums all products into `out`: the whole of G, or, with `block_only`, this rank's block.
 pub async fn by_owners<T: Factor>(
     ep: &Endpoint,
-    terms: &Terms,
+    shape: &ProductShape,
     assignment: &BlockAssignment,
     how: Exchange,
     own: Pairs<'_, T>,
@@ -37,23 +37,23 @@ pub async fn by_owners<T: Factor>(
     let block = assignment.blocks[ep.rank() as usize].clone();
     let target = match block_only {
         true => Target { numbers: out, stride: block.cols.len(), first: 0 },
-        false => Target::whole(out, terms.m, &block),
+        false => Target::whole(out, shape.m, &block),
     };
     let whole;
     let needs = match how {
         Exchange::Slices => assignment,
         Exchange::Whole(_) => {
-            whole = BlockAssignment::whole(ep.size(), ep.rank(), (terms.n, terms.m));
+            whole = BlockAssignment::whole(ep.size(), ep.rank(), (shape.n, shape.m));
             &whole
         }
     };
     let needed = &needs.blocks[ep.rank() as usize];
-    let mut factors = Factors::new(ep, terms, needed);
-    let mut tiles = Some(Tiles::new(ep, terms, &block, needed, target));
-    gather(ep, terms, needs, how, own, &mut factors, &mut tiles).await?;
+    let mut factors = Factors::new(ep, shape, needed);
+    let mut tiles = Some(Tiles::new(ep, shape, &block, needed, target));
+    gather(ep, shape, needs, how, own, &mut factors, &mut tiles).await?;
     let mut tiles = tiles.expect("made above");
     if assignment.members.len() > 1 {
-        exchange_blocks(ep, assignment, terms.m, &factors, &mut tiles).await?;
+        exchange_blocks(ep, assignment, shape.m, &factors, &mut tiles).await?;
     }
     while tiles.step(ep, &factors, ep.size() as usize) {
         // Other ranks may wait for bytes that are still queued here.
@@ -66,31 +66,31 @@ pub async fn by_owners<T: Factor>(
 /// Gathers the factors of all ranks on all ranks.
 pub async fn gather_factors<T: Factor>(
     ep: &Endpoint,
-    terms: &Terms,
+    shape: &ProductShape,
     schedule: Schedule,
     own: Pairs<'_, T>,
 ) -> Result<Gathered> {
-    let assignment = BlockAssignment::whole(ep.size(), ep.rank(), (terms.n, terms.m));
-    let mut factors: Factors<T::Sum> = Factors::new(ep, terms, &assignment.blocks[0]);
-    gather(ep, terms, &assignment, Exchange::Whole(schedule), own, &mut factors, &mut None).await?;
+    let assignment = BlockAssignment::whole(ep.size(), ep.rank(), (shape.n, shape.m));
+    let mut factors: Factors<T::Sum> = Factors::new(ep, shape, &assignment.blocks[0]);
+    gather(ep, shape, &assignment, Exchange::Whole(schedule), own, &mut factors, &mut None).await?;
     let (a, b) = factors.into_both();
     Ok(Gathered { a, b })
 }
 
 async fn gather<T: Factor>(
     ep: &Endpoint,
-    terms: &Terms,
+    shape: &ProductShape,
     assignment: &BlockAssignment,
     how: Exchange,
     own: Pairs<'_, T>,
     factors: &mut Factors<T::Sum>,
     tiles: &mut Option<Tiles<'_, T>>,
 ) -> Result<()> {
-    take_own(ep, terms, assignment, own, factors);
+    take_own(ep, shape, assignment, own, factors);
     match how {
         _ if ep.size() == 1 => Ok(()),
         Exchange::Slices | Exchange::Whole(Schedule::Direct) => {
-            exchange(ep, terms, assignment, own, factors, tiles).await
+            exchange(ep, shape, assignment, own, factors, tiles).await
         }
         Exchange::Whole(Schedule::Ring) => around_ring(ep, own, factors, tiles).await,
         Exchange::Whole(schedule) => in_rounds(ep, schedule, own, factors, tiles).await,

@@ -3,7 +3,7 @@
 //! The product is computed panel by panel, just before its numbers are needed.
 
 use super::tiles::{product_of, tile_rows};
-use super::{BLOCKS, BlockAssignment, Pairs, Terms};
+use super::{BLOCKS, BlockAssignment, Pairs, ProductShape};
 use crate::collectives::around::{RingNeighbours, RingStep, around};
 use crate::endpoint::Endpoint;
 use crate::slab::{Large, Payload};
@@ -35,8 +35,8 @@ impl<T: Factor> Panels<'_, T> {
             if !std::mem::replace(&mut self.computed[panel], true) {
                 let rows = panel * self.rows..((panel + 1) * self.rows).min(self.n);
                 let sums = if self.ep.is_sized() { 0..0 } else { rows.start * self.m..rows.end * self.m };
-                let shape = (self.n, self.m, self.pairs);
-                product_of::<T>(self.ep, self.factors, shape, rows, &mut self.sums[sums]);
+                let sizes = (self.n, self.m, self.pairs);
+                product_of::<T>(self.ep, self.factors, sizes, rows, &mut self.sums[sums]);
             }
         }
     }
@@ -50,14 +50,19 @@ pub(super) fn widened<T: Factor>(ep: &Endpoint, numbers: &[T]) -> Large {
 }
 
 /// Sums all products into `out`, the whole of G.
-pub async fn ring<T: Factor>(ep: &Endpoint, terms: &Terms, own: Pairs<'_, T>, out: &mut [T]) -> Result<()> {
+pub async fn ring<T: Factor>(
+    ep: &Endpoint,
+    shape: &ProductShape,
+    own: Pairs<'_, T>,
+    out: &mut [T],
+) -> Result<()> {
     let steps = 2 * (ep.size() as usize - 1);
     match T::as_sums(out) {
-        Some(sums) => run::<T>(ep, terms, own, sums, steps).await.map(drop),
+        Some(sums) => run::<T>(ep, shape, own, sums, steps).await.map(drop),
         None => {
-            let numbers = if ep.is_sized() { 0 } else { terms.n * terms.m };
+            let numbers = if ep.is_sized() { 0 } else { shape.n * shape.m };
             let mut sums = ep.node().pool().large(numbers * size_of::<T::Sum>());
-            run::<T>(ep, terms, own, sums.as_slice_mut(), steps).await?;
+            run::<T>(ep, shape, own, sums.as_slice_mut(), steps).await?;
             T::narrow(sums.as_slice(), out);
             Ok(())
         }
@@ -67,13 +72,13 @@ pub async fn ring<T: Factor>(ep: &Endpoint, terms: &Terms, own: Pairs<'_, T>, ou
 /// Sums this rank's rows into `out`. Takes additional memory for the rank's own product, of the size of G.
 pub async fn ring_reduce_scatter<T: Factor>(
     ep: &Endpoint,
-    terms: &Terms,
+    shape: &ProductShape,
     own: Pairs<'_, T>,
     out: &mut [T],
 ) -> Result<()> {
-    let numbers = if ep.is_sized() { 0 } else { terms.n * terms.m };
+    let numbers = if ep.is_sized() { 0 } else { shape.n * shape.m };
     let mut sums = ep.node().pool().large(numbers * size_of::<T::Sum>());
-    let mine = run::<T>(ep, terms, own, sums.as_slice_mut(), ep.size() as usize - 1).await?;
+    let mine = run::<T>(ep, shape, own, sums.as_slice_mut(), ep.size() as usize - 1).await?;
     if !ep.is_sized() {
         T::narrow(&sums.as_slice()[mine], out);
     }
@@ -114,14 +119,14 @@ impl<T: Factor> RingStep<T::Sum> for Panels<'_, T> {
 /// Runs the ring: the first P - 1 steps reduce, the others distribute the sum. Returns the range of this rank's rows.
 async fn run<T: Factor>(
     ep: &Endpoint,
-    terms: &Terms,
+    shape: &ProductShape,
     own: Pairs<'_, T>,
     sums: &mut [T::Sum],
     steps: usize,
 ) -> Result<Range<usize>> {
-    let (size, n, m, topology) = (ep.size() as usize, terms.n, terms.m, ep.topology());
+    let (size, n, m, topology) = (ep.size() as usize, shape.n, shape.m, ep.topology());
     let (a, b) = (widened(ep, own.a), widened(ep, own.b));
-    let pairs = terms.pairs[ep.rank() as usize];
+    let pairs = shape.pairs[ep.rank() as usize];
     let rows = tile_rows(ep, m, size_of::<T::Sum>(), pairs);
     let computed = vec![false; n.div_ceil(rows)];
     let factors = (a.as_slice(), b.as_slice());

@@ -4,7 +4,7 @@
 //! the last factors, and does not pass over the block once per rank. Groups depend only on the ranks' numbers of pairs.
 
 use super::factors::Factors;
-use super::{Block, Terms};
+use super::{Block, ProductShape};
 use crate::clock::Effort;
 use crate::endpoint::Endpoint;
 use crate::slab::Large;
@@ -45,14 +45,14 @@ struct Group {
 }
 
 /// Cuts all pairs into groups.
-fn groups<T: Factor>(terms: &Terms) -> Vec<Group> {
-    let (ranks, total) = (terms.pairs.len(), terms.all_pairs());
+fn groups<T: Factor>(shape: &ProductShape) -> Vec<Group> {
+    let (ranks, total) = (shape.pairs.len(), shape.all_pairs());
     if size_of::<T>() < size_of::<T::Sum>() {
         // A narrower type is rounded once, so its sum takes all pairs together.
         return vec![Group { pairs: 0..total, ranks }];
     }
     let (mut all, mut first, mut end) = (Vec::new(), 0, 0);
-    for (rank, more) in terms.pairs.iter().enumerate() {
+    for (rank, more) in shape.pairs.iter().enumerate() {
         end += more;
         while end - first >= GROUP_PAIRS && total - first >= 2 * GROUP_PAIRS {
             // The pairs of one rank may make several groups.
@@ -103,13 +103,13 @@ impl<'a, T: Factor> Tiles<'a, T> {
     /// Begins the product of `block`. `needs` is the block of the factors' slices, of which `block` is a part.
     pub(super) fn new(
         ep: &Endpoint,
-        terms: &Terms,
+        shape: &ProductShape,
         block: &Block,
         needs: &Block,
         target: Target<'a, T>,
     ) -> Tiles<'a, T> {
         let (rows, cols) = (block.rows.len(), block.cols.len());
-        let groups = groups::<T>(terms);
+        let groups = groups::<T>(shape);
         let tile_rows = tile_rows(ep, cols, size_of::<T>(), groups[0].pairs.len());
         let group = if rows * cols == 0 { groups.len() } else { 0 };
         let offset = (block.rows.start - needs.rows.start, block.cols.start - needs.cols.start);
@@ -216,7 +216,7 @@ mod tests {
     #[test]
     fn groups_depend_on_numbers_of_pairs() {
         let cut = |pairs: &[usize]| {
-            let groups = groups::<f64>(&Terms { n: 1, m: 1, pairs: pairs.to_vec() });
+            let groups = groups::<f64>(&ProductShape { n: 1, m: 1, pairs: pairs.to_vec() });
             groups.into_iter().map(|one| (one.pairs.len(), one.ranks)).collect::<Vec<_>>()
         };
         assert_eq!(cut(&[0, 0]), [(0, 2)]);
@@ -226,10 +226,10 @@ mod tests {
         // The remaining pairs of the first rank are too few for a group.
         assert_eq!(cut(&[300, 100]), [(400, 2)]);
         assert_eq!(cut(&[1000, 0, 1]), [(256, 1), (256, 1), (489, 3)]);
-        let halves = groups::<bf16>(&Terms { n: 1, m: 1, pairs: vec![1000, 1000] });
+        let halves = groups::<bf16>(&ProductShape { n: 1, m: 1, pairs: vec![1000, 1000] });
         assert_eq!(halves, [Group { pairs: 0..2000, ranks: 2 }]);
         for pairs in [&[513, 7, 0, 255, 1][..], &[31; 100], &[4096]] {
-            let all = groups::<f32>(&Terms { n: 1, m: 1, pairs: pairs.to_vec() });
+            let all = groups::<f32>(&ProductShape { n: 1, m: 1, pairs: pairs.to_vec() });
             assert!(all.windows(2).all(|two| two[0].pairs.end == two[1].pairs.start), "{all:?}");
             assert_eq!(all[all.len() - 1].pairs.end, pairs.iter().sum::<usize>());
             let ends: Vec<usize> = (1..=pairs.len()).map(|ranks| pairs[..ranks].iter().sum()).collect();

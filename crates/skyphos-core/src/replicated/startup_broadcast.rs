@@ -10,7 +10,7 @@ use std::time::Duration;
 const COMM: u64 = u64::MAX;
 
 /// Gives all processes what process 0 has to say, an error too. Collective. What else comes meanwhile is left in `waiting`.
-pub fn first_tells(
+pub fn startup_broadcast(
     transport: &mut dyn Transport,
     mine: Result<Vec<u8>>,
     timeout: Duration,
