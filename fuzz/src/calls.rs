@@ -35,7 +35,7 @@ enum Said {
         numbers: Vec<u16>,
         wide: bool,
     },
-    /// A word of survivors.
+    /// A message of survivors.
     Word {
         from: u8,
         letter: u8,

@@ -1,9 +1,9 @@
-//! Small messages: an error in an abort frame, notices between replicas, the words of survivors, what rank 0 tells a group, the
-//! table and the words of a broadcast.
+//! Small messages: an error in an abort frame, notices between replicas, the messages of survivors, what rank 0 tells a group, the
+//! table and the control messages of a broadcast.
 
 use crate::allocation::{Limits, within};
 use crate::split_kind;
-use skyphos_core::collectives::{broadcast, shrink::fuzz_word};
+use skyphos_core::collectives::{broadcast, shrink::fuzz_message};
 use skyphos_core::replicated::fuzz_notices;
 use skyphos_core::slab::CHUNK_BYTES;
 use skyphos_core::survivors::{Decision, Survivor};
@@ -48,20 +48,20 @@ fn notices(data: &[u8]) {
     assert_eq!(fuzz_notices(&wire, 3), Some((notices, wire)));
 }
 
-/// What a survivor is told: who says it, how long it is, and the word; or that a rank is lost.
+/// A survivor's events: sender, length and message; or a lost rank.
 fn survivors(mut data: &[u8]) {
     let mut survivor = Survivor::new(0, vec![None; RANKS as usize]);
     while let Some(([from, len], rest)) = data.split_first_chunk() {
-        let (word, rest) = rest.split_at(rest.len().min(*len as usize));
+        let (message, rest) = rest.split_at(rest.len().min(*len as usize));
         let from = 1 + u32::from(*from) % (RANKS - 1);
-        if word.is_empty() {
+        if message.is_empty() {
             survivor.lose(from, Loss::Ended);
-        } else if let Some((word, wire)) = within(LIMITS, || fuzz_word(&data[2..2 + word.len()], RANKS, 0)) {
+        } else if let Some((message, wire)) = within(LIMITS, || fuzz_message(&data[2..2 + message.len()], RANKS, 0)) {
             assert_eq!(wire, &data[2..2 + wire.len()]);
-            within(LIMITS, || survivor.hear(from, word));
+            within(LIMITS, || survivor.receive(from, message));
         }
-        assert!(survivor.take_out().iter().all(|(to, _)| *to < RANKS));
-        if let Some(Decision::GoOn(ranks)) = survivor.decision() {
+        assert!(survivor.take_messages().iter().all(|(to, _)| *to < RANKS));
+        if let Some(Decision::Continue(ranks)) = survivor.decision() {
             assert!(ranks.is_sorted_by(|a, b| a < b) && ranks.iter().all(|rank| *rank < RANKS));
             assert!(ranks.contains(&0), "goes on without itself");
         }

@@ -1,22 +1,22 @@
-//! The arguments of a call that all ranks must agree on, by name: for the error of ranks that do not.
+//! The arguments of a call that all ranks must agree on, by name, for the error of ranks that disagree.
 //!
 //! A frame carries a hash of them ([`CallSig::extra`](crate::frame::CallSig)). A rank that receives another hash sends its
-//! arguments to that peer, and the peer, which has both, tells all ranks which one differs. Text is made only then.
+//! arguments to that peer, and the peer, which has both, reports to all ranks which one differs. Text is made only then.
 
 use std::sync::Arc;
 
 /// Names and values.
 pub type Named = Vec<(String, String)>;
 
-/// See the module's text.
+/// The arguments of a call.
 #[derive(Clone, Default)]
 pub enum Arguments {
-    /// The call has none beside those that its frames carry in full.
+    /// No arguments beside those in the call's signature.
     #[default]
     None,
-    /// The usual ones, which cost nothing to keep.
+    /// The default arguments, which cost nothing to keep.
     Usual(fn() -> Named),
-    /// Others.
+    /// Other arguments.
     Given(Arc<dyn Fn() -> Named + Send + Sync>),
 }
 
@@ -24,7 +24,7 @@ pub enum Arguments {
 const MOST_BYTES: usize = 32 * 1024;
 
 impl Arguments {
-    /// Other than the usual ones.
+    /// Arguments that differ from the default ones.
     pub fn given(named: impl Fn() -> Named + Send + Sync + 'static) -> Arguments {
         Arguments::Given(Arc::new(named))
     }
@@ -37,7 +37,7 @@ impl Arguments {
         }
     }
 
-    /// As bytes for a peer, each name and value after its length; `None` if there are none.
+    /// Encodes the arguments for a peer, each name and value after its length; `None` if there are none.
     pub(crate) fn to_wire(&self) -> Option<Vec<u8>> {
         let mut out = Vec::new();
         for (name, value) in self.named()? {
@@ -52,7 +52,7 @@ impl Arguments {
         Some(out)
     }
 
-    /// Those that differ from a peer's.
+    /// The arguments that differ from a peer's.
     pub(crate) fn differences(&self, theirs: &[u8]) -> Differences {
         let (ours, theirs) = (self.named().unwrap_or_default(), from_wire(theirs));
         let value = |all: &Named, name: &str| {
@@ -85,7 +85,7 @@ impl Arguments {
 /// Name under which the function stands among its arguments, where the call does not say it.
 pub const FUNCTION: &str = "function";
 
-/// What differs, in words: which arguments, and of what function if the call does not say so. Empty if none does.
+/// The differing arguments as text, and the function's name if the signature does not have it. Empty if none differ.
 #[derive(Debug, Default, PartialEq)]
 pub(crate) struct Differences {
     pub(crate) function: String,
@@ -94,7 +94,7 @@ pub(crate) struct Differences {
     pub(crate) there: String,
 }
 
-/// What [`Arguments::to_wire`] wrote, as far as it makes sense.
+/// Decodes the bytes of [`Arguments::to_wire`], up to the first malformed one.
 fn from_wire(bytes: &[u8]) -> Named {
     fn text(bytes: &mut &[u8]) -> Option<String> {
         let (len, rest) = bytes.split_first_chunk::<4>()?;

@@ -1,4 +1,4 @@
-//! Calls in the background: who polls the calls that are under way.
+//! Calls in the background: the thread that polls calls under way.
 //!
 //! ```text
 //! the node's thread, while calls are under way and no thread waits for one:

@@ -26,7 +26,7 @@ pub(crate) async fn both<A, B>(
                 (Some(a), Some(b)) => return Poll::Ready(Ok((a, b))),
                 (None, None) if a.seen != b.seen => {} // something came between them
                 (of_a, of_b) => {
-                    // Whoever is done needs to see no more.
+                    // A part that is done ignores later events.
                     ep.set_seen(if of_a.is_some() { b.seen } else { a.seen });
                     (a.done, b.done) = (of_a, of_b);
                     return Poll::Pending;

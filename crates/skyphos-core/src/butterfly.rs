@@ -1,10 +1,10 @@
-//! Who talks to whom: the nested butterfly of mixed degrees (Kylix §II-A, §III-D).
+//! The groups of the nested butterfly of mixed degrees (Kylix §II-A, §III-D).
 //!
-//! A rank is a number of mixed radix with one digit a layer, the first layer's digit least. In layer
-//! i the d_i ranks that differ only in digit i talk to each other, and the one whose digit is c takes
-//! part c of the range they share. One layer of degree P is the direct algorithm, all 2s the binary
-//! butterfly. The number is the rank's place in the order of the [`Topology`], so that the first layers, which carry most,
-//! join ranks of one host, and the next ones hosts of one rack.
+//! A rank's index is a number of mixed radix with one digit per layer; the first layer's digit is the least significant. In layer
+//! i the d_i ranks that differ only in digit i form a group, and the rank with digit c takes part c of the range that they share.
+//! One layer of degree P is the direct algorithm; degrees of 2 make the binary butterfly. The index is the rank's position in the
+//! order of the [`Topology`], so the first layers, which carry most bytes, join ranks of one host, and the next ones hosts of one
+//! rack.
 
 use crate::topology::Topology;
 use skyphos_types::{Error, Result};
@@ -18,7 +18,7 @@ pub struct Neighbours {
     pub me: usize,
 }
 
-/// Checks that degrees fit a group's size: there are some, and their product is the size.
+/// Checks that there are degrees, and that their product is the group's size.
 pub fn check_degrees(degrees: &[u32], size: u32) -> Result<()> {
     if degrees.is_empty() {
         return Err(Error::bad_input(format!(
@@ -36,7 +36,7 @@ pub fn check_degrees(degrees: &[u32], size: u32) -> Result<()> {
     Ok(())
 }
 
-/// The neighbours of a rank, layer by layer. With more than one layer digits are those of places in the topology's order.
+/// The neighbours of a rank, layer by layer. With more than one layer, digits are those of the position in the topology's order.
 pub fn layers(degrees: &[u32], rank: u32, topology: &Topology) -> Vec<Neighbours> {
     let placed = degrees.len() > 1;
     let place = if placed { topology.place_of(rank) } else { rank };
@@ -54,7 +54,7 @@ pub fn layers(degrees: &[u32], rank: u32, topology: &Topology) -> Vec<Neighbours
         .collect()
 }
 
-/// The same for a reduction that leaves rank r with part r: ranks that are far apart talk first.
+/// Like [`layers`], for a reduction after which rank r has part r: the first digit is the most significant.
 pub fn layers_by_rank(degrees: &[u32], rank: u32) -> Vec<Neighbours> {
     let mut stride: u32 = degrees.iter().product();
     degrees
@@ -68,12 +68,12 @@ pub fn layers_by_rank(degrees: &[u32], rank: u32) -> Vec<Neighbours> {
         .collect()
 }
 
-/// Which part of the whole a rank ends with, if it takes part c of each layer's range where its digit is c.
+/// The part of the whole that a rank has after all layers.
 pub fn part_of(layers: &[Neighbours]) -> u32 {
     layers.iter().fold(0, |part, group| part * group.members.len() as u32 + group.me as u32)
 }
 
-/// The rank that ends with a part through [`layers`].
+/// The rank that has a part after all [`layers`].
 pub fn rank_of_part(degrees: &[u32], part: u32, topology: &Topology) -> u32 {
     if degrees.len() == 1 {
         return part;

@@ -1,4 +1,4 @@
-//! The end of a call: how it ended on this rank, and the guard that tells the other ranks if it failed.
+//! The end of a call on this rank, and the guard that reports a failure to the other ranks.
 
 use crate::endpoint::Endpoint;
 use crate::frame::{FrameKind, Header};

@@ -1,75 +1,74 @@
-//! What time it is on a rank, and what its work costs.
+//! A rank's clock: real, or virtual in a simulation.
 //!
-//! On a real machine time passes by itself. In a simulation it passes only when somebody says so: a rank's clock is moved
-//! by the messages it waits for, and by the work that [`Clock::compute`] is told of. Where a simulation has no data, only
-//! its lengths, the work is not done at all.
+//! Messages that a simulated rank waits for advance its virtual clock, and so does the work passed to [`Clock::compute`], by its
+//! cost. In a simulation without data (*sized*: messages have lengths and no bytes) the work is not done, only accounted for.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// Work on data, as collectives know it: how much of what.
+/// Work on data: its kind and amount.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Effort {
-    /// Rows read at mapped places into a message, or from a message to mapped places.
+    /// Rows gathered at mapped positions into a message, or scattered from a message to mapped positions.
     Gather {
-        /// How many.
+        /// Number of rows.
         rows: usize,
-        /// Bytes of each.
+        /// Bytes of a row.
         row_bytes: usize,
     },
-    /// Rows added at mapped places.
+    /// Rows added at mapped positions.
     Fold {
-        /// How many.
+        /// Number of rows.
         rows: usize,
-        /// Bytes of each.
+        /// Bytes of a row.
         row_bytes: usize,
     },
     /// Entries of a stream encoded into segments.
     Encode {
-        /// How many.
+        /// Number of entries.
         entries: usize,
-        /// Bytes of the row of each.
+        /// Bytes of an entry's row.
         row_bytes: usize,
     },
-    /// Entries that came put into a result.
+    /// Received entries stored in a result.
     Place {
-        /// How many.
+        /// Number of entries.
         entries: usize,
-        /// Bytes of the row of each.
+        /// Bytes of an entry's row.
         row_bytes: usize,
     },
-    /// Entries taken into a reduction of streams.
+    /// Entries merged in a reduction of streams.
     Merge {
-        /// How many.
+        /// Number of entries.
         entries: usize,
-        /// Bytes of the row of each.
+        /// Bytes of an entry's row.
         row_bytes: usize,
         /// Streams that are reduced together.
         sources: usize,
     },
     /// Bytes of an array read, added or copied.
     Dense {
-        /// How many, counted once for each time they are read or written.
+        /// Number of bytes, counted once per read or write.
         bytes: usize,
     },
     /// A product of matrices.
     Product {
-        /// Multiplications with an addition each.
+        /// Multiply-adds.
         multiply_adds: usize,
-        /// Bytes of what comes of it.
+        /// Bytes of the result.
         bytes: usize,
-        /// Of each number that is multiplied.
+        /// Bytes of a factor's number.
         number_bytes: usize,
     },
     /// Indices of a set encoded into a message, or decoded from one.
     SetCode {
-        /// How many.
+        /// Number of indices.
         indices: usize,
     },
-    /// Indices of sets joined, and found again in the union.
+    /// Indices of sets united, and located in the union.
     SetJoin {
-        /// How many there are in all of them.
+        /// Number of indices of all sets.
         indices: usize,
     },
 }
@@ -77,9 +76,9 @@ pub enum Effort {
 /// A rank's clock.
 #[derive(Clone)]
 pub enum Clock {
-    /// Goes by itself, from here.
+    /// The system's clock, from this instant on.
     Real(Instant),
-    /// Is told.
+    /// The clock of a simulated rank.
     Virtual(Arc<VirtualClock>),
 }
 
@@ -87,16 +86,16 @@ pub enum Clock {
 pub struct VirtualClock {
     /// Nanoseconds since the simulation began.
     at: AtomicU64,
-    /// By how much this rank's clock is ahead of the true one, in nanoseconds.
+    /// Nanoseconds by which this rank's clock is ahead of the true time.
     ahead: i64,
-    /// Nanoseconds that work takes on this rank.
-    price: Box<dyn Fn(Effort) -> u64 + Send + Sync>,
-    /// Whether there is no data, only its lengths.
+    /// The cost of work on this rank, in nanoseconds.
+    cost: Box<dyn Fn(Effort) -> u64 + Send + Sync>,
+    /// Whether the simulation has no data.
     sized: bool,
 }
 
 impl Clock {
-    /// The real one.
+    /// The system's clock.
     pub fn real() -> Clock {
         Clock::Real(Instant::now())
     }
@@ -109,34 +108,34 @@ impl Clock {
         }
     }
 
-    /// Whether there is no data, only its lengths.
+    /// Whether the simulation has no data, only lengths.
     pub fn is_sized(&self) -> bool {
         matches!(self, Clock::Virtual(clock) if clock.sized)
     }
 
-    /// Does work of a known cost. Without data it is not done, and takes its time all the same.
+    /// Does work of a known cost. Without data the work is only accounted for.
     pub fn compute<R: Default>(&self, effort: Effort, work: impl FnOnce() -> R) -> R {
         self.spend(effort);
         if self.is_sized() { R::default() } else { work() }
     }
 
-    /// Accounts for work that is done elsewhere.
+    /// Accounts for work without doing it.
     pub fn spend(&self, effort: Effort) {
         if let Clock::Virtual(clock) = self {
-            clock.pass((clock.price)(effort));
+            clock.pass((clock.cost)(effort));
         }
     }
 }
 
 impl VirtualClock {
-    /// A clock at the beginning. `ahead`: nanoseconds by which the rank takes it to be later than it is; `price`:
-    /// nanoseconds that work takes; `sized`: whether there is no data, only its lengths.
+    /// A clock at time 0. `ahead`: nanoseconds by which the rank's clock is ahead of the true time; `cost`: the cost of work in
+    /// nanoseconds; `sized`: whether the simulation has no data.
     pub fn new(
         ahead: i64,
-        price: impl Fn(Effort) -> u64 + Send + Sync + 'static,
+        cost: impl Fn(Effort) -> u64 + Send + Sync + 'static,
         sized: bool,
     ) -> VirtualClock {
-        VirtualClock { at: AtomicU64::new(0), ahead, price: Box::new(price), sized }
+        VirtualClock { at: AtomicU64::new(0), ahead, cost: Box::new(cost), sized }
     }
 
     /// True nanoseconds since the simulation began.
@@ -144,12 +143,12 @@ impl VirtualClock {
         self.at.load(Ordering::Relaxed)
     }
 
-    /// Goes to a moment, unless it has passed.
+    /// Advances to a moment, unless it has passed.
     pub fn go_to(&self, at: u64) {
         self.at.fetch_max(at, Ordering::Relaxed);
     }
 
-    /// Lets nanoseconds pass; at the end of what can be counted time stands still.
+    /// Advances by nanoseconds, up to the largest number.
     pub fn pass(&self, nanoseconds: u64) {
         let later = |at: u64| Some(at.saturating_add(nanoseconds));
         let _ = self.at.fetch_update(Ordering::Relaxed, Ordering::Relaxed, later);
@@ -165,12 +164,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn virtual_time_passes_by_work_alone() {
-        let price = |effort| match effort {
+    fn work_alone_advances_virtual_time() {
+        let cost = |effort| match effort {
             Effort::Dense { bytes } => bytes as u64,
             _ => 0,
         };
-        let one = Arc::new(VirtualClock::new(5, price, false));
+        let one = Arc::new(VirtualClock::new(5, cost, false));
         let clock = Clock::Virtual(one.clone());
         assert_eq!(clock.now(), Duration::from_nanos(5));
         assert_eq!(clock.compute(Effort::Dense { bytes: 100 }, || 7), 7);
@@ -178,8 +177,8 @@ mod tests {
         assert_eq!(one.at(), 100, "time does not go back");
         one.pass(u64::MAX);
         one.pass(1);
-        assert_eq!((one.at(), clock.now()), (u64::MAX, Duration::from_nanos(u64::MAX)), "nor around");
-        let lengths = Clock::Virtual(Arc::new(VirtualClock::new(0, price, true)));
+        assert_eq!((one.at(), clock.now()), (u64::MAX, Duration::from_nanos(u64::MAX)), "nor wrap around");
+        let lengths = Clock::Virtual(Arc::new(VirtualClock::new(0, cost, true)));
         assert_eq!(lengths.compute(Effort::Dense { bytes: 30 }, || 7), 0);
         assert_eq!(lengths.now(), Duration::from_nanos(30));
     }

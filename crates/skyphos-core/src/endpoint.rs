@@ -279,7 +279,7 @@ impl Endpoint {
         self.node.mail(|mail| mail.miss(self.world_rank(rank), &error));
     }
 
-    /// If a rank is lost, tells all ranks that this one makes no more calls in the group: they may wait for it in one.
+    /// If a rank is lost, reports to all ranks that this one makes no more calls in the group, since they may wait for it in one.
     pub(crate) fn leave_calls(&self) {
         let (rank, node) = (self.node.rank(), &self.node);
         let (error, begun) =

@@ -11,7 +11,7 @@ const ANNOUNCE_ROUND: u32 = u32::MAX;
 
 impl Endpoint {
     /// Tells the next rank which call this is. In a collective in which some ranks exchange no messages, two neighbours that
-    /// called different things find out so, and tell all.
+    /// made different calls detect that, and all ranks get the error.
     pub fn announce(&self) {
         let next = (self.rank() + 1) % self.size();
         if next != self.rank() {

@@ -44,7 +44,7 @@ pub trait Replication {
     }
 }
 
-/// What a replicated group asks of the transport under it.
+/// Methods that a replicated group needs of the transport below it.
 pub trait UnderReplicas {
     /// Bytes posted to a peer that its system has not acknowledged, the backlog included; `None`: unknown.
     fn unacknowledged(&self, to: u32) -> Option<usize> {
@@ -57,7 +57,7 @@ pub trait UnderReplicas {
         let _ = bytes;
     }
 
-    /// Takes a peer that may live for lost, tells it if possible, and reports it at the next poll.
+    /// Counts a peer that may live as lost, notifies it if possible, and reports the loss at the next poll.
     fn give_up(&mut self, peer: u32, cause: &str) {
         let _ = (peer, cause);
     }

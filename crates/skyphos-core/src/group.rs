@@ -1,6 +1,6 @@
-//! A group: its ranks in order, its number, and where its ranks are.
+//! A group: its number, its ranks in order, and their topology.
 //!
-//! All members derive the same number, so that frames name the group by it.
+//! All members derive the same number, which identifies the group in frames.
 
 use crate::topology::Topology;
 use skyphos_types::{Error, NO_MEMBER};
@@ -9,26 +9,26 @@ use std::sync::Arc;
 /// The ranks of a group, in group order, as ranks of the transport.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Group {
-    /// Its number, which all members derive alike.
+    /// The number, which is the same on all members.
     pub comm: u64,
     /// Transport rank of each member.
     pub ranks: Vec<u32>,
     /// This process's index in `ranks`.
     pub me: u32,
-    /// Where the ranks are; the same on all members.
+    /// The topology of the ranks; the same on all members.
     pub topology: Topology,
-    /// The group whose ranks errors name, if this one was made inside of a call of it and users do not know it.
+    /// The group whose ranks errors name, if a call of that group made this one and users do not know this one.
     pub named_by: Option<Arc<Group>>,
 }
 
 impl Group {
-    /// The number of a group that a call of another one agrees on. Parts of that group that exchange no messages may share it.
+    /// The number of a group that a call of group `comm` has made. Several groups of one call may share it if they exchange no messages.
     pub fn number_after(comm: u64, call: u64) -> u64 {
         let mixed = comm ^ call.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         (mixed ^ mixed >> 29).wrapping_mul(0xb7e1_5162_8aed_2a6b) | 1
     }
 
-    /// The number of a group of survivors. It depends on the ranks, for before a loss some may have agreed on more of them.
+    /// The number of a group of survivors. It depends on the ranks, since some ranks may have agreed on more of them before a loss.
     pub fn number_of_some(comm: u64, call: u64, ranks: &[u32]) -> u64 {
         let first = Group::number_after(comm, call);
         ranks.iter().fold(first, |number, rank| Group::number_after(number, u64::from(*rank)))

@@ -1,24 +1,23 @@
-//! Which machine this is: a name for people, and a key that is equal exactly for ranks that share one.
+//! The host of a process: its name, and a key that is equal for exactly the processes of one host.
 //!
-//! Containers may share a host's name or have equal names on different hosts, so the key is the
-//! kernel's boot id with the network namespace: two namespaces of one machine count as two hosts, as
-//! they do to the network between them.
+//! Containers may share a host's name, or have equal names on different hosts. So the key is the kernel's boot id with the network
+//! namespace: two namespaces of one machine count as two hosts, because they reach each other over a network.
 
 use std::fs;
 
 /// Longest host name sent to others (POSIX allows 255 bytes).
 pub const NAME_BYTES: usize = 255;
 
-/// See the module's text.
+/// A host.
 pub struct Host {
-    /// For people.
+    /// The host's name, for messages to users.
     pub name: String,
-    /// Equal for those who share one.
+    /// A key that is equal for exactly the processes of one host.
     pub machine: String,
 }
 
 impl Host {
-    /// The one that this process runs on.
+    /// The host of this process.
     pub fn this() -> Host {
         let read = |path: &str| fs::read_to_string(path).map(|t| t.trim().to_owned()).ok();
         let mut name =

@@ -1,4 +1,4 @@
-//! Members that say what cannot be: whoever hears it says so, and neither panics nor takes memory for it.
+//! Tests with ranks that send impossible messages: the receiver reports an error, and neither panics nor allocates memory for them.
 
 use crate::collectives::allreduce::dense::with_bitmap;
 use crate::collectives::configure::{Missing, Request, configure};
@@ -15,7 +15,7 @@ use skyphos_types::{Error, ReduceOp, Result};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What rank 0 gets of a call in which the two others say `lies`: in each of these rounds, these bytes to all.
+/// Rank 0's result of a call in which the two others send `lies`: in each of these rounds, these bytes to all.
 fn hears<R: Send>(lies: &[(u32, Vec<u8>)], call: impl AsyncFn(&Endpoint) -> Result<R> + Sync) -> Result<R> {
     let settings = Settings { timeout: Duration::from_secs(10), ..Settings::default() };
     std::thread::scope(|scope| {
@@ -39,7 +39,7 @@ fn hears<R: Send>(lies: &[(u32, Vec<u8>)], call: impl AsyncFn(&Endpoint) -> Resu
                         }
                         Ok(())
                     });
-                    // What rank 0 found ends the call here too.
+                    // Rank 0's error ends the call here too.
                     drop(told);
                     None
                 })

@@ -1,9 +1,8 @@
-//! Frames, matching, and the collectives that stand on them.
+//! Frames, the mailbox that matches them to calls, and the collectives.
 //!
-//! Read in this order: [`transport`] (what carries frames), [`local`] (the smallest one),
-//! [`frame`], [`group`], `mailbox` (which frame belongs to which call), [`node`] and `driver` (who polls the transport),
-//! [`endpoint`] (what a collective sees), `calls` and `blocking` (from a call to its result),
-//! [`collectives::barrier`] (the simplest collective).
+//! Read in this order: [`transport`] (the trait of all transports), [`local`] (the smallest one), [`frame`], [`group`], `mailbox` (which
+//! frame belongs to which call), [`node`] and `driver` (which thread polls the transport), [`endpoint`] (a collective's view of its
+//! call), `calls` and `blocking` (from a call to its result), [`collectives::barrier`] (the simplest collective).
 
 #![deny(unsafe_code)]
 

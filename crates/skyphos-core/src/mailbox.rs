@@ -1,11 +1,11 @@
-//! Matching: which frame belongs to which call, round and peer.
+//! The mailbox matches frames to calls, by call number, round and peer.
 //!
-//! One mailbox serves all groups of a process. A frame whose call has not begun here waits; one whose
-//! call is over is dropped (a late duplicate is normal input). Storage is recycled, so a steady
-//! sequence of calls allocates nothing. The mailbox does not wait, send or know the time.
+//! One mailbox serves all groups of a process. A frame whose call has not begun here waits; a frame whose call is over is dropped
+//! (a late duplicate is normal input). Storage is recycled, so a steady sequence of calls allocates nothing. The mailbox does not
+//! wait, send or know the time.
 //!
 //! To read: [`state`] (groups and boxes) → [`call_box`] → [`calls`] (begin, end, read) → [`delivery`] (events) → [`losses`] →
-//! [`outcomes`] and [`doubts`] (peers whose programs have seen other calls fail) → [`messages`] and [`matching`]
+//! [`outcomes`] and [`doubts`] (peers whose programs know of other failed calls) → [`messages`] and [`matching`]
 //! (point-to-point).
 
 mod absence;

@@ -25,12 +25,12 @@ pub struct Outgoing {
 
 impl Outgoing {
     /// A message of `total` bytes; an empty one is still sent, as one empty chunk, since its coming
-    /// tells the peer that this rank is in the call.
+    /// shows the peer that this rank is in the call.
     pub fn new(to: u32, round: u32, total: u64) -> Outgoing {
         Outgoing { to, round, total, sent: 0, seq: 0 }
     }
 
-    /// A message of unknown length: its own bytes tell the receiver where it ends.
+    /// A message of unknown length, whose own bytes mark its end.
     pub fn open(to: u32, round: u32) -> Outgoing {
         Outgoing::new(to, round, u64::MAX)
     }
@@ -119,12 +119,12 @@ impl Incoming {
         self.total.unwrap_or(0)
     }
 
-    /// Whether any of it has come.
+    /// Whether some of it has arrived.
     pub fn begun(&self) -> bool {
         self.total.is_some()
     }
 
-    /// The next chunk, if it has come. `Err` if the call failed or the peer can send no more.
+    /// The next chunk, if it has arrived. `Err` if the call failed or the peer can send no more.
     pub fn next(&mut self, ep: &Endpoint) -> Result<Option<Payload>> {
         if self.done() {
             return Ok(None);

@@ -217,7 +217,7 @@ impl Node {
         self.native_in_use.store(false, Ordering::Release);
     }
 
-    /// Makes a group known; frames for it may have come before.
+    /// Registers a group. Frames of it may have arrived before.
     pub fn open_group(&self, group: Arc<Group>) {
         self.mail(|m| m.open_comm(group));
     }

@@ -1,8 +1,8 @@
 //! The plan of a configured reduction: the maps and splits of every layer, and buffers to reduce with.
 //!
-//! Node layers are numbered as in Kylix §III: 0 is the user's sets, i what a rank holds after
-//! communication layer i. Positions are in hash order. All of a reduction's sends, receives, folds
-//! and gathers can be read off a plan; nothing in it depends on values.
+//! Node layers are numbered as in Kylix §III: layer 0 is the user's sets, layer i the sets of a rank after communication layer i.
+//! Positions are in hash order. A plan determines all of a reduction's sends, receives, folds and gathers; it does not depend on
+//! values.
 
 use crate::slab::{AlignedVec, Payload};
 use crate::{Incoming, Outgoing};
@@ -85,14 +85,13 @@ pub struct Layer {
     pub me: usize,
     /// Positions in the out-set above at which each member's share begins; one more at the end.
     pub out_split: Vec<usize>,
-    /// The same for the in-set above.
+    /// Positions in the in-set above at which each member's share begins; one more at the end.
     pub in_split: Vec<usize>,
     /// From each member's out-share to its position in the union below (Kylix's maps going down).
     pub out_maps: Vec<Map>,
-    /// From each member's in-share to its position in the in-union below; in the last layer, where
-    /// the in-set meets the out-set, straight to the position in the out-union (*Sparse Allreduce*'s
-    /// finalMap, composed), with `out_len` for "nobody has it". Where the sets are the same the maps
-    /// share their memory with `out_maps`.
+    /// From each member's in-share to its position in the in-union below. In the last layer, where the in-set meets the out-set,
+    /// to the position in the out-union (*Sparse Allreduce*'s finalMap, composed), or `out_len` for an index that no rank
+    /// contributes. If the in-set and the out-set are equal, the maps share their memory with `out_maps`.
     pub in_maps: Vec<Map>,
     /// Indices in the out-union below.
     pub out_len: usize,
@@ -105,16 +104,16 @@ pub struct Layer {
 /// Seconds of the last reduction.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Stats {
-    /// From entry to return.
+    /// The whole reduction.
     pub total_s: f64,
-    /// Waiting while some peer had not sent anything yet in that layer.
+    /// Waiting while some peer had sent nothing yet in that layer.
     pub wait_s: f64,
-    /// Waiting while data was under way from all.
+    /// Waiting while data was under way from all peers.
     pub transfer_s: f64,
 }
 
 impl Stats {
-    /// Gathering, folding, scattering and handing over.
+    /// Gathering, folding, scattering, and handing data to the transport.
     pub fn merge_s(&self) -> f64 {
         self.total_s - self.wait_s - self.transfer_s
     }
@@ -127,7 +126,7 @@ pub struct Volume {
     pub layer: usize,
     /// Its degree.
     pub degree: usize,
-    /// Whether values come back up.
+    /// Whether this is the way up.
     pub up: bool,
     /// Messages to other ranks.
     pub messages: usize,
@@ -139,46 +138,46 @@ pub struct Volume {
     pub config_bytes: u64,
 }
 
-/// What a layer is predicted to take: bytes sent and received, messages, rounds, processor seconds, seconds.
+/// The predicted cost of a layer: bytes sent and received, messages, rounds, processor seconds, seconds.
 pub type Expected = [f64; 6];
 
-/// Degrees that a plan has or might have had, and what they were predicted to take.
+/// Degrees that were considered for a plan, with their predicted costs.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Considered {
     /// Degree of each layer.
     pub degrees: Vec<u32>,
-    /// Of the configuration, each layer down, then up.
+    /// The configuration's costs: each layer down, then up.
     pub configure: Vec<Expected>,
-    /// The same of a reduction.
+    /// A reduction's costs: each layer down, then up.
     pub reduce: Vec<Expected>,
 }
 
-/// A configured reduction: send values along `contribute`, get them along `want`.
+/// A configured reduction: a rank contributes values at the indices of `contribute`, and gets results at those of `want`.
 #[derive(Debug)]
 pub struct Plan {
-    /// Number that all ranks share.
+    /// The plan's number, which is the same on all ranks.
     pub id: u32,
     /// Size of the index space.
     pub n: u64,
-    /// Numbers an index.
+    /// Numbers per index.
     pub width: usize,
     /// Degree of each layer.
     pub degrees: Vec<u32>,
     /// The permutation of blocks.
     pub hash: BlockHash,
-    /// What this rank puts out.
+    /// The indices that this rank contributes.
     pub contribute: Prepared,
-    /// What it gets.
+    /// The indices whose results this rank gets.
     pub want: Prepared,
     /// Length of the user's `contribute`, repeats included.
     pub contribute_len: usize,
     /// Length of the user's `want`.
     pub want_len: usize,
-    /// Where degrees were chosen by a prediction: these, and the next best.
+    /// If the planner chose the degrees: these, and the next best.
     pub considered: Vec<Considered>,
     /// The layers, from the top.
     pub layers: Vec<Layer>,
-    /// How many ranks put out each index of this rank's bottom range; made when first needed.
+    /// Number of ranks that contribute each index of this rank's bottom range; computed when it is first needed.
     pub(crate) present: Option<Vec<u32>>,
     pub(crate) buffers: Buffers,
     /// Times of the last reduction.
@@ -189,7 +188,7 @@ impl Plan {
     /// Traffic of one reduction, layer by layer: down, then up.
     pub fn volume(&self) -> Vec<Volume> {
         let one = |k: usize, layer: &Layer, up: bool| {
-            // Down, this rank sends shares of what it holds above; up, what each member asked of it.
+            // Down, this rank sends shares of its set above; up, the values that each member requested.
             let rows = |j: usize| match up {
                 false => layer.out_split[j + 1] - layer.out_split[j],
                 true => layer.in_maps[j].len(),
@@ -220,14 +219,14 @@ pub(crate) struct WaitingChunk {
     pub(crate) rows: usize,
 }
 
-/// Buffers that all reductions of a plan reuse, so that a steady sequence allocates nothing.
+/// Buffers that all reductions of a plan reuse, so a steady sequence allocates nothing.
 #[derive(Debug, Default)]
 pub(crate) struct Buffers {
-    /// Sums going down, one a layer; one row longer than the union: the identity.
+    /// Sums on the way down, one per layer. Each is one row longer than the union: the last row is the identity.
     pub(crate) down: Vec<AlignedVec>,
-    /// Results coming up, between layers.
+    /// Results on the way up, between layers.
     pub(crate) up: Vec<AlignedVec>,
-    /// Values with repeats added up, in hash order.
+    /// Values in hash order, with repeated indices added up.
     pub(crate) staged: AlignedVec,
     pub(crate) sends: Vec<Outgoing>,
     pub(crate) receives: Vec<Incoming>,
@@ -239,7 +238,7 @@ pub(crate) struct Buffers {
 }
 
 /// For each member, the positions of its out-map at which fold blocks begin; one more at the end.
-/// Searching the maps anew for every block would cost as much as folding it.
+/// Searching the maps for every block would cost as much as folding it.
 #[derive(Debug, Default)]
 pub(crate) struct BlockCuts {
     block_rows: usize,
@@ -247,7 +246,7 @@ pub(crate) struct BlockCuts {
 }
 
 impl BlockCuts {
-    /// Makes the cuts for blocks of `block_rows`, unless they are there.
+    /// Computes the cuts for blocks of `block_rows`, unless they are computed already.
     pub(crate) fn ready(&mut self, layer: &Layer, block_rows: usize) {
         if self.block_rows == block_rows {
             return;
@@ -267,7 +266,7 @@ impl BlockCuts {
         self.starts = layer.out_maps.iter().map(cut).collect();
     }
 
-    /// How many rows of all members lead into blocks.
+    /// Number of rows of all members that lead into blocks.
     pub(crate) fn rows(&self, blocks: std::ops::Range<usize>) -> usize {
         self.starts.iter().map(|starts| (starts[blocks.end] - starts[blocks.start]) as usize).sum()
     }

@@ -50,13 +50,13 @@ impl Status {
 
 /// Memory for the second part of a message whose first is a given one.
 pub struct ReceiveInto<M> {
-    /// What the first part must be.
+    /// The required first part.
     pub first: Vec<u8>,
     /// Where the second goes, if it is as long.
     pub memory: M,
 }
 
-/// A message that has come.
+/// A received message.
 pub struct ReceivedMessage<M> {
     /// Where it is from.
     pub status: Status,
@@ -95,7 +95,7 @@ pub async fn send(ep: &Endpoint, dest: u32, parts: &[impl AsRef<[u8]>]) -> Resul
             out.push(ep, chunk);
         }
         if out.done() {
-            // Who is lost has room for everything: the rest of a message that nobody has taken.
+            // A lost peer has unlimited credit, so a message that it has not received completely is an error.
             return ep.check_receiver(dest);
         }
         ep.progress().await?;
@@ -163,7 +163,7 @@ struct Stream {
 }
 
 impl Stream {
-    /// What has come and was not read: something.
+    /// Bytes have arrived and were not read.
     async fn next(&mut self, ep: &Endpoint) -> Result<&[u8]> {
         while self.at == self.chunk.len() {
             match self.incoming.next(ep)? {

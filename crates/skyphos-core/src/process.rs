@@ -1,38 +1,38 @@
-//! Whether this is still the process that made something, or a child that inherited it by a fork.
+//! The identity of a process, to detect a child that has inherited an object by a fork.
 //!
-//! Every call asks this. The process's number would be a system call, which takes as long as all else that a small call does
-//! before its first message; so the system counts forks for us.
+//! Every call checks it. The process id would be a system call, which takes as long as all other work of a small call before its first
+//! message; so a handler counts forks.
 
 use std::sync::Once;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Forks from the first process that asked down to this one.
+/// Number of forks between the first process that used this module and this process.
 static FORKS: AtomicU32 = AtomicU32::new(0);
 
 extern "C" fn count_fork() {
     FORKS.fetch_add(1, Ordering::Relaxed);
 }
 
-/// The process in which this was made.
+/// The identity of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Process(u32);
 
 impl Process {
-    /// This one.
+    /// The current process.
     ///
     /// # Panics
     /// If the system has no memory for the handler that counts forks.
     pub fn this() -> Process {
         static COUNTED: Once = Once::new();
         COUNTED.call_once(|| {
-            // SAFETY: the handler does nothing but add to an atomic number, and code of this library is never unloaded.
+            // SAFETY: the handler only adds to an atomic number, and the library's code is never unloaded.
             let failed = unsafe { libc::pthread_atfork(None, None, Some(count_fork)) };
             assert_eq!(failed, 0, "no memory to watch for forks");
         });
         Process(FORKS.load(Ordering::Relaxed))
     }
 
-    /// Whether this process is that one.
+    /// Whether it is the current process.
     pub fn is_this(self) -> bool {
         self.0 == FORKS.load(Ordering::Relaxed)
     }

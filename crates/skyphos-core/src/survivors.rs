@@ -1,250 +1,254 @@
-//! Which ranks go on after some are lost: what one rank says and decides, without network or clock.
+//! Agreement of the surviving ranks of a group on its new members, as a state machine without network or clock.
 //!
-//! The lowest rank that is not lost leads. All tell it whom they have lost; it proposes those that all of them can reach, and
-//! when each of these has said yes, commits. Who hears so from the leader tells all the others before going on, so that no
-//! survivor is left asking one that has gone. A leader that is lost is followed by the next rank, which asks again, and
-//! goes by what it hears from one that has decided already. What others than the leader say waits until they lead: they may
-//! be the last that knew of it, and gone, while the leader has asked anew.
+//! The leader is the lowest rank that is not lost. All ranks report their losses to it. It proposes the ranks that can all reach
+//! each other, and commits once each of them has accepted. A rank that receives the commit from the leader forwards it to all
+//! others before it continues, so no survivor waits for a rank that has gone. If the leader is lost, the next rank leads: it
+//! proposes anew, or adopts the decision of a rank that has decided already. A rank that does not lead keeps commits of ranks
+//! other than the leader until it leads: their senders may be lost, and the leader may have proposed other ranks since.
 //!
 //! ```text
-//! join     to the leader   whom I have lost
-//! propose  to some         you go on, try k
-//! yes      to the leader   so be it, try k
-//! commit   by all          these ranks go on
-//! out      to one left out others go on without you
-//! leave    to all          I do not go on
+//! join     to the leader      the ranks that I have lost
+//! propose  to some            you are to continue (attempt k)
+//! accept   to the leader      I agree (attempt k)
+//! commit   by all             these ranks continue
+//! exclude  to an outsider     the others continue without you
+//! leave    to all             I do not continue
 //! ```
 //!
 //! **Promised**: two ranks that live, can reach each other and have decided have decided the same. A rank whose process has
-//! ended is known to be gone; one that is only silent may live on behind a cut link, and decide there as well. So those who
-//! go on must be more than half of all that may live, or half of them with the lowest of those: of two parts of a group that
-//! cannot see each other at most one goes on.
+//! ended is known to be dead; one that is only silent may live behind a cut link and decide there too. So a group continues
+//! only with more than half of the ranks that may live, or with half of them, the lowest included: of two parts of a group that
+//! cannot reach each other at most one continues.
 //!
-//! **Needs**: messages between two ranks arrive in order or not at all; who is lost stays so; nothing of it comes after.
-//! Checked for every order of events at small sizes in `tests/survivors.rs`.
+//! **Needs**: messages between two ranks arrive in order or not at all; a lost rank stays lost, and nothing arrives from it
+//! afterwards. `tests/survivors.rs` checks every order of events at small sizes.
 
 use crate::transport::Loss;
 
-/// Whom a rank has lost, by rank.
+/// A rank's losses, by rank.
 pub type Losses = Vec<Option<Loss>>;
 
-/// What ranks tell each other.
+/// A message between survivors.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Word {
-    /// "I am here, and have lost these."
+pub enum Message {
+    /// The sender's losses.
     Join(Losses),
-    /// "You and some others are to go on": the try.
+    /// The receiver and some others are to continue: the number of the attempt.
     Propose(u32),
-    /// "So be it."
-    Yes(u32),
-    /// "These go on."
+    /// The sender agrees to an attempt.
+    Accept(u32),
+    /// These ranks continue.
     Commit(Vec<u32>),
-    /// "Others go on without you."
-    Out,
-    /// "I do not go on."
+    /// The others continue without the receiver.
+    Exclude,
+    /// The sender does not continue.
     Leave,
 }
 
-/// Why a rank does not go on.
+/// The reason why a rank does not continue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Why {
-    /// Others cannot reach it.
-    LeftOut,
-    /// More of the group may live elsewhere.
-    TooFew,
+pub enum StopReason {
+    /// The others cannot reach it.
+    Excluded,
+    /// More ranks of the group may live elsewhere.
+    Minority,
 }
 
-/// What it comes to.
+/// A rank's decision.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Decision {
-    /// These ranks go on.
-    GoOn(Vec<u32>),
-    /// This one does not.
-    Stop(Why),
+    /// These ranks continue.
+    Continue(Vec<u32>),
+    /// This rank does not.
+    Stop(StopReason),
 }
 
-/// One rank's part.
+/// One rank's state of the agreement.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Survivor {
     me: u32,
-    lost: Losses,
-    /// What each rank has said of its losses.
+    losses: Losses,
+    /// The losses that each rank has reported.
     joined: Vec<Option<Losses>>,
-    /// What each has said goes on.
+    /// The ranks that each rank has committed.
     committed: Vec<Option<Vec<u32>>>,
-    /// As the leader: tries so far, what is proposed, and who has said yes.
-    tries: u32,
+    /// As the leader: number of attempts, the proposed ranks, and the ranks that have accepted.
+    attempts: u32,
     proposed: Vec<u32>,
-    yes: Vec<bool>,
+    accepted: Vec<bool>,
     decision: Option<Decision>,
-    /// What is to be sent.
-    out: Vec<(u32, Word)>,
+    /// Messages to be sent.
+    outbox: Vec<(u32, Message)>,
 }
 
 impl Survivor {
-    /// Rank `me` of a group, which has lost these.
-    pub fn new(me: u32, lost: Losses) -> Survivor {
-        let size = lost.len();
+    /// The state of rank `me` of a group, with its losses.
+    pub fn new(me: u32, losses: Losses) -> Survivor {
+        let size = losses.len();
         let mut survivor = Survivor {
             me,
-            lost,
+            losses,
             joined: vec![None; size],
             committed: vec![None; size],
-            tries: 0,
+            attempts: 0,
             proposed: Vec::new(),
-            yes: vec![false; size],
+            accepted: vec![false; size],
             decision: None,
-            out: Vec::new(),
+            outbox: Vec::new(),
         };
-        survivor.tell();
+        survivor.report_losses();
         survivor
     }
 
-    /// Whether it has lost a rank.
+    /// Whether this rank has lost another.
     pub fn has_lost(&self, rank: u32) -> bool {
-        self.lost[rank as usize].is_some()
+        self.losses[rank as usize].is_some()
     }
 
-    /// What it has decided.
+    /// The decision, once there is one.
     pub fn decision(&self) -> Option<&Decision> {
         self.decision.as_ref()
     }
 
-    /// What is to be sent, and to whom.
-    pub fn take_out(&mut self) -> Vec<(u32, Word)> {
-        std::mem::take(&mut self.out)
+    /// The messages to send, with their receivers.
+    pub fn take_messages(&mut self) -> Vec<(u32, Message)> {
+        std::mem::take(&mut self.outbox)
     }
 
-    /// A rank is lost.
+    /// Event: a rank is lost.
     pub fn lose(&mut self, rank: u32, loss: Loss) {
-        let known = &mut self.lost[rank as usize];
+        let known = &mut self.losses[rank as usize];
         if known.is_some() {
             return;
         }
         *known = Some(loss);
         if self.decision.is_none() {
-            self.tell();
+            self.report_losses();
         }
     }
 
-    /// A rank has spoken.
-    pub fn hear(&mut self, from: u32, word: Word) {
-        if self.lost[from as usize].is_some() {
+    /// Event: a message arrives.
+    pub fn receive(&mut self, from: u32, message: Message) {
+        if self.losses[from as usize].is_some() {
             return;
         }
-        match (word, &self.decision) {
-            (Word::Join(_), Some(decision)) => {
-                let left_out = matches!(decision, Decision::GoOn(ranks) if !ranks.contains(&from));
-                if left_out {
-                    self.out.push((from, Word::Out));
+        match (message, &self.decision) {
+            (Message::Join(_), Some(decision)) => {
+                let excluded = matches!(decision, Decision::Continue(ranks) if !ranks.contains(&from));
+                if excluded {
+                    self.outbox.push((from, Message::Exclude));
                 }
             }
             (_, Some(_)) => {}
-            (Word::Leave, None) => self.lose(from, Loss::Left),
-            (Word::Join(lost), None) => {
-                self.joined[from as usize] = Some(lost);
-                self.lead();
+            (Message::Leave, None) => self.lose(from, Loss::Left),
+            (Message::Join(losses), None) => {
+                self.joined[from as usize] = Some(losses);
+                self.propose();
             }
-            (Word::Propose(attempt), None) => {
+            (Message::Propose(attempt), None) => {
                 if from == self.leader() {
-                    self.out.push((from, Word::Yes(attempt)));
+                    self.outbox.push((from, Message::Accept(attempt)));
                 }
             }
-            (Word::Yes(attempt), None) => {
-                if self.leads() && attempt == self.tries {
-                    self.yes[from as usize] = true;
-                    self.commit_if_all();
+            (Message::Accept(attempt), None) => {
+                if self.leads() && attempt == self.attempts {
+                    self.accepted[from as usize] = true;
+                    self.commit_if_all_accepted();
                 }
             }
-            (Word::Commit(ranks), None) => {
+            (Message::Commit(ranks), None) => {
                 self.committed[from as usize] = Some(ranks);
-                self.follow();
+                self.adopt_decision();
             }
-            (Word::Out, None) => self.stop(Why::LeftOut),
+            (Message::Exclude, None) => self.stop(StopReason::Excluded),
         }
     }
 
-    fn living(&self) -> impl Iterator<Item = u32> {
-        (0..self.lost.len() as u32).filter(|rank| *rank != self.me && self.lost[*rank as usize].is_none())
+    /// The other ranks that this rank has not lost.
+    fn others(&self) -> impl Iterator<Item = u32> {
+        let ranks = 0..self.losses.len() as u32;
+        ranks.filter(|rank| *rank != self.me && self.losses[*rank as usize].is_none())
     }
 
     fn leader(&self) -> u32 {
-        self.living().next().map_or(self.me, |rank| rank.min(self.me))
+        self.others().next().map_or(self.me, |rank| rank.min(self.me))
     }
 
     fn leads(&self) -> bool {
         self.leader() == self.me
     }
 
-    /// Says whom it has lost to who leads, which may be itself.
-    fn tell(&mut self) {
-        self.joined[self.me as usize] = Some(self.lost.clone());
-        self.follow();
+    /// Reports this rank's losses to the leader, which may be this rank.
+    fn report_losses(&mut self) {
+        self.joined[self.me as usize] = Some(self.losses.clone());
+        self.adopt_decision();
         if self.decision.is_some() {
             return;
         }
         match self.leads() {
-            true => self.lead(),
-            false => self.out.push((self.leader(), Word::Join(self.lost.clone()))),
+            true => self.propose(),
+            false => self.outbox.push((self.leader(), Message::Join(self.losses.clone()))),
         }
     }
 
-    /// Goes by what the leader has said, or, as the leader, anybody that lives.
-    fn follow(&mut self) {
-        let said = |rank: u32| self.committed[rank as usize].clone();
-        let ranks = if self.leads() { self.living().find_map(said) } else { said(self.leader()) };
+    /// Adopts the leader's decision, or, as the leader, that of any other rank.
+    fn adopt_decision(&mut self) {
+        let committed = |rank: u32| self.committed[rank as usize].clone();
+        let ranks = if self.leads() { self.others().find_map(committed) } else { committed(self.leader()) };
         if let Some(ranks) = ranks {
             self.commit(ranks);
         }
     }
 
-    /// Proposes who goes on, if all that live have said whom they have lost and it is not what is proposed already.
-    fn lead(&mut self) {
-        if !self.leads() || self.living().any(|rank| self.joined[rank as usize].is_none()) {
+    /// As the leader: once all others have reported their losses, proposes the ranks that continue, unless they are proposed
+    /// already.
+    fn propose(&mut self) {
+        if !self.leads() || self.others().any(|rank| self.joined[rank as usize].is_none()) {
             return;
         }
-        let ranks = self.who_can();
+        let ranks = self.connected_ranks();
         if ranks == self.proposed {
             return;
         }
-        if !self.are_enough(&ranks) {
-            return self.stop(Why::TooFew);
+        if !self.is_majority(&ranks) {
+            return self.stop(StopReason::Minority);
         }
-        self.tries += 1;
-        self.yes.fill(false);
+        self.attempts += 1;
+        self.accepted.fill(false);
         self.proposed = ranks;
         for rank in self.proposed.iter().filter(|rank| **rank != self.me) {
-            self.out.push((*rank, Word::Propose(self.tries)));
+            self.outbox.push((*rank, Message::Propose(self.attempts)));
         }
-        self.commit_if_all();
+        self.commit_if_all_accepted();
     }
 
-    /// Ranks that can all reach each other: without whoever is apart from most, the highest of several, until there is nobody.
-    fn who_can(&self) -> Vec<u32> {
-        let loses = |a: u32, b: u32| {
-            let said = self.joined[a as usize].as_ref().expect("all have joined");
-            said[b as usize].is_some()
+    /// Ranks that can all reach each other. While some cannot, removes the rank with the most broken connections, the highest of
+    /// several.
+    fn connected_ranks(&self) -> Vec<u32> {
+        let has_lost = |a: u32, b: u32| {
+            let losses = self.joined[a as usize].as_ref().expect("all have joined");
+            losses[b as usize].is_some()
         };
-        let mut ranks: Vec<u32> = [self.me].into_iter().chain(self.living()).collect();
+        let mut ranks: Vec<u32> = [self.me].into_iter().chain(self.others()).collect();
         loop {
-            let apart =
-                |rank: u32| ranks.iter().filter(|one| loses(**one, rank) || loses(rank, **one)).count();
+            let broken =
+                |rank: u32| ranks.iter().filter(|one| has_lost(**one, rank) || has_lost(rank, **one)).count();
             let others = ranks.iter().copied().filter(|rank| *rank != self.me);
-            match others.map(|rank| (apart(rank), rank)).max() {
+            match others.map(|rank| (broken(rank), rank)).max() {
                 Some((1.., worst)) => ranks.retain(|rank| *rank != worst),
                 _ => return ranks,
             }
         }
     }
 
-    /// Whether no others can go on as well: those of the group that may live elsewhere are fewer.
-    fn are_enough(&self, ranks: &[u32]) -> bool {
-        let ended = |rank: u32| {
-            let says = |said: &Losses| matches!(said[rank as usize], Some(Loss::Ended | Loss::Left));
-            self.joined.iter().flatten().any(says)
+    /// Whether no other part of the group can continue: the remaining ranks that may live are fewer than these.
+    fn is_majority(&self, ranks: &[u32]) -> bool {
+        let has_ended = |rank: u32| {
+            let reports = |losses: &Losses| matches!(losses[rank as usize], Some(Loss::Ended | Loss::Left));
+            self.joined.iter().flatten().any(reports)
         };
-        let may_live: Vec<u32> =
-            (0..self.lost.len() as u32).filter(|rank| ranks.contains(rank) || !ended(*rank)).collect();
+        let all = 0..self.losses.len() as u32;
+        let may_live: Vec<u32> = all.filter(|rank| ranks.contains(rank) || !has_ended(*rank)).collect();
         match (2 * ranks.len()).cmp(&may_live.len()) {
             std::cmp::Ordering::Greater => true,
             std::cmp::Ordering::Equal => ranks.contains(&may_live[0]),
@@ -252,27 +256,30 @@ impl Survivor {
         }
     }
 
-    fn commit_if_all(&mut self) {
-        let all = self.proposed.iter().all(|rank| *rank == self.me || self.yes[*rank as usize]);
+    fn commit_if_all_accepted(&mut self) {
+        let all = self.proposed.iter().all(|rank| *rank == self.me || self.accepted[*rank as usize]);
         if all && !self.proposed.is_empty() {
             self.commit(self.proposed.clone());
         }
     }
 
-    /// All hear of it before it counts.
+    /// Sends the decision to all others, then adopts it.
     fn commit(&mut self, ranks: Vec<u32>) {
-        for rank in self.living().collect::<Vec<_>>() {
-            let goes_on = ranks.contains(&rank);
-            self.out.push((rank, if goes_on { Word::Commit(ranks.clone()) } else { Word::Out }));
+        for rank in self.others().collect::<Vec<_>>() {
+            let message = match ranks.contains(&rank) {
+                true => Message::Commit(ranks.clone()),
+                false => Message::Exclude,
+            };
+            self.outbox.push((rank, message));
         }
-        self.decision = Some(Decision::GoOn(ranks));
+        self.decision = Some(Decision::Continue(ranks));
     }
 
-    /// Others may still go on.
-    fn stop(&mut self, why: Why) {
-        let all: Vec<u32> = self.living().collect();
-        all.into_iter().for_each(|rank| self.out.push((rank, Word::Leave)));
-        self.decision = Some(Decision::Stop(why));
+    /// Decides not to continue, and says so to all others, which may continue.
+    fn stop(&mut self, reason: StopReason) {
+        let others: Vec<u32> = self.others().collect();
+        self.outbox.extend(others.into_iter().map(|rank| (rank, Message::Leave)));
+        self.decision = Some(Decision::Stop(reason));
     }
 }
 
@@ -281,14 +288,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_that_most_have_lost_is_left_out_though_it_has_lost_nobody() {
+    fn a_rank_that_most_others_have_lost_is_excluded() {
         let mut leader = Survivor::new(0, vec![None; 6]);
-        let nobody = vec![None; 6];
-        let mut without_1 = nobody.clone();
+        let no_losses = vec![None; 6];
+        let mut without_1 = no_losses.clone();
         without_1[1] = Some(Loss::Silent);
-        leader.hear(1, Word::Join(nobody));
-        (2..6).for_each(|rank| leader.hear(rank, Word::Join(without_1.clone())));
-        let proposed: Vec<(u32, Word)> = (2..6).map(|rank| (rank, Word::Propose(1))).collect();
-        assert_eq!(leader.take_out(), proposed);
+        leader.receive(1, Message::Join(no_losses));
+        (2..6).for_each(|rank| leader.receive(rank, Message::Join(without_1.clone())));
+        let proposed: Vec<(u32, Message)> = (2..6).map(|rank| (rank, Message::Propose(1))).collect();
+        assert_eq!(leader.take_messages(), proposed);
     }
 }

@@ -24,7 +24,7 @@ pub(crate) trait Step: Send {
     fn group(&self) -> u64;
 }
 
-/// Set when a call is to be polled though no message has come for it: at first, and when its waker is called.
+/// Set when a call is to be polled although no message has arrived for it: at first, and when its waker is called.
 pub(crate) struct Woken(pub(crate) AtomicBool);
 
 impl Default for Woken {
@@ -54,7 +54,7 @@ pub(crate) struct Tasks {
     pub(crate) thread_wake: Condvar,
 }
 
-/// What the node's thread waits for.
+/// The condition that the node's thread waits for.
 #[derive(Default)]
 pub(crate) struct ThreadState {
     /// Whether the thread runs, or none is wanted.

@@ -2,7 +2,7 @@
 //!
 //! A transport posts frames and yields frames. It does not match, order across peers, retry a call,
 //! or know what a collective is: [`crate::node::Node`] does the matching. The smallest
-//! implementation is [`crate::local`]; read it first. What only some transports offer is in [`crate::extensions`].
+//! implementation is [`crate::local`]; read it first. Methods of only some transports are in [`crate::extensions`].
 //!
 //! **Promised**: data frames from one peer arrive in the order they were posted (control frames may
 //! overtake them); a frame arrives whole
@@ -124,7 +124,7 @@ pub trait Transport: Send + NativeCollectives + Replication + UnderReplicas {
     fn poll(&mut self, wait: Duration, events: &mut Vec<Event>);
     /// Ends a waiting `poll` from another thread.
     fn waker(&self) -> Waker;
-    /// Notes why this rank's program has failed: [`Transport::close`] tells the peers.
+    /// Notes the reason why this rank's program has failed, for the goodbyes of [`Transport::close`].
     fn set_failure_reason(&mut self, reason: &str) {
         let _ = reason;
     }

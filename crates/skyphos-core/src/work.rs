@@ -1,7 +1,7 @@
 //! Calls that go on while their caller does something else.
 //!
 //! A [`Call`] has its number and is not under way yet. [`Call::run`] runs it on this thread, as a blocking call;
-//! [`Call::start`] hands it to the node, and the [`Work`] it returns tells when it is done.
+//! [`Call::start`] passes it to the node, and returns a [`Work`] that is complete when the call is.
 //!
 //! Calls are numbered when they are made, so all ranks must make a group's calls in the same order; they may
 //! complete, and be waited for, in any. A dropped `Work` leaves its call under way: other ranks wait for it.
@@ -97,7 +97,7 @@ pub struct Steps<R> {
 }
 
 impl<R: Send> Steps<R> {
-    /// Files what has come for the rank, and polls the call if it has news. Returns the result once the call is over.
+    /// Delivers events that have arrived, and polls the call if it has any. Returns the result once the call is over.
     pub fn step(&mut self) -> Option<Result<R>> {
         let node = self.work.ep.node().clone();
         node.wait_until(|_| false, Duration::ZERO);

@@ -1,7 +1,7 @@
 //! The agreement of survivors in every order of events, explored by a model checker at small sizes: messages, deaths that lose some of
 //! the bytes sent, and ranks that lose each other although both live.
 
-use skyphos_core::survivors::{Decision, Survivor, Word};
+use skyphos_core::survivors::{Decision, Message, Survivor};
 use skyphos_core::transport::Loss;
 use stateright::{Checker, Model, Property};
 use std::collections::VecDeque;
@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 /// A message in flight from one rank to another.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Item {
-    Word(Word),
+    Message(Message),
     /// The end of the connection.
     Gone(Loss),
 }
@@ -50,9 +50,9 @@ impl World {
     /// Sends a rank's pending messages.
     fn send(&mut self, from: usize) {
         let Some(rank) = &mut self.ranks[from] else { return };
-        for (to, word) in rank.take_out() {
+        for (to, message) in rank.take_messages() {
             if self.ranks[to as usize].is_some() {
-                self.channel(from, to as usize).push_back(Item::Word(word));
+                self.channel(from, to as usize).push_back(Item::Message(message));
             }
         }
     }
@@ -62,11 +62,11 @@ impl World {
     }
 
     /// Ranks that live and have decided to continue, with the members of their groups.
-    fn going_on(&self) -> impl Iterator<Item = (usize, &Survivor, &Vec<u32>)> {
+    fn continuing(&self) -> impl Iterator<Item = (usize, &Survivor, &Vec<u32>)> {
         self.ranks.iter().enumerate().filter_map(|(rank, one)| {
             let one = one.as_ref()?;
             match one.decision() {
-                Some(Decision::GoOn(ranks)) => Some((rank, one, ranks)),
+                Some(Decision::Continue(ranks)) => Some((rank, one, ranks)),
                 _ => None,
             }
         })
@@ -75,9 +75,9 @@ impl World {
     /// Groups all of whose members live and have decided so.
     fn groups(&self) -> Vec<&Vec<u32>> {
         let decided = |rank: u32, ranks: &Vec<u32>| {
-            self.going_on().any(|(one, _, its)| one == rank as usize && its == ranks)
+            self.continuing().any(|(one, _, its)| one == rank as usize && its == ranks)
         };
-        let mut groups: Vec<&Vec<u32>> = self.going_on().map(|(_, _, ranks)| ranks).collect();
+        let mut groups: Vec<&Vec<u32>> = self.continuing().map(|(_, _, ranks)| ranks).collect();
         groups.retain(|ranks| ranks.iter().all(|rank| decided(*rank, ranks)));
         groups.sort();
         groups.dedup();
@@ -138,7 +138,7 @@ impl Model for Faults {
                 let item = world.channel(from, to).pop_front()?;
                 let rank = world.ranks[to].as_mut()?;
                 match item {
-                    Item::Word(word) => rank.hear(from as u32, word),
+                    Item::Message(message) => rank.receive(from as u32, message),
                     Item::Gone(loss) => rank.lose(from as u32, loss),
                 }
                 world.send(to);
@@ -169,9 +169,9 @@ impl Model for Faults {
 
     fn properties(&self) -> Vec<Property<Faults>> {
         vec![
-            Property::always("who can reach each other agrees", |_, world: &World| {
-                world.going_on().all(|(a, one, ranks)| {
-                    world.going_on().all(|(b, other, others)| {
+            Property::always("ranks that can reach each other agree", |_, world: &World| {
+                world.continuing().all(|(a, one, ranks)| {
+                    world.continuing().all(|(b, other, others)| {
                         let apart = one.has_lost(b as u32) || other.has_lost(a as u32);
                         let meant = others.contains(&(a as u32)) && ranks.contains(&(b as u32));
                         apart || !meant || ranks == others
@@ -179,15 +179,15 @@ impl Model for Faults {
                 })
             }),
             Property::always("one group at most", |_, world: &World| world.groups().len() <= 1),
-            Property::always("who goes on is among those", |_, world: &World| {
-                world.going_on().all(|(rank, _, ranks)| ranks.contains(&(rank as u32)) && ranks.is_sorted())
+            Property::always("a rank that continues is among those", |_, world: &World| {
+                world.continuing().all(|(rank, _, ranks)| ranks.contains(&(rank as u32)) && ranks.is_sorted())
             }),
-            Property::always("nobody waits for ever", |_, world: &World| {
+            Property::always("no rank waits for ever", |_, world: &World| {
                 !world.is_quiet() || world.ranks.iter().flatten().all(|rank| rank.decision().is_some())
             }),
-            Property::always("without partings all that live go on", |_, world: &World| {
+            Property::always("without partings all that live continue", |_, world: &World| {
                 let alive = world.ranks.iter().flatten().count();
-                world.partings > 0 || !world.is_quiet() || world.going_on().count() == alive
+                world.partings > 0 || !world.is_quiet() || world.continuing().count() == alive
             }),
             Property::sometimes("a smaller group", |_, world: &World| {
                 world.groups().iter().any(|group| group.len() < world.ranks.len())

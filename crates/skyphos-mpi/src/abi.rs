@@ -1,8 +1,8 @@
-//! What MPI's names stand for in compiled programs: constants and layouts, by ABI.
+//! The values of MPI's names in compiled programs: constants and layouts, by ABI.
 //!
-//! The functions are the same everywhere. What differs is how handles look: numbers as wide as a pointer (MPI 5.0's standard
-//! ABI), numbers of 32 bits (MPICH, and all that keep to its ABI: Intel, Cray), or addresses of objects in the library (Open MPI).
-//! A handle here is a `usize` that begins as zero: where a library reads or writes 32 bits, those are its low ones.
+//! All ABIs have the same functions. Handles differ: numbers as wide as a pointer (MPI 5.0's standard ABI), numbers of 32 bits (MPICH
+//! and libraries with its ABI: Intel, Cray), or addresses of objects in the library (Open MPI). A handle here is a `usize` that begins
+//! as zero; a library with handles of 32 bits reads and writes the low ones.
 
 use libloading::os::unix::Library;
 use skyphos_types::{DType, ReduceOp};
@@ -14,7 +14,7 @@ compile_error!("handles of 32 bits are taken for the low half of a usize");
 /// A communicator, request, data type, operation or error handler.
 pub type Handle = usize;
 
-/// How a library's compiled interface looks.
+/// The compiled interface of a library.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Abi {
     /// MPI 5.0, chapter 20: `libmpi_abi.so`.
@@ -25,7 +25,7 @@ pub enum Abi {
     OpenMpi,
 }
 
-/// Names' values.
+/// The values of MPI's names.
 #[derive(Clone, Copy, Debug)]
 pub struct Constants {
     /// `MPI_COMM_WORLD`.
@@ -44,18 +44,18 @@ pub struct Constants {
     pub in_place: *mut c_void,
     /// `MPI_STATUS_IGNORE`, and `MPI_STATUSES_IGNORE`.
     pub status_ignore: *mut c_void,
-    /// How wide a handle is in an array of them.
+    /// Bytes of a handle in an array.
     pub handle_bytes: usize,
 }
 
-// SAFETY: the pointers are constants that nobody follows.
+// SAFETY: the pointers are constants that are never dereferenced.
 unsafe impl Send for Constants {}
 // SAFETY: as above.
 unsafe impl Sync for Constants {}
 
-/// Where an object of Open MPI's is.
+/// The address of an object in Open MPI's library.
 fn address(library: &Library, name: &str) -> Option<Handle> {
-    // SAFETY: only the address is taken.
+    // SAFETY: only the symbol's address is used.
     let object = unsafe { library.get::<*mut c_void>(name.as_bytes()) };
     object.ok().map(|object| object.as_raw_ptr() as usize)
 }
@@ -100,7 +100,7 @@ impl Abi {
         })
     }
 
-    /// The data type of such numbers; `None` if MPI has none.
+    /// MPI's data type; `None` if it has none.
     pub fn number(self, library: &Library, dtype: DType) -> Option<Handle> {
         let (standard, mpich, name) = match dtype {
             DType::F32 => (0x210, 0x4c00_040a, "float"),
@@ -115,12 +115,12 @@ impl Abi {
         self.choose(library, standard, mpich, &format!("ompi_mpi_{name}"))
     }
 
-    /// The operation that does the same to such numbers; `None` if MPI has none. A mean is a sum, and is divided afterwards.
+    /// MPI's operation; `None` if it has none for this type. A mean is a sum that is divided afterwards.
     pub fn operation(self, library: &Library, op: &ReduceOp, dtype: DType) -> Option<Handle> {
         let (standard, mpich, name) = match op {
             ReduceOp::Sum | ReduceOp::Mean | ReduceOp::MeanPresent => (0x21, 0x5800_0003, "sum"),
             ReduceOp::Prod => (0x24, 0x5800_0004, "prod"),
-            // MPI does not say what becomes of NaN; here it wins.
+            // MPI does not define the result with NaN; here the result is NaN.
             ReduceOp::Min if !dtype.is_float() => (0x22, 0x5800_0002, "min"),
             ReduceOp::Max if !dtype.is_float() => (0x23, 0x5800_0001, "max"),
             ReduceOp::Or => (0x29, 0x5800_0008, "bor"),

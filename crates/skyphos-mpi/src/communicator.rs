@@ -8,7 +8,7 @@ use skyphos_types::{Error, Result};
 /// This process's rank in a communicator, and its size.
 pub(crate) fn rank_and_size(library: &Library, comm: Handle) -> Result<(u32, u32)> {
     let (mut rank, mut size) = (0, 0);
-    // SAFETY: MPI has begun; it reports a handle that is not valid.
+    // SAFETY: MPI is initialised; it reports an invalid handle as an error.
     let codes =
         unsafe { [(library.call.comm_rank)(comm, &mut rank), (library.call.comm_size)(comm, &mut size)] };
     for code in codes {
@@ -17,18 +17,18 @@ pub(crate) fn rank_and_size(library: &Library, comm: Handle) -> Result<(u32, u32
     Ok((rank as u32, size as u32))
 }
 
-/// A communicator of our own, with the same processes. Collective.
+/// A duplicate of a communicator. Collective.
 pub(crate) fn duplicate(library: &'static Library, comm: Handle, until: &Until<'_>) -> Result<Handle> {
     // MPI writes the handle until the request is complete.
     let own: &mut Handle = Box::leak(Box::new(0));
     let mut request: Handle = 0;
-    // SAFETY: both live long enough.
+    // SAFETY: `own` is leaked until the request is complete; `request` is written only during this call.
     let code = unsafe { (library.call.comm_idup)(comm, own, &mut request) };
     library.check(code, "MPI_Comm_idup").map_err(Error::bad_input)?;
     wait(library, &mut request, until)?;
-    // SAFETY: it was leaked above, and MPI is done with it.
+    // SAFETY: leaked above; the request is complete, so MPI writes it no more.
     let own = *unsafe { Box::from_raw(own) };
-    // SAFETY: a communicator of ours.
+    // SAFETY: the duplicate made above.
     let code = unsafe { (library.call.comm_set_errhandler)(own, library.is.errors_return) };
     library.check(code, "MPI_Comm_set_errhandler").map_err(Error::bad_input)?;
     Ok(own)

@@ -1,19 +1,18 @@
-//! A buffer for each peer's next header or small frame.
+//! The inbox: a posted buffer for each peer's next header or small frame.
 //!
-//! Receives are posted for one sender each. Fewer would do that take any sender's, and did until MPICH 5.0.2 over UCX never gave some
-//! messages to any of them (8 processes, each of which sends and receives in three rounds: seen in most runs). One question asks
-//! for all of them.
+//! Each receive names its sender. Fewer receives from any sender would do, but with them MPICH 5.0.2 over UCX did not deliver some
+//! messages (8 processes that send and receive in three rounds: in most runs). One call tests all requests.
 
 use crate::Library;
 use crate::abi::Handle;
 use skyphos_core::frame::HEADER_BYTES;
 use std::ffi::c_int;
 
-/// What all buffers take, and one of them: MPICH sends messages of up to 16 KB or more without asking the receiver first.
+/// Bytes of all buffers, and of one: MPICH sends messages of up to 16 KB or more without a handshake.
 const ALL_BYTES: usize = 16 << 20;
 const MOST_BYTES: usize = 8 * 1024;
 
-/// What headers and small frames are sent as. MPI promises tags up to 32,767.
+/// The tag of headers and small frames. MPI guarantees tags up to 32,767.
 pub(crate) const HEAD: c_int = 0;
 
 /// Bytes of a buffer, among so many processes: frames up to this size are one message.
@@ -21,13 +20,13 @@ pub(crate) fn small_bytes(size: usize) -> usize {
     (ALL_BYTES / size / 64 * 64).clamp(8 * HEADER_BYTES, MOST_BYTES)
 }
 
-/// See the module's text.
+/// Posted receives, one per peer.
 pub(crate) struct Inbox {
     library: &'static Library,
     comm: Handle,
-    /// Whose messages each place is for.
+    /// The sender of each place.
     peers: Vec<u32>,
-    /// Requests one behind the other, each as wide as the library has them, where MPI writes them.
+    /// The requests, each as wide as the library's handles. MPI writes them.
     requests: Vec<u64>,
     waits: Vec<bool>,
     buffers: Vec<Box<[u8]>>,
@@ -51,7 +50,7 @@ impl Inbox {
 
     fn request(&mut self, place: usize) -> *mut Handle {
         debug_assert!(place < self.requests.len());
-        // SAFETY: within the memory, for no handle is wider than the numbers that it is made of.
+        // SAFETY: within the memory, since no handle is wider than its numbers.
         unsafe { self.requests.as_mut_ptr().cast::<u8>().add(place * self.library.is.handle_bytes).cast() }
     }
 
@@ -59,7 +58,7 @@ impl Inbox {
     pub(crate) fn expect(&mut self, place: usize) -> Result<(), String> {
         let request = self.request(place);
         let buffer = &mut self.buffers[place];
-        // SAFETY: the buffer stays where it is until the request is complete or cancelled, or is leaked.
+        // SAFETY: the buffer is not moved before the request is complete or cancelled, or is leaked.
         let code = unsafe {
             (self.library.call.irecv)(
                 buffer.as_mut_ptr().cast(),
@@ -76,12 +75,11 @@ impl Inbox {
         Ok(())
     }
 
-    /// How many messages have come since it was asked last: [`Inbox::came`] has them.
+    /// Number of messages that have arrived since the last call. [`Inbox::arrived`] returns them.
     pub(crate) fn ask(&mut self) -> Result<usize, String> {
         let mut count: c_int = 0;
         let (places, requests) = (self.peers.len() as c_int, self.requests.as_mut_ptr().cast());
-        // SAFETY: as many requests as places, and room for as many answers; complete ones, and those that were never posted, are
-        // passed over.
+        // SAFETY: there are as many requests as places, and room for as many results. MPI skips complete and unposted requests.
         let code = unsafe {
             (self.library.call.testsome)(
                 places,
@@ -92,7 +90,7 @@ impl Inbox {
             )
         };
         self.library.check(code, "MPI_Testsome")?;
-        // Negative if nothing is waited for.
+        // Negative if no request is active.
         let count = count.max(0) as usize;
         for place in &self.complete[..count] {
             self.waits[*place as usize] = false;
@@ -100,18 +98,18 @@ impl Inbox {
         Ok(count)
     }
 
-    /// The place of one of the messages that have come, who sent it, and its buffer, of which the message is the beginning.
-    pub(crate) fn came(&self, which: usize) -> (usize, u32, &[u8]) {
+    /// A message that has arrived: its place, its sender, and its buffer, which begins with the message.
+    pub(crate) fn arrived(&self, which: usize) -> (usize, u32, &[u8]) {
         let place = self.complete[which] as usize;
         (place, self.peers[place], &self.buffers[place])
     }
 
-    /// Waits for nothing more.
+    /// Cancels all receives.
     pub(crate) fn close(&mut self) {
         for place in 0..self.peers.len() {
             if std::mem::take(&mut self.waits[place]) {
                 let request = self.request(place);
-                // SAFETY: a request of ours that is not complete; cancelling a receive completes it.
+                // SAFETY: an active request of this inbox. Cancelling a receive completes it.
                 unsafe {
                     (self.library.call.cancel)(request);
                     (self.library.call.wait)(request, self.library.is.status_ignore);
@@ -120,7 +118,7 @@ impl Inbox {
         }
     }
 
-    /// Leaves what MPI may still write to where it is, for ever.
+    /// Leaks the memory that MPI may still write to.
     pub(crate) fn forget(&mut self) {
         std::mem::forget(std::mem::take(&mut self.requests));
         std::mem::forget(std::mem::take(&mut self.buffers));

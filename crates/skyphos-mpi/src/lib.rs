@@ -1,6 +1,6 @@
 //! Frames over MPI: any library that speaks the MPI 5.0 standard ABI, MPICH's or Open MPI's, found and loaded at run time.
 //!
-//! Read [`abi`] (what names stand for), [`library`] (which library, and its functions), then [`transport`].
+//! Read [`abi`] (the values of MPI's names), [`library`] (the library and its functions), then [`transport`].
 
 pub mod abi;
 mod communicator;
@@ -21,7 +21,7 @@ use std::path::PathBuf;
 use std::time::Instant;
 use waiting::Until;
 
-/// Whether a library is there that could be used. It is opened, and does nothing yet.
+/// Whether there is a library to use. Opens it without initialising it.
 pub fn is_there(places: &[PathBuf]) -> bool {
     Library::is_there(places)
 }

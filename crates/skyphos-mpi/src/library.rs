@@ -1,7 +1,6 @@
-//! The MPI library: found, opened, told apart, and its functions.
+//! The MPI library of the process: how it is found and opened, its ABI, and its functions.
 //!
-//! A process has one MPI. Whatever was found first stays: a second library in one process would take its launcher's
-//! connection away from the first.
+//! A process uses one MPI library, the first that was found: a second one would take the connection to the launcher away from it.
 
 use crate::abi::{Abi, Constants, Handle};
 use libloading::os::unix::{Library as Shared, RTLD_GLOBAL, RTLD_NOW};
@@ -14,15 +13,15 @@ use std::sync::{Mutex, PoisonError, RwLock, RwLockReadGuard};
 /// Names under which libraries are known to the system's loader: the standard ABI's, MPICH's, Open MPI's.
 const NAMES: [&str; 4] = ["libmpi_abi.so.1", "libmpi_abi.so.0", "libmpi.so.12", "libmpi.so.40"];
 
-/// The environment's word for a library.
+/// The environment variable that names a library.
 pub const CHOICE: &str = "SKYPHOS_LIBMPI";
 
-/// Longest text of any function's, with room (the standard ABI: 8192 for a library's version).
+/// Bytes for the longest text of any function (the standard ABI: 8192 for a library's version).
 const TEXT_BYTES: usize = 16 * 1024;
 
 macro_rules! functions {
     ($($field:ident = $name:literal ($($argument:ty),*);)*) => {
-        /// MPI's functions, as their names say.
+        /// MPI's functions.
         #[allow(missing_docs, reason = "the MPI standard says it")]
         #[derive(Clone, Copy)]
         pub struct Functions {
@@ -32,8 +31,8 @@ macro_rules! functions {
         impl Functions {
             /// The functions of a library, or the name of one that it lacks.
             fn of(library: &Shared) -> std::result::Result<Functions, &'static str> {
-                // SAFETY: these are the functions' types by the standard, with handles as wide as the widest ABI has them: who reads
-                // 32 bits finds them in the same register.
+                // SAFETY: these are the functions' types by the standard. Handles have the width of the widest ABI; a library that
+                // reads 32 bits finds them in the same register.
                 unsafe {
                     Ok(Functions {
                         $($field: *library.get($name.as_bytes()).map_err(|_| $name)?,)*
@@ -79,40 +78,40 @@ functions! {
 pub struct Library {
     /// Its functions.
     pub call: Functions,
-    /// What names stand for in it.
+    /// The values of MPI's names in it.
     pub is: Constants,
     abi: Abi,
     /// Data types, by [`DType`]'s order, and operations for each of them, by [`ReduceOp`]'s.
     numbers: [Option<Handle>; DType::ALL.len()],
     operations: [[Option<Handle>; ReduceOp::NAMED.len()]; DType::ALL.len()],
-    /// Whether something is with MPI that may never be complete.
+    /// Whether MPI has a request that may never complete.
     stuck: AtomicBool,
-    /// Open ones.
+    /// Number of open transports.
     transports: AtomicUsize,
-    /// Where it came from, for messages.
+    /// The library's file, for messages.
     place: String,
-    /// What it says of itself, in one line.
+    /// The library's version text, in one line.
     version: String,
-    /// Whether all threads may use it at once.
+    /// Whether all threads may call it at once.
     multiple: bool,
-    /// Whether it was begun here, and is to be ended here.
+    /// Whether this crate has initialised MPI, and is to finalise it.
     ours: bool,
 }
 
 /// The process's library, once there is one.
 static OPEN: Mutex<Option<&'static Library>> = Mutex::new(None);
 
-/// Whether MPI ends, or has ended. Whoever calls a function of it that is not allowed then holds this, to read.
+/// Whether MPI is being finalised. Calls that are not allowed then hold a read lock of this.
 static HAS_ENDED: RwLock<bool> = RwLock::new(false);
 
-/// MPI begins to end. `MPI_Finalize` first deletes the attributes of `MPI_COMM_SELF` (MPI 4.1, 11.2.4), so that another thread of
-/// ours that is in MPI leaves it before.
+/// Called when MPI begins to finalise: `MPI_Finalize` first deletes the attributes of `MPI_COMM_SELF` (MPI 4.1, 11.2.4). Waits for
+/// other threads of this crate to leave MPI.
 unsafe extern "C" fn ends(_: Handle, _: c_int, _: *mut c_void, _: *mut c_void) -> c_int {
     Library::prepare_end();
     0
 }
 
-/// Nobody duplicates `MPI_COMM_SELF` with this attribute.
+/// Keeps duplicates of `MPI_COMM_SELF` from inheriting the attribute.
 unsafe extern "C" fn copies_none(
     _: Handle,
     _: c_int,
@@ -121,14 +120,14 @@ unsafe extern "C" fn copies_none(
     _: *mut c_void,
     flag: *mut c_int,
 ) -> c_int {
-    // SAFETY: MPI's own.
+    // SAFETY: MPI passes a valid pointer.
     unsafe { *flag = 0 };
     0
 }
 
 impl Library {
-    /// The library of this process: one that is there already, the one that the environment names, or the first that is found
-    /// in these places (files, then folders) or by the system's loader. It has been initialised when this returns.
+    /// The library of this process: one that is loaded already, the one that the environment names, or the first that is found in
+    /// these places (files, then folders) or by the system's loader. Initialises it.
     ///
     /// # Errors
     /// `BadInput` if there is none, or none that can be used.
@@ -140,18 +139,18 @@ impl Library {
         let (shared, place) = open_any(places)?;
         let mut library = Library::new(&shared, place)?;
         library.begin()?;
-        // Its code may run until the process ends.
+        // Never unloaded: its code may run until the process ends.
         std::mem::forget(shared);
         Ok(*open.insert(Box::leak(Box::new(library))))
     }
 
-    /// Whether [`Library::get`] would find one. It is opened, and does nothing yet.
+    /// Whether [`Library::get`] would find a library. Opens it without initialising it.
     pub fn is_there(places: &[PathBuf]) -> bool {
         let open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
         let opened = || {
             open_any(places).and_then(|(shared, place)| {
                 let new = Library::new(&shared, place).map(drop);
-                // One that was opened and closed may not open again.
+                // A library that was opened and closed may not open again.
                 std::mem::forget(shared);
                 new
             })
@@ -159,24 +158,24 @@ impl Library {
         open.is_some() || opened().is_ok()
     }
 
-    /// Ends MPI, if it was begun here and nobody has ended it; whether this did. Not while a transport is open, which another thread
-    /// may be polling. Whoever calls it makes no MPI call afterwards.
+    /// Finalises MPI, if this crate has initialised it, it is not finalised, and no transport is open, which another thread may be
+    /// polling. Returns whether it did. The caller makes no MPI calls afterwards.
     pub fn end() -> bool {
         let open = *OPEN.lock().unwrap_or_else(PoisonError::into_inner);
-        // MPI_Finalize would wait for what was begun.
+        // MPI_Finalize would wait for requests that never complete.
         let is_free =
             |library: &Library| !library.is_stuck() && library.transports.load(Ordering::Acquire) == 0;
         let may = |library: &&Library| library.ours && library.is_usable() && is_free(library);
         let library = open.filter(may);
         if let Some(library) = library {
-            // SAFETY: begun and not ended.
+            // SAFETY: MPI is initialised and not finalised.
             unsafe { (library.call.finalize)() };
         }
         library.is_some()
     }
 
-    /// Somebody else is about to end MPI: transports that are open make no call from here on. `MPI_Finalize` itself tells them too
-    /// late where it takes the process for one of a single thread from its first line on, as MPICH does.
+    /// The program is about to finalise MPI: open transports make no call from here on. The callback in `MPI_Finalize` would come too
+    /// late in MPICH, which treats the process as single-threaded from the beginning of that function.
     pub fn prepare_end() {
         *HAS_ENDED.write().unwrap_or_else(PoisonError::into_inner) = true;
     }
@@ -192,7 +191,7 @@ impl Library {
             Err(name) => return refuse(format!("it has no {name}, so it is no MPI, or older than MPI 3.0")),
         };
         let version = text(|bytes, len| {
-            // SAFETY: there is room for the longest text; it may be called at any time.
+            // SAFETY: the buffer holds the longest text; the function may be called at any time.
             unsafe { (call.get_library_version)(bytes, len) }
         });
         let version = version.lines().next().unwrap_or_default().trim().trim_end_matches('\0').to_owned();
@@ -228,7 +227,7 @@ impl Library {
         })
     }
 
-    /// Initialises MPI unless somebody has.
+    /// Initialises MPI, unless it is initialised.
     fn begin(&mut self) -> Result<()> {
         if self.flag(self.call.finalized) {
             return Err(Error::bad_input(
@@ -238,12 +237,12 @@ impl Library {
         let mut level: c_int = 0;
         self.ours = !self.flag(self.call.initialized);
         let code = match self.ours {
-            // SAFETY: without arguments, as MPI 2 and later allow.
+            // SAFETY: MPI 2 and later allow null pointers instead of arguments.
             true => unsafe {
                 let (argc, argv) = (std::ptr::null_mut(), std::ptr::null_mut());
                 (self.call.init_thread)(argc, argv, self.is.thread_multiple, &mut level)
             },
-            // SAFETY: it is initialised.
+            // SAFETY: MPI is initialised.
             false => unsafe { (self.call.query_thread)(&mut level) },
         };
         self.check(code, "MPI_Init_thread").map_err(Error::bad_input)?;
@@ -256,12 +255,12 @@ impl Library {
         // SAFETY: both functions live as long as the process.
         let code = unsafe { (self.call.comm_create_keyval)(copies_none, ends, &mut key, none) };
         self.check(code, "MPI_Comm_create_keyval").map_err(Error::bad_input)?;
-        // SAFETY: the attribute is a null pointer, which nobody follows.
+        // SAFETY: the attribute is a null pointer, which is never dereferenced.
         let code = unsafe { (self.call.comm_set_attr)(self.is.comm_self, key, none) };
         self.check(code, "MPI_Comm_set_attr").map_err(Error::bad_input)
     }
 
-    /// A leave to call MPI, which does not end while this is held; `None` if it ends, or has ended.
+    /// A guard for calls of MPI, which is not finalised while the guard is held; `None` if it is finalised.
     pub(crate) fn pass(&self) -> Option<RwLockReadGuard<'static, bool>> {
         let pass = HAS_ENDED.read().unwrap_or_else(PoisonError::into_inner);
         (!*pass).then_some(pass)
@@ -269,22 +268,22 @@ impl Library {
 
     fn flag(&self, ask: unsafe extern "C" fn(*mut c_int) -> c_int) -> bool {
         let mut flag = 0;
-        // SAFETY: both may be asked at any time.
+        // SAFETY: `MPI_Initialized` and `MPI_Finalized` may be called at any time.
         unsafe { ask(&mut flag) };
         flag != 0
     }
 
-    /// Whether it has begun and not ended.
+    /// Whether MPI is initialised and not finalised.
     pub fn is_usable(&self) -> bool {
         self.flag(self.call.initialized) && !self.flag(self.call.finalized)
     }
 
-    /// Whether all threads may use it at once.
+    /// Whether all threads may call it at once.
     pub fn is_for_all_threads(&self) -> bool {
         self.multiple
     }
 
-    /// Its own name and version, its file and its ABI, for messages.
+    /// The library's name and version, file and ABI, for messages.
     pub fn describe(&self) -> String {
         let abi = match self.abi {
             Abi::Standard => "standard ABI",
@@ -294,34 +293,34 @@ impl Library {
         format!("{} ({}, {abi})", self.version, self.place)
     }
 
-    /// What an error code says.
+    /// The text of an error code.
     pub fn check(&self, code: c_int, what: &str) -> std::result::Result<(), String> {
         if code == 0 {
             return Ok(());
         }
-        // SAFETY: there is room for the longest text.
+        // SAFETY: the buffer holds the longest text.
         let says = text(|bytes, len| unsafe { (self.call.error_string)(code, bytes, len) });
         Err(format!("{what} failed: {}", says.trim()))
     }
 
-    /// The data type of such numbers and the operation that reduces them, if MPI has both.
+    /// MPI's data type and operation; `None` if it lacks one of them.
     pub fn reduction(&self, op: &ReduceOp, dtype: DType) -> Option<(Handle, Handle)> {
         let k = DType::ALL.iter().position(|one| *one == dtype)?;
         let operation = *self.operations[k].get(usize::from(op.code()).checked_sub(1)?)?;
         Some((self.numbers[k]?, operation?))
     }
 
-    /// Something is with MPI that may never be complete.
+    /// Notes that MPI has a request that may never complete.
     pub fn set_stuck(&self) {
         self.stuck.store(true, Ordering::Release);
     }
 
-    /// A transport begins to call it.
+    /// Counts a transport that opens.
     pub(crate) fn enter(&self) {
         self.transports.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// It calls it no more.
+    /// Counts a transport that closes.
     pub(crate) fn leave(&self) {
         self.transports.fetch_sub(1, Ordering::AcqRel);
     }
@@ -331,7 +330,7 @@ impl Library {
     }
 }
 
-/// A text that a function of MPI writes.
+/// The text that an MPI function writes.
 fn text(write: impl FnOnce(*mut c_char, *mut c_int) -> c_int) -> String {
     let mut bytes = vec![0u8; TEXT_BYTES];
     let mut len: c_int = 0;
@@ -341,10 +340,10 @@ fn text(write: impl FnOnce(*mut c_char, *mut c_int) -> c_int) -> String {
         .map_or(String::new(), |text| text.to_string_lossy().into_owned())
 }
 
-/// Which ABI a library speaks: by its file's name, else by what only one has, else by what it says of itself.
+/// The ABI of a library: by its file's name, else by a symbol that only one ABI has, else by its version text.
 fn abi_of(shared: &Shared, place: &str, version: &str) -> Option<Abi> {
     let file = Path::new(place).file_name().map_or(String::new(), |name| name.to_string_lossy().into_owned());
-    // SAFETY: only whether it is there is asked.
+    // SAFETY: the symbol is only looked up.
     let is_open_mpi = unsafe { shared.get::<*mut c_void>(b"ompi_mpi_comm_world") }.is_ok();
     let kin = ["MPICH", "Intel", "MVAPICH", "Parastation"];
     match () {
@@ -357,16 +356,16 @@ fn abi_of(shared: &Shared, place: &str, version: &str) -> Option<Abi> {
     }
 }
 
-/// The version of the standard ABI that a library says it has.
+/// The version of the standard ABI that a library reports.
 fn abi_version(shared: &Shared) -> Option<(c_int, c_int)> {
     type Ask = unsafe extern "C" fn(*mut c_int, *mut c_int) -> c_int;
     let (mut major, mut minor) = (0, 0);
-    // SAFETY: its type by MPI 5.0; it may be called at any time.
+    // SAFETY: the function's type is that of MPI 5.0, and it may be called at any time.
     unsafe { (*shared.get::<Ask>(b"MPI_Abi_get_version").ok()?)(&mut major, &mut minor) };
     Some((major, minor))
 }
 
-/// The library to use, opened, and where it is.
+/// Opens the library to use. Returns it with its file.
 fn open_any(places: &[PathBuf]) -> Result<(Shared, String)> {
     if let Some(place) = loaded() {
         let shared = open(&place)
@@ -380,7 +379,7 @@ fn open_any(places: &[PathBuf]) -> Result<(Shared, String)> {
     }
     let mut names = NAMES.to_vec();
     if std::env::var_os("OMPI_COMM_WORLD_SIZE").is_some() {
-        names.rotate_right(1); // Open MPI's launcher is understood by its own library alone
+        names.rotate_right(1); // only Open MPI's own library understands its launcher
     }
     let mut failed = Vec::new();
     let mut tries: Vec<PathBuf> = Vec::new();
@@ -407,19 +406,19 @@ fn open_any(places: &[PathBuf]) -> Result<(Shared, String)> {
 }
 
 fn open(place: &str) -> std::result::Result<Shared, String> {
-    // SAFETY: an MPI library's initialisers are meant to run when it is loaded. Its symbols are for all, as plug-ins of Open MPI
-    // expect.
+    // SAFETY: an MPI library's initialisers are meant to run when it is loaded. Its symbols are global, because Open MPI's plug-ins
+    // need them.
     unsafe { Shared::open(Some(place), RTLD_NOW | RTLD_GLOBAL) }.map_err(|e| e.to_string())
 }
 
-/// The MPI library that is in this process already: mpi4py's, for instance.
+/// The MPI library that this process has loaded already: mpi4py's, for instance.
 fn loaded() -> Option<String> {
     let maps = std::fs::read_to_string("/proc/self/maps").ok()?;
     let paths = maps.lines().filter_map(|line| line.split_once('/')).map(|(_, path)| format!("/{path}"));
     let mut found: Vec<String> = paths.filter(|path| is_library(path)).collect();
     found.sort();
     found.dedup();
-    // One may only lie there as what the other stands on.
+    // Of two libraries one may only be a dependency of the other.
     found.into_iter().next()
 }
 

@@ -9,12 +9,12 @@ use std::time::Duration;
 pub struct Options {
     /// The communicator whose processes form the group; `None` for `MPI_COMM_WORLD`. All of them call [`crate::connect`].
     pub comm: Option<Handle>,
-    /// Libraries, and folders where one may be, before the system's own.
+    /// Libraries, and folders to search, before the system's own.
     pub places: Vec<PathBuf>,
-    /// Processes that the launcher says it has started; `None` if it says nothing.
+    /// Number of processes that the launcher reports; `None` if it reports none.
     pub launched: Option<u32>,
     /// Longest wait for all processes to call [`crate::connect`].
     pub timeout: Duration,
-    /// Asked now and then: has the user interrupted?
+    /// Called from time to time: whether the user has interrupted the program.
     pub interrupted: Option<fn() -> bool>,
 }

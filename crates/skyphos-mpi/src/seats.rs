@@ -15,7 +15,7 @@ const SEAT_BYTES: usize = 2 * TEXT_BYTES + 4;
 
 /// The hosts of all processes.
 pub(crate) struct Seats {
-    /// Host and process of each rank, for people.
+    /// Host and process of each rank, for messages.
     pub(crate) addresses: Vec<String>,
     /// Hosts by number.
     pub(crate) topology: Topology,
@@ -26,7 +26,7 @@ pub(crate) fn gather(library: &'static Library, comm: Handle, size: u32, until: 
     let mine = encode(&Host::this());
     let mut all = vec![0u8; SEAT_BYTES * size as usize];
     let mut request: Handle = 0;
-    // SAFETY: both buffers live until the request is complete: where it does not complete they are leaked below.
+    // SAFETY: both buffers live until the request is complete; if it does not complete, they are leaked below.
     let code = unsafe {
         let (each, byte) = (SEAT_BYTES as c_int, library.is.byte);
         (library.call.iallgather)(

@@ -1,15 +1,15 @@
-//! Frames over MPI's messages.
+//! The transport over MPI: frames as MPI messages.
 //!
 //! ```text
 //! small    header and payload, one message
-//! large    the header, one message; the payload, a second one, from and to where it lies
+//! large    the header, one message; the payload, a second one, without a copy at either end
 //! ```
 //!
-//! Headers and small frames come in buffers that are posted ahead, one a sender ([`Inbox`]). A large payload is received once its
-//! header is there. Frames of a peer are handed on in order.
+//! Headers and small frames arrive in buffers that are posted ahead, one per sender ([`Inbox`]). A large payload is received once its
+//! header has arrived. Frames of a peer are delivered in order.
 //!
-//! A waiting rank asks MPI again and again; between two questions it yields, later sleeps ([`crate::waiting`]): ranks that share a
-//! core do not starve each other, and a long wait costs little.
+//! A waiting rank tests its requests again and again. Between two tests it yields, and later sleeps ([`crate::waiting`]), so ranks
+//! that share a core do not starve each other, and a long wait costs little.
 
 use crate::abi::Handle;
 use crate::inbox::{HEAD, Inbox, small_bytes};
@@ -28,30 +28,30 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, RwLockReadGuard};
 use std::time::{Duration, Instant};
 
-/// What payloads that follow a header are sent as.
+/// The tag of payloads that follow a header.
 const BODY: c_int = 1;
 
-/// A peer's messages that are with MPI at once; more wait here.
+/// Messages to a peer that are with MPI at once, at most. More wait here.
 const UNDER_WAY: usize = 16;
 
-/// In the place of a goodbye's call: the process ends without having closed its group.
+/// The call number of a goodbye from a process that ends without having closed its group.
 const ENDS: u64 = 1;
 
-/// Rounds of asking between two looks at the clock.
+/// Tests of the requests between two checks of the clock.
 const ROUNDS: u32 = 8;
 
-/// What a process that ends without closing gives the others to hear of it.
+/// Time for which a process that ends without closing tries to send its goodbye.
 const FAREWELL: Duration = Duration::from_secs(1);
 
-/// What holds the bytes of a message on its way.
+/// The memory of a message under way.
 struct Sending {
     request: Box<Handle>,
     bytes: usize,
-    /// Never read: MPI does.
+    /// Read by MPI alone.
     _held: Payload,
 }
 
-/// A frame of which the header is there.
+/// A frame whose header has arrived.
 struct Arriving {
     header: Header,
     body: Body,
@@ -62,7 +62,7 @@ enum Body {
     Coming { request: Box<Handle>, slab: PayloadMut },
 }
 
-/// An allreduce of MPI's, in place.
+/// An allreduce by MPI, in place.
 struct Reducing {
     request: Box<Handle>,
     header: Header,
@@ -73,12 +73,12 @@ struct Reducing {
 struct Peer {
     sending: VecDeque<Sending>,
     queue: VecDeque<Frame>,
-    /// Bytes in both.
+    /// Bytes in both queues.
     backlog: usize,
-    /// The backlog of which it is to be told once half has gone.
+    /// The backlog since the last `Writable`, at most; `Writable` follows once half of it has gone.
     mark: usize,
     arriving: VecDeque<Arriving>,
-    /// It sends nothing more.
+    /// The peer sends no more frames.
     gone: bool,
 }
 
@@ -95,16 +95,16 @@ pub struct Mpi {
     /// Frames up to this size are one message.
     small_bytes: usize,
     peers: Vec<Peer>,
-    /// Allreduces of MPI's own that are under way, in order.
+    /// Allreduces by MPI that are under way, in order.
     reducing: VecDeque<Reducing>,
-    /// Peers with messages under way or frames to come: what a round has to ask.
+    /// Peers with messages under way or frames due, whose requests are tested.
     busy: Vec<u32>,
-    /// Why nothing goes any more.
+    /// The reason why MPI can no longer be used.
     broken: Option<String>,
-    told: bool,
+    is_reported: bool,
     woken: Arc<AtomicBool>,
     closed: bool,
-    /// Why this rank's program has failed.
+    /// The reason why this rank's program has failed.
     failure_reason: String,
 }
 
@@ -128,7 +128,7 @@ impl Mpi {
             reducing: VecDeque::new(),
             busy: Vec::new(),
             broken: None,
-            told: false,
+            is_reported: false,
             woken: Arc::default(),
             closed: false,
             failure_reason: String::new(),
@@ -140,7 +140,7 @@ impl Mpi {
         Ok(mpi)
     }
 
-    /// Whether a function did what it should; if not, nothing goes any more.
+    /// Whether an MPI function has succeeded. If not, the transport is broken.
     fn done(&mut self, code: c_int, what: &str) -> bool {
         match self.library.check(code, what) {
             Ok(()) => true,
@@ -151,7 +151,7 @@ impl Mpi {
         }
     }
 
-    /// Gives a message to MPI.
+    /// Starts to send a message.
     fn send(&mut self, to: u32, tag: c_int, payload: Payload) {
         let mut request = Box::<Handle>::default();
         let bytes = payload.as_bytes();
@@ -174,7 +174,7 @@ impl Mpi {
         }
     }
 
-    /// Gives a frame to MPI.
+    /// Starts to send a frame.
     fn start(&mut self, to: u32, frame: Frame) {
         let Frame { header, payload } = frame;
         let head = header.encode_apart(payload.len());
@@ -191,15 +191,15 @@ impl Mpi {
         }
     }
 
-    /// Whether a request of ours is complete.
+    /// Whether a request is complete.
     fn is_complete(&mut self, request: &mut Handle) -> bool {
         let mut flag: c_int = 0;
-        // SAFETY: a request of ours.
+        // SAFETY: a request that this transport has made.
         let code = unsafe { (self.library.call.test)(request, &mut flag, self.library.is.status_ignore) };
         self.done(code, "MPI_Test") && flag != 0
     }
 
-    /// Asks once whether anything has moved, and takes it up.
+    /// Tests all requests once, and handles the complete ones.
     fn round(&mut self, events: &mut Vec<Event>) {
         if self.broken.is_none() {
             self.take_all();
@@ -234,7 +234,7 @@ impl Mpi {
         }
     }
 
-    /// The headers that have come, and with them small payloads.
+    /// Takes the headers and small frames that have arrived.
     fn take_all(&mut self) {
         let count = match self.inbox.ask() {
             Ok(count) => count,
@@ -254,9 +254,9 @@ impl Mpi {
         }
     }
 
-    /// One of them: its place, and whether more comes from there.
+    /// Takes one of them. Returns its place, and whether the sender sends more.
     fn take(&mut self, which: usize) -> (usize, bool) {
-        let (place, from, bytes) = self.inbox.came(which);
+        let (place, from, bytes) = self.inbox.arrived(which);
         let head: &[u8; HEADER_BYTES] = bytes[..HEADER_BYTES].try_into().expect("a header");
         let decoded = match Header::decode(head) {
             Ok(_) if !Header::check(head, &[]) => Err("a damaged header".to_owned()),
@@ -296,7 +296,7 @@ impl Mpi {
         (place, header.kind != FrameKind::Bye)
     }
 
-    /// Looks what has become of a peer's messages.
+    /// Tests the requests of a peer's messages.
     fn advance(&mut self, peer: u32, events: &mut Vec<Event>) {
         while let Some(mut first) = self.peers[peer as usize].sending.pop_front() {
             if self.broken.is_some() || !self.is_complete(&mut first.request) {
@@ -349,7 +349,7 @@ impl Mpi {
         events.push(Event::PeerDown { rank: from, cause: cause.to_owned(), loss });
     }
 
-    /// A leave to call MPI; `None` if nothing goes any more. MPI ends a process that calls it after the program has finalised it.
+    /// A guard for calls of MPI; `None` if the transport is broken, or MPI has been finalised: it ends a process that calls it then.
     fn pass(&mut self) -> Option<RwLockReadGuard<'static, bool>> {
         let pass = self.library.pass();
         if pass.is_none() {
@@ -360,9 +360,10 @@ impl Mpi {
         pass.filter(|_| self.broken.is_none())
     }
 
-    /// Tells once that nothing goes any more.
+    /// Reports once that the transport is broken.
     fn tell_if_broken(&mut self, events: &mut Vec<Event>) {
-        let Some(why) = self.broken.clone().filter(|_| !std::mem::replace(&mut self.told, true)) else {
+        let Some(why) = self.broken.clone().filter(|_| !std::mem::replace(&mut self.is_reported, true))
+        else {
             return;
         };
         let cause = format!(
@@ -376,7 +377,7 @@ impl Mpi {
         }
     }
 
-    /// Says goodbye and waits until all has gone out, and all others have said so too.
+    /// Sends a goodbye to all peers, and waits until it is sent and all peers have sent theirs.
     fn leave(&mut self, wait: Duration, how: u64) {
         if std::mem::replace(&mut self.closed, true) {
             return;
@@ -412,17 +413,17 @@ impl Mpi {
             self.inbox.close();
         }
         if complete && pass.is_some() {
-            // SAFETY: nothing of it is under way.
+            // SAFETY: no request of the communicator is under way.
             unsafe { (self.library.call.comm_free)(&mut self.comm) };
         }
         drop(pass);
         self.forget();
     }
 
-    /// What MPI may still read or write stays where it is for ever. No function of MPI's is called from here on: it may have ended.
+    /// Leaks the memory that MPI may still read or write. MPI is not called from here on, since it may have been finalised.
     fn forget(&mut self) {
         self.broken.get_or_insert_with(|| "this rank has closed its Comm".to_owned());
-        self.told = true;
+        self.is_reported = true;
         if !self.reducing.is_empty() {
             self.library.set_stuck();
         }

@@ -1,4 +1,4 @@
-//! Waiting in MPI, which has no sleeping wait: ask, let others run, sleep a little, ask again.
+//! Waiting for MPI, which has no call that sleeps: test, yield or sleep a little, test again.
 
 use crate::abi::Handle;
 use crate::library::Library;
@@ -6,7 +6,7 @@ use crate::options::Options;
 use skyphos_types::{Error, Result};
 use std::time::{Duration, Instant};
 
-/// Time in which a waiting rank only yields between questions; then it sleeps, longer each time.
+/// Time for which a waiting rank only yields between tests. Then it sleeps, longer each time.
 const YIELD: Duration = Duration::from_millis(2);
 const SHORTEST_SLEEP: Duration = Duration::from_micros(20);
 const LONGEST_SLEEP: Duration = Duration::from_micros(500);
@@ -40,7 +40,7 @@ pub(crate) fn wait(library: &Library, request: &mut Handle, until: &Until<'_>) -
     let mut idle = Idle::new();
     loop {
         let mut done = 0;
-        // SAFETY: a request of ours.
+        // SAFETY: the caller's request, which is not freed.
         let code = unsafe { (library.call.test)(request, &mut done, library.is.status_ignore) };
         library.check(code, "MPI_Test").map_err(Error::bad_input)?;
         if done != 0 {
@@ -51,7 +51,7 @@ pub(crate) fn wait(library: &Library, request: &mut Handle, until: &Until<'_>) -
     }
 }
 
-/// The pauses between questions.
+/// The pauses between tests.
 pub(crate) struct Idle {
     since: Instant,
     sleep: Duration,

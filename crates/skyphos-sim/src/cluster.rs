@@ -1,4 +1,4 @@
-//! Ranks of a simulated cluster, polled one after the other as their time comes.
+//! The simulated cluster: it polls each rank when its virtual time comes.
 
 use crate::network::Network;
 use crate::record::Record;
@@ -15,31 +15,31 @@ use skyphos_types::{Error, Result};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// No simulation lasts so long; a time-out is for ranks that wait for others while time goes on.
+/// The time-out of simulated nodes: longer than any simulation.
 const FOR_EVER: Duration = Duration::from_nanos(2 * MOST_NS);
 
-/// Polls between two words to whoever waits.
+/// Polls between two reports of progress.
 const TELL_EVERY: u64 = 8192;
 
-/// Ranks that an error names.
+/// Ranks that an error names, at most.
 const NAMED: usize = 8;
 
-/// A simulated cluster: see the crate's text.
+/// A simulated cluster: see [`crate`].
 pub struct Cluster {
     pub(crate) shared: Arc<Shared>,
     pub(crate) clocks: Vec<Arc<VirtualClock>>,
     pub(crate) slowness: Vec<Arc<Slowness>>,
 }
 
-/// A call that ran.
+/// The outcome of a call.
 pub struct Ran<R> {
-    /// What it gave, by rank.
+    /// The result of each rank.
     pub results: Vec<Result<R>>,
-    /// Seconds from the moment at which the first rank could begin to each rank's end.
+    /// Seconds from the earliest begin of any rank to each rank's end.
     pub seconds: Vec<f64>,
     /// The nanosecond at which it began.
     pub begin: u64,
-    /// What happened.
+    /// Frames and work of the call.
     pub record: Record,
 }
 
@@ -50,7 +50,7 @@ impl<R> Ran<R> {
     }
 }
 
-/// How many times as long work takes on each rank of a cluster, and by how many nanoseconds its clock is ahead.
+/// For each rank of a cluster, the factor by which its work is slower, and the nanoseconds by which its clock is ahead.
 fn drawn(network: &Network, seed: u64) -> impl Iterator<Item = (f64, i64)> + '_ {
     let mut random = Pcg64::seed_from_u64(seed ^ 0x51ed_270b_9c3f_a1e5);
     (0..network.ranks).map(move |_| {
@@ -61,13 +61,13 @@ fn drawn(network: &Network, seed: u64) -> impl Iterator<Item = (f64, i64)> + '_ 
     })
 }
 
-/// How many times as long work takes on the slowest rank of a cluster.
+/// The factor by which work is slower on the slowest rank of a cluster.
 pub fn slowest(network: &Network, seed: u64) -> f64 {
     drawn(network, seed).map(|(slowness, _)| slowness).fold(1.0, f64::max)
 }
 
 impl Cluster {
-    /// A cluster in which all that is drawn follows from `seed`. `sized`: of lengths alone, without data.
+    /// A cluster whose randomness comes from `seed`. `sized`: without data, with lengths only.
     pub fn new(network: Network, seed: u64, sized: bool) -> Result<Cluster> {
         network.check()?;
         let (mut clocks, mut all_slowness) = (Vec::new(), Vec::new());
@@ -100,19 +100,19 @@ impl Cluster {
         (0..self.clocks.len()).map(one).collect()
     }
 
-    /// Settings for nodes here: one thread, and no hurry.
+    /// Settings of simulated nodes: one thread, and no time-out.
     pub fn settings() -> Settings {
         Settings { timeout: FOR_EVER, ..Settings::default() }
     }
 
-    /// Runs a call that all ranks have made, from when all were ready. Of the ranks in `watched`, ascending, every frame and stretch of work is kept.
-    /// `told(ranks, seconds)` hears now and then how many ranks have their result, and how late it is there; should it
-    /// return false, the simulation ends.
+    /// Runs a call that all ranks have made, from the time when all are ready. Records every frame and stretch of work of the ranks in
+    /// `watched` (ascending). Calls `report(ranks, seconds)` from time to time with the number of ranks that have their result, and
+    /// the virtual time; the simulation ends if it returns false.
     pub fn run<R: Send + 'static>(
         &mut self,
         calls: Vec<Call<R>>,
         watched: &[u32],
-        mut told: impl FnMut(usize, f64) -> bool,
+        mut report: impl FnMut(usize, f64) -> bool,
     ) -> Result<Ran<R>> {
         let ranks = self.clocks.len();
         assert_eq!(calls.len(), ranks, "a call of every rank");
@@ -125,7 +125,7 @@ impl Cluster {
             for rank in 0..ranks as u32 {
                 let distribution = world.network.start;
                 let late = distribution.draw(&mut world.random);
-                // Until then frames wait for it, as for one that works.
+                // Until then frames wait for it, as for a rank that works.
                 self.clocks[rank as usize].go_to(begin + nanoseconds(late));
                 world.wake(rank, begin + nanoseconds(late));
             }
@@ -141,7 +141,7 @@ impl Cluster {
                 return Err(too_late());
             }
             polls += 1;
-            if polls.is_multiple_of(TELL_EVERY) && !told(ranks - left, (time - begin) as f64 / 1e9) {
+            if polls.is_multiple_of(TELL_EVERY) && !report(ranks - left, (time - begin) as f64 / 1e9) {
                 return Err(Error::Interrupted);
             }
             let Some(call) = &mut steps[rank as usize] else { continue };
@@ -149,7 +149,7 @@ impl Cluster {
             let result = call.step();
             let mut world = self.shared.world();
             world.record.worked(rank, from, clock.at());
-            // Before what the call says: at such a moment it may have timed out.
+            // Checked before the call's result, which may be a time-out at such a moment.
             if clock.at() > MOST_NS {
                 return Err(too_late());
             }
@@ -165,14 +165,14 @@ impl Cluster {
     }
 }
 
-/// What is counted in nanoseconds comes to an end.
+/// The error of a simulation that exceeds the range of its clock.
 pub(crate) fn too_late() -> Error {
     Error::bad_input(format!(
         "the simulated time passes {MOST_YEARS} years: make the network faster, its delays or slow ranks less, or the data fewer"
     ))
 }
 
-/// Nothing is on its way, and some ranks wait.
+/// The error of ranks that wait while no frame is under way.
 fn stuck<R>(results: &[Option<Result<R>>]) -> Error {
     let waiting: Vec<usize> = (0..results.len()).filter(|rank| results[*rank].is_none()).collect();
     let named: Vec<String> = waiting.iter().take(NAMED).map(usize::to_string).collect();

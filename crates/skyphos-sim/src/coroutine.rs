@@ -1,11 +1,11 @@
-//! Simulated processes take turns on one thread: each has a stack of its own and goes on where it stopped.
+//! Coroutines: simulated processes take turns on one thread. Each has its own stack and continues where it stopped.
 
 use corosensei::{Coroutine, CoroutineResult, Yielder};
 use std::cell::Cell;
 use std::ptr;
 
 thread_local! {
-    /// The way back from the coroutine that runs on this thread; null if none does.
+    /// The suspend handle of the coroutine that runs on this thread; null if none runs.
     static BACK: Cell<*const Yielder<(), ()>> = const { Cell::new(ptr::null()) };
 }
 
@@ -20,7 +20,7 @@ impl<R: 'static> Turns<R> {
         }))
     }
 
-    /// Lets it go on until it stops or ends; what it returns in the end.
+    /// Runs it until it stops or ends. Returns its result in the end.
     pub(crate) fn go_on(&mut self) -> Option<R> {
         let result = self.0.resume(());
         BACK.set(ptr::null());
@@ -35,8 +35,8 @@ impl<R: 'static> Turns<R> {
 pub(crate) fn park() {
     let back = BACK.get();
     assert!(!back.is_null(), "a process of a play waits outside of it");
-    // SAFETY: it is the one of the coroutine that runs now, on whose stack it lives as long as that runs: `go_on` forgets
-    // it as soon as it does not.
+    // SAFETY: the pointer is that of the running coroutine, on whose stack it lives while it runs. `go_on` clears the pointer when
+    // the coroutine stops.
     unsafe { (*back).suspend(()) };
     BACK.set(back);
 }

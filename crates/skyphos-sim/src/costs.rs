@@ -1,35 +1,35 @@
-//! What work costs a simulated processor.
+//! The cost of work on a simulated processor.
 
 use skyphos_core::clock::Effort;
 use skyphos_core::frame::ARRAYS;
 use skyphos_plan::{Kernels, Profile, RowKernels};
 
-/// Processor time of messages and of the kernels, of a core that does nothing else.
+/// Processor time of messages and of the kernels, on a core that does nothing else.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Costs {
     /// Seconds of a frame at either end.
     pub frame_s: f64,
     /// Seconds of a byte at either end.
     pub byte_s: f64,
-    /// The same of arrays.
+    /// Seconds of a byte of an array at either end.
     pub array_byte_s: f64,
-    /// Of the kernels of streams and arrays.
+    /// Costs of the kernels of streams and arrays.
     pub kernels: Kernels,
-    /// Of plans.
+    /// Costs of the kernels of plans.
     pub rows: RowKernels,
-    /// Of a multiply-add of a product of matrices.
+    /// Seconds of a multiply-add of a matrix product.
     pub product_s: f64,
 }
 
 impl Default for Costs {
-    /// Those of a rank with a core of its own on a network: see [`Profile::network`].
+    /// The costs of a rank with its own core on a network: see [`Profile::network`].
     fn default() -> Costs {
         Costs::of(&Profile::network(1e9))
     }
 }
 
 impl Costs {
-    /// What a profile says of them.
+    /// The costs of a profile.
     pub fn of(profile: &Profile) -> Costs {
         let Profile { frame_s, byte_s, array_byte_s, kernels, rows, product_s, .. } = *profile;
         Costs { frame_s, byte_s, array_byte_s, kernels, rows, product_s }

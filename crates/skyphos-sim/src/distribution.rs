@@ -65,7 +65,7 @@ impl Distribution {
         }
     }
 
-    /// What it never exceeds, if there is such a number.
+    /// Its upper bound, if it has one.
     pub fn most(&self) -> Option<f64> {
         match *self {
             Distribution::Constant(most) | Distribution::Uniform(_, most) => Some(most),

@@ -133,7 +133,7 @@ pub(crate) enum Due {
     Restart(u32),
 }
 
-/// What an arriving frame becomes.
+/// The effect of faults on an arriving frame.
 pub(crate) enum Arrival {
     /// It is delivered.
     Frame,
@@ -196,7 +196,7 @@ pub(crate) struct Faults {
     pub(crate) slowed: Vec<(u32, f64)>,
     pub(crate) struck: Vec<Struck>,
     pub(crate) trace: DefaultHasher,
-    /// What happened, as text, if asked for.
+    /// The log of events, if it was requested.
     pub(crate) log: Option<Vec<String>>,
 }
 

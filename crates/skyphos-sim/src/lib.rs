@@ -1,15 +1,13 @@
-//! A cluster of thousands of ranks on one thread, under a virtual clock.
+//! A simulated cluster of thousands of ranks on one thread, under a virtual clock.
 //!
-//! The collectives are the same code that runs over TCP: each rank has its node, its mailbox and its calls. Only what is
-//! under them differs: [`transport`] hands frames to a [`world`] of links, in which they take their time by the description
-//! of a [`network`]; processors take theirs by the [`costs`] of the work that collectives tell of. [`cluster`] polls
-//! whichever rank is next in time.
+//! The collectives are the code that runs over TCP: each rank has its node, its mailbox and its calls. Only the layer below differs.
+//! [`transport`] posts frames to a [`world`] of links, which delays them as the [`network`] is described; work takes the time that
+//! [`costs`] computes for it. [`cluster`] always polls the rank that is next in virtual time.
 //!
-//! Everything is drawn from one seed, and nothing depends on the machine or on time that passes: the same description and
-//! seed give the same [`trace`], byte for byte.
+//! All randomness comes from one seed, and nothing depends on the machine or on real time: the same description and seed give the
+//! same [`trace`], byte for byte.
 //!
-//! [`play`] runs whole programs instead of one call: each process is a coroutine that goes on as if it were alone, and stops
-//! where it waits. [`faults`] go wrong meanwhile.
+//! [`play`] runs whole programs instead of one call, with [`faults`]: each process is a coroutine that stops where it waits.
 
 #![deny(unsafe_code)]
 

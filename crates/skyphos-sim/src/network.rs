@@ -1,4 +1,4 @@
-//! The description of a simulated cluster: its links, its racks, its processors, and what goes wrong in them.
+//! The description of a simulated cluster: links, hosts, racks and processors, and their irregularities.
 
 use crate::costs::Costs;
 use crate::distribution::Distribution;
@@ -9,79 +9,79 @@ use skyphos_core::Topology;
 use skyphos_plan::Profile;
 use skyphos_types::{Error, Result};
 
-/// Most ranks of a simulated cluster.
+/// Ranks of a simulated cluster, at most.
 pub const MOST_RANKS: u32 = 4096;
 
-/// Bytes of a packet that are IP's and TCP's (with time stamps), and those of Ethernet around it, the gap after it counted.
+/// Bytes of a packet's headers of IP and TCP (with time stamps), and bytes of Ethernet around it, including the gap after it.
 const INNER_HEADS: f64 = 52.0;
 const OUTER_HEADS: f64 = 38.0;
 
-/// Places are drawn apart from all else that follows from a seed.
+/// The stream of random numbers that places ranks, apart from all others of a seed.
 const SCATTER: u64 = 0x7c15_2a6b_93d4_e80f;
 
-/// Longest of a network's delays: eleven days.
+/// A network's delay in seconds, at most: eleven days.
 const MOST_SECONDS: f64 = 1e6;
 
-/// A cluster. Ranks fill hosts, and hosts fill racks, in their order, unless said otherwise.
+/// A cluster. Ranks fill hosts in order, and hosts fill racks, unless a setting says otherwise.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Network {
-    /// Ranks.
+    /// Number of ranks.
     pub ranks: u32,
-    /// Ranks of each host, which share its link and its cores.
+    /// Ranks per host. They share its link and its cores.
     pub ranks_per_host: u32,
-    /// Whether ranks are dealt out to hosts in turn, rather than filling one after the other.
+    /// Whether ranks are assigned to hosts in turn, instead of filling one host after the other.
     pub dealt: bool,
-    /// Whether ranks are put on hosts, and so into racks, at random, and by which seed.
+    /// The seed of a random assignment of ranks to hosts, and so to racks; `None`: not random.
     pub scattered: Option<u64>,
-    /// Whether ranks know hosts and racks: without, collectives go by the ranks' numbers alone.
+    /// Whether ranks know the topology. Without it collectives use the order of ranks.
     pub topology_known: bool,
-    /// Cores of each host.
+    /// Cores per host.
     pub cores: f64,
-    /// Hosts of each rack; 0: one rack, or a network that holds nobody back.
+    /// Hosts per rack; 0: one rack, or a network without bottlenecks between racks.
     pub hosts_per_rack: u32,
-    /// Bytes a second that a host's link carries out.
+    /// Outgoing bytes per second of a host's link.
     pub rate_out: f64,
-    /// And in.
+    /// Incoming bytes per second of a host's link.
     pub rate_in: f64,
-    /// Bytes a second that go into and out of a rack, for each host in it: what its uplink is oversubscribed by.
+    /// Bytes per second into and out of a rack, per host in it. Less than a host's rate: the uplink is oversubscribed.
     pub uplink_rate: f64,
-    /// Seconds until a small message is there.
+    /// Seconds until a small message arrives.
     pub latency_s: f64,
-    /// Seconds for which a host's link is taken by each message, whatever its length.
+    /// Seconds for which each message occupies a host's link, whatever its length.
     pub message_s: f64,
-    /// Bytes of the largest packet, with the heads of IP and TCP (52) and without Ethernet's (38).
+    /// Bytes of the largest packet, including the headers of IP and TCP (52) and excluding Ethernet's (38).
     pub mtu: u32,
-    /// Bytes that a message takes at least (its frames' heads are counted apart).
+    /// Bytes of a message, at least. Headers of frames are counted separately.
     pub packet_floor: f64,
-    /// By what share a transfer is slower for each further host that sends to the same one at once.
+    /// The fraction by which each further host that sends to the same one at once slows a transfer (incast).
     pub incast: f64,
-    /// Bytes a second between ranks of a host, and seconds until a small message is there.
+    /// Bytes per second between ranks of a host, and seconds until a small message arrives.
     pub host_rate: f64,
     /// See `host_rate`.
     pub host_latency_s: f64,
-    /// Seconds by which a message is late.
+    /// The random delay of a message, in seconds (jitter).
     pub jitter: Distribution,
-    /// Ranks that are slow.
+    /// Slow ranks.
     pub stragglers: Stragglers,
-    /// Seconds by which ranks enter a call late.
+    /// The random delay with which ranks enter a call, in seconds.
     pub start: Distribution,
-    /// Seconds by which a rank's clock is ahead.
+    /// Seconds by which a rank's clock is ahead of the true time.
     pub clock: Distribution,
-    /// What work costs.
+    /// The cost of work.
     pub costs: Costs,
 }
 
-/// Ranks whose processor is slow.
+/// Ranks with slow processors.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Stragglers {
-    /// Which share of ranks.
+    /// The fraction of ranks.
     pub share: f64,
-    /// How many times as long their work takes; draws below 1 are taken as 1.
+    /// The factor by which their work is slower. Draws below 1 count as 1.
     pub slowness: Distribution,
 }
 
 impl Network {
-    /// Hosts of one rank on links of this rate, with nothing in their way.
+    /// Hosts of one rank on links of this rate, without any irregularity.
     pub fn new(ranks: u32, rate: f64, latency_s: f64) -> Network {
         Network {
             ranks,
@@ -109,7 +109,7 @@ impl Network {
         }
     }
 
-    /// Refuses a network that cannot be.
+    /// Refuses an impossible network.
     pub fn check(&self) -> Result<()> {
         if self.ranks == 0 || self.ranks > MOST_RANKS {
             return Err(Error::bad_input(format!(
@@ -125,7 +125,7 @@ impl Network {
                 "ranks are dealt out to hosts in turn or scattered over them, not both",
             ));
         }
-        // Beyond these no computer is, and times of many would not be told apart or counted.
+        // No computer is beyond these bounds, and the clock could not represent such times.
         let limits = [
             ("cores", self.cores, 1e-6, 1e6),
             ("rate_out", self.rate_out, 1.0, 1e15),
@@ -165,7 +165,7 @@ impl Network {
         Ok(())
     }
 
-    /// Bytes that TCP, IP and Ethernet put around a packet, and the most in it.
+    /// Bytes that TCP, IP and Ethernet add to a packet, and the bytes of data in it, at most.
     pub(crate) fn packet(&self) -> (f64, f64) {
         (INNER_HEADS + OUTER_HEADS, f64::from(self.mtu) - INNER_HEADS)
     }
@@ -188,17 +188,17 @@ impl Network {
         host.checked_div(self.hosts_per_rack).unwrap_or(0)
     }
 
-    /// Hosts.
+    /// Number of hosts.
     pub fn hosts(&self) -> u32 {
         self.ranks.div_ceil(self.ranks_per_host)
     }
 
-    /// Racks.
+    /// Number of racks.
     pub fn racks(&self) -> u32 {
         self.rack(self.hosts() - 1) + 1
     }
 
-    /// What a planner would know of it: what is typical, without jitter and stragglers.
+    /// The profile that a planner would have: typical values, without jitter and stragglers.
     pub fn profile(&self) -> Profile {
         let Costs { frame_s, byte_s, array_byte_s, kernels, rows, product_s } = self.costs;
         let shared = f64::from(self.ranks_per_host.min(self.ranks));
@@ -222,7 +222,7 @@ impl Network {
         }
     }
 
-    /// Where ranks take themselves to be.
+    /// The topology that ranks know.
     pub fn topology(&self) -> Result<Topology> {
         if !self.topology_known {
             return Ok(Topology::flat(self.ranks));
@@ -232,13 +232,13 @@ impl Network {
         Topology::new(&hosts, &racks)
     }
 
-    /// How many times as long work takes where ranks share cores.
+    /// The factor by which work is slower because ranks share cores.
     pub fn sharing(&self) -> f64 {
         (f64::from(self.ranks_per_host.min(self.ranks)) / self.cores).max(1.0)
     }
 }
 
-/// A number for people, however large.
+/// A number as text, however large.
 fn short(number: f64) -> String {
     match number == 0.0 || (1e-4..1e5).contains(&number.abs()) || !number.is_finite() {
         true => number.to_string(),

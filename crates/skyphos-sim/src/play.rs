@@ -1,7 +1,7 @@
-//! Whole programs on a simulated cluster, and faults that strike meanwhile.
+//! Whole programs on a simulated cluster, with faults.
 //!
-//! A program is what a process of a real group would run: it joins, makes calls that block, and leaves. Processes take
-//! turns on one thread; whose turn it is follows from the virtual clock, and everything from the seed.
+//! A program is the code of a process of a real group: it joins, makes blocking calls, and leaves. Processes take turns on one
+//! thread. The virtual clock determines the turns, and the seed determines everything.
 
 use crate::cluster::{Cluster, too_late};
 use crate::coroutine::{Turns, park};
@@ -17,14 +17,14 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 use std::sync::Arc;
 
-/// What is played.
+/// The scenario of a play.
 #[derive(Clone, Debug, Default)]
 pub struct Play {
-    /// What goes wrong, and when.
+    /// The faults, with their times.
     pub faults: Vec<(When, Fault)>,
-    /// Seconds of silence after which a link is taken for cut.
+    /// Seconds of silence after which a link counts as cut.
     pub heartbeat_s: f64,
-    /// Whether to keep what happened, in words.
+    /// Whether to keep a log of events.
     pub log: bool,
 }
 
@@ -35,26 +35,26 @@ pub enum Outcome<R> {
     Done(R),
     /// A fault ended it.
     Crashed,
-    /// Its program panicked, with these words.
+    /// Its program panicked, with this message.
     Panicked(String),
 }
 
-/// What came of a play.
+/// The outcome of a play.
 #[derive(Clone, Debug)]
 pub struct Played<R> {
-    /// How each process ended; one that was started anew, how it ended then.
+    /// The end of each process; for a restarted one, its last end.
     pub outcomes: Vec<Outcome<R>>,
     /// Faults that struck, in order.
     pub struck: Vec<Struck>,
     /// Frames that each process has posted.
     pub posted: Vec<u64>,
-    /// The last nanosecond.
+    /// The time of the end, in nanoseconds.
     pub end: u64,
-    /// Equal if everything happened alike, and at the same moments.
+    /// A hash of all events and their times.
     pub trace: u64,
-    /// Buffers that somebody still held when all had ended.
+    /// Buffers that were still in use after the end.
     pub held: usize,
-    /// What happened, if it was asked for.
+    /// The log of events, if it was requested.
     pub log: Vec<String>,
 }
 
@@ -63,13 +63,13 @@ thread_local! {
     static CURRENT: RefCell<Option<(Arc<Shared>, u32)>> = const { RefCell::new(None) };
 }
 
-/// Whether the process whose turn it is was interrupted since this was asked last: for the settings of its node.
+/// Whether the process whose turn it is has been interrupted since the last call. For its node's settings.
 pub fn interrupted() -> bool {
     let current = CURRENT.with(|current| current.borrow().clone());
     current.is_some_and(|(shared, process)| shared.world().faults().take_interrupt(process))
 }
 
-/// A process, as its program sees it.
+/// A process, for its program.
 pub struct Process {
     number: u32,
     shared: Arc<Shared>,
@@ -78,7 +78,7 @@ pub struct Process {
 }
 
 impl Process {
-    /// Its number.
+    /// The process's number.
     pub fn number(&self) -> u32 {
         self.number
     }
@@ -88,8 +88,7 @@ impl Process {
         self.clock.at()
     }
 
-    /// Computes for so many seconds, or longer if the process is slow: it looks at nothing that comes meanwhile. All of that is
-    /// there when it looks next.
+    /// Computes for so many seconds, or longer if the process is slow. Frames that arrive meanwhile wait for the next poll.
     pub fn work(&mut self, seconds: f64) {
         self.clock.pass(nanoseconds(seconds * self.slowness.get()));
         let until = self.clock.at();
@@ -99,13 +98,13 @@ impl Process {
         }
     }
 
-    /// From now on the process goes on when it is interrupted.
+    /// From now on the process continues when it is interrupted.
     pub fn ignore_interrupts(&mut self) {
         self.shared.world().faults().ignore_interrupts(self.number);
     }
 
-    /// Joins the next group of all processes, once all are there; `None` if they are not after so many seconds. Of an
-    /// earlier group nothing comes any more.
+    /// Joins the next group of all processes once all have come; `None` if they have not come after so many seconds. Frames of
+    /// earlier groups are dropped.
     pub fn join(&mut self, patience_s: f64) -> Option<Box<dyn Transport>> {
         let until = self.clock.at() + nanoseconds(patience_s);
         let before = self.shared.world().join(self.number, self.clock.at());
@@ -132,7 +131,7 @@ impl World {
         self.faults.as_ref().map_or(0, |faults| faults.generation)
     }
 
-    /// A process waits for the next group, which begins if all do. The last group.
+    /// A process waits for the next group, which begins once all processes wait. Returns the number of the last group.
     fn join(&mut self, process: u32, time: u64) -> u32 {
         self.close(process, time, self.generation());
         let faults = self.faults();
@@ -155,7 +154,7 @@ impl World {
         self.faults().joining[process as usize] = false;
     }
 
-    /// A process says goodbye to its group.
+    /// A process leaves its group in order.
     pub(crate) fn close(&mut self, process: u32, time: u64, generation: u32) {
         if generation == self.generation() {
             self.end(process, Loss::Left, true, time);
@@ -164,7 +163,7 @@ impl World {
 }
 
 impl Cluster {
-    /// Plays a program on all processes, to the end of each. An error if the simulation cannot go on.
+    /// Runs a program on all processes until each has ended. An error if the simulation cannot continue.
     pub fn play<R: 'static>(
         self,
         play: Play,
@@ -211,7 +210,7 @@ impl Cluster {
             let Some(result) = result else { continue };
             turns[number] = None;
             let crashed = self.shared.is_crashed(process);
-            // What it had not closed is closed.
+            // The end of a process closes its open connections.
             self.shared.world().end(process, Loss::Ended, true, self.clocks[number].at());
             outcomes[number] = Some(match result {
                 _ if crashed => Outcome::Crashed,
@@ -238,7 +237,7 @@ impl Cluster {
     }
 }
 
-/// What a panic said.
+/// The message of a panic.
 fn words(cause: &(dyn std::any::Any + Send)) -> String {
     let text = cause.downcast_ref::<String>().cloned();
     text.or_else(|| cause.downcast_ref::<&str>().map(|text| (*text).to_owned())).unwrap_or_default()

@@ -1,85 +1,85 @@
-//! What happened in a simulated call: by rank and round, and, if asked for, every frame and every stretch of work.
+//! The record of a simulated call: traffic by rank and round, and, for watched ranks, every frame and stretch of work.
 
 use std::collections::BTreeMap;
 
-/// What one rank did in one round of a call.
+/// One rank's traffic in one round of a call.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Round {
-    /// Nanosecond of the first frame sent or received, and of the last.
+    /// Nanosecond of the first frame, sent or received, and of the last.
     pub first: u64,
     /// See `first`.
     pub last: u64,
     /// Messages sent to other ranks.
     pub messages: u64,
-    /// Bytes of them, without the heads of frames.
+    /// Bytes sent, without headers.
     pub sent: u64,
-    /// Bytes that came.
+    /// Bytes received, without headers.
     pub received: u64,
 }
 
-/// A frame on its way.
+/// A frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Flight {
-    /// Who sent it.
+    /// The sender.
     pub from: u32,
-    /// To whom.
+    /// The receiver.
     pub to: u32,
-    /// In which round.
+    /// The round.
     pub round: u32,
     /// Bytes of its payload.
     pub bytes: u32,
     /// Nanosecond at which it was posted.
     pub posted: u64,
-    /// At which the link took it.
+    /// Nanosecond at which the link began to carry it.
     pub left: u64,
-    /// At which all of it was there.
+    /// Nanosecond at which all of it had arrived.
     pub came: u64,
 }
 
 /// A stretch of time in which a rank worked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Busy {
-    /// Which rank.
+    /// The rank.
     pub rank: u32,
-    /// From this nanosecond.
+    /// Its first nanosecond.
     pub from: u64,
-    /// To this one.
+    /// Its last nanosecond.
     pub to: u64,
 }
 
-/// What is kept of a call.
+/// The record of a call.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Record {
     /// By rank, then by round.
     pub rounds: Vec<BTreeMap<u32, Round>>,
-    /// Every frame of the ranks that are watched, in the order in which they came.
+    /// Every frame of watched ranks, in the order of arrival.
     pub flights: Vec<Flight>,
-    /// Every stretch of work of them, in the order in which they ended.
+    /// Every stretch of work of watched ranks, in the order of their ends.
     pub busy: Vec<Busy>,
-    /// Ranks of which frames and stretches of work are kept, ascending.
+    /// The watched ranks, ascending: their frames and stretches of work are recorded.
     pub watched: Vec<u32>,
 }
 
 impl Record {
-    /// Nothing yet, of so many ranks; of those in `watched`, ascending, all is kept.
+    /// An empty record of so many ranks, of which those in `watched` (ascending) are watched.
     pub fn new(ranks: u32, watched: Vec<u32>) -> Record {
         let rounds = (0..ranks).map(|_| BTreeMap::new()).collect();
         Record { rounds, flights: Vec::new(), busy: Vec::new(), watched }
     }
 
-    /// Whether all that a rank does is kept.
+    /// Whether a rank is watched.
     pub fn is_watched(&self, rank: u32) -> bool {
         self.watched.binary_search(&rank).is_ok()
     }
 
-    /// Takes note of a frame that is posted.
+    /// Records a posted frame.
     pub fn sent(&mut self, rank: u32, round: u32, at: u64, first: bool, bytes: usize) {
         let seen = self.at(rank, round, at);
         seen.messages += u64::from(first);
         seen.sent += bytes as u64;
     }
 
-    /// Takes note of a frame that is there.
+    /// Records a frame that has arrived.
     pub fn received(&mut self, rank: u32, round: u32, at: u64, bytes: usize) {
         self.at(rank, round, at).received += bytes as u64;
     }
@@ -92,7 +92,7 @@ impl Record {
         seen
     }
 
-    /// Takes note of work; what follows at once is one stretch.
+    /// Records work. Work that follows at once extends the stretch.
     pub fn worked(&mut self, rank: u32, from: u64, to: u64) {
         if from == to || !self.is_watched(rank) {
             return;

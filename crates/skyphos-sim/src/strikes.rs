@@ -264,7 +264,7 @@ impl World {
         self.launch(from, to, time, frame, mark);
     }
 
-    /// A process takes another one for lost, and tells it.
+    /// A process counts another one as lost, and notifies it.
     pub(crate) fn give_up(&mut self, at: u32, of: u32, cause: String, time: u64) {
         let faults = self.faults();
         faults.down.insert((at, of));
@@ -303,7 +303,7 @@ impl World {
         self.at(time, Kind::Leave(number));
     }
 
-    /// What an arriving frame becomes.
+    /// The effect of faults on an arriving frame.
     pub(crate) fn may_come(&mut self, number: u32, time: u64) -> Arrival {
         let flying = self.flying(number);
         let (from, to, mark) = (flying.from, flying.to, flying.mark);

@@ -1,7 +1,7 @@
-//! A simulated call as a trace that Perfetto and chrome://tracing open.
+//! Traces of simulated calls for Perfetto and chrome://tracing.
 //!
-//! The format is the Trace Event Format: one process a host, in it tracks for each rank's work, for its rounds, and for the
-//! frames that it sends, as many of each as overlap.
+//! The format is the Trace Event Format: one process per host, with tracks for each rank's work, its rounds and its outgoing frames, as
+//! many of each as overlap.
 
 use crate::cluster::Ran;
 use crate::network::Network;
@@ -47,8 +47,7 @@ struct Slice {
     args: Args,
 }
 
-/// Shares slices out to as few lanes as there must be, so that those of a lane follow each other: viewers drop what
-/// overlaps.
+/// Assigns slices to as few tracks as possible, so that slices of a track do not overlap: viewers drop overlapping slices.
 fn lanes(mut slices: Vec<Slice>) -> Vec<Vec<Slice>> {
     slices.sort_by_key(|slice| (slice.from, slice.to));
     let mut lanes: Vec<Vec<Slice>> = Vec::new();
@@ -62,7 +61,7 @@ fn lanes(mut slices: Vec<Slice>) -> Vec<Vec<Slice>> {
     lanes
 }
 
-/// The trace of what the watched ranks did in a call, as JSON. `name_of` tells what a round is called.
+/// The trace of a call's watched ranks, as JSON. `name_of` gives the name of a round.
 pub fn trace<R>(network: &Network, ran: &Ran<R>, name_of: impl Fn(u32) -> String) -> String {
     let hosts = network.hosts_of_ranks();
     let micros = |at: u64| at.saturating_sub(ran.begin) as f64 / 1e3;

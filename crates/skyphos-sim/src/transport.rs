@@ -1,4 +1,4 @@
-//! One simulated rank's end of the network.
+//! The transport of one simulated rank.
 
 use crate::coroutine;
 use crate::costs::Costs;
@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// What all ranks of a cluster share.
+/// The state that all ranks of a cluster share.
 pub(crate) struct Shared {
     pub(crate) world: Mutex<World>,
     pub(crate) addresses: Arc<[String]>,
@@ -35,20 +35,20 @@ impl Shared {
     }
 }
 
-/// See the module's text.
+/// The transport of one simulated rank.
 pub(crate) struct Sim {
     pub(crate) rank: u32,
     pub(crate) shared: Arc<Shared>,
     pub(crate) clock: Arc<VirtualClock>,
-    /// How many times as long work takes on this rank.
+    /// The factor by which work is slower on this rank.
     pub(crate) slowness: Arc<Slowness>,
-    /// Of which group it is an end, where groups begin anew.
+    /// The number of the group that the transport belongs to. In a play groups begin anew.
     pub(crate) generation: u32,
-    /// Whether who polls it waits, as a process does.
+    /// Whether a poll waits, as in a process; else the cluster polls.
     pub(crate) waits: bool,
 }
 
-/// How many times as long work takes on a rank; it may change.
+/// The factor by which work is slower on a rank. It may change.
 pub(crate) struct Slowness(AtomicU64);
 
 impl Slowness {
@@ -66,7 +66,7 @@ impl Slowness {
 }
 
 impl Sim {
-    /// A frame takes its time of the processor, at either end.
+    /// Accounts for the processor time of a frame, at either end.
     fn handle(&self, frame: &Frame) {
         let seconds = self.shared.costs.frame(frame.header.round, frame.payload.len());
         self.clock.pass(nanoseconds(seconds * self.slowness.get()));
@@ -122,8 +122,8 @@ impl Transport for Sim {
         self.shared.world().backlog(self.rank, to)
     }
 
-    /// What has come. Time passes only in [`crate::Cluster::run`], which polls whoever something comes for, and in
-    /// [`crate::Cluster::play`], which lets others go on while one waits here.
+    /// Takes the events that have arrived. Time passes only in [`crate::Cluster::run`], which polls a rank when an event arrives for
+    /// it, and in [`crate::Cluster::play`], which runs other processes while one waits here.
     fn poll(&mut self, wait: Duration, events: &mut Vec<Event>) {
         let first = events.len();
         self.take(events);
@@ -155,12 +155,12 @@ impl Transport for Sim {
     }
 }
 
-/// Ends a simulated process where it is: nothing after that is seen by anyone.
+/// Ends a simulated process at this point. No other process sees anything of it afterwards.
 fn crash() {
     if !std::thread::panicking() {
         std::panic::resume_unwind(Box::new(Crashed));
     }
 }
 
-/// What unwinds a process that has crashed.
+/// The panic that unwinds a crashed process.
 pub(crate) struct Crashed;

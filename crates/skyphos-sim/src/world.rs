@@ -1,11 +1,11 @@
-//! The links of a simulated cluster, and the frames on their way.
+//! The links of a simulated cluster, and the frames under way.
 //!
 //! A frame that is posted passes the sender's link, perhaps the uplinks of two racks, and the receiver's link. Each carries
 //! one frame after the other, in the order in which their heads arrive; a frame's head goes on before its tail has
 //! arrived (cut-through), so an idle path of equal links takes one frame's time, not one per link. A link's state is the
 //! moment at which it is free again, so a frame costs only a few events.
 //!
-//! Faults ([`crate::faults`], [`crate::strikes`]) are asked at each step of a frame's way.
+//! At each step of a frame, faults may affect it ([`crate::faults`], [`crate::strikes`]).
 
 use crate::faults::{Arrival, Due, Faults, Mark};
 use crate::network::Network;
@@ -21,7 +21,7 @@ use std::collections::{BinaryHeap, HashMap, VecDeque};
 /// Frames of fewer bytes leave the backlog at once when their turn comes, unless the sender watches it: that saves an event.
 const WATCHED_BYTES: usize = 16 * 1024;
 
-/// An event. Frames are named by their index in `flying`.
+/// An event. A frame is identified by its index in `flying`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Kind {
     /// A frame comes to its sender's link.
@@ -34,7 +34,7 @@ pub(crate) enum Kind {
     Down(u32),
     /// A frame's head comes to the receiver's link.
     Enter(u32),
-    /// All of a frame has arrived.
+    /// A frame has arrived completely.
     Come(u32),
     /// A rank polls.
     Wake(u32),
@@ -42,7 +42,7 @@ pub(crate) enum Kind {
     Fault(Due),
 }
 
-/// A frame on its way.
+/// A frame under way.
 pub(crate) struct Flying {
     pub(crate) from: u32,
     pub(crate) to: u32,
@@ -50,7 +50,7 @@ pub(crate) struct Flying {
     bytes: f64,
     posted: u64,
     pub(crate) left: u64,
-    /// When its last byte is past the links so far.
+    /// The time at which its last byte has passed the links so far.
     tail: u64,
     pub(crate) frame: Frame,
     /// Effects of faults on it.
@@ -70,10 +70,10 @@ struct Pair {
     tail: u64,
 }
 
-/// Carries one frame after the other.
+/// A link. It carries one frame after the other.
 #[derive(Clone, Copy)]
 struct Link {
-    /// Nanoseconds a byte.
+    /// Nanoseconds per byte.
     byte_ns: f64,
     free: u64,
 }
@@ -83,7 +83,7 @@ impl Link {
         Link { byte_ns: 1e9 / rate, free: 0 }
     }
 
-    /// The moments at which it begins and ends to carry a frame whose head comes at `head`.
+    /// The times at which the link begins and ends to carry a frame whose head arrives at `head`.
     fn carry(&mut self, head: u64, bytes: f64) -> (u64, u64) {
         let start = head.max(self.free);
         self.free = start.saturating_add((bytes * self.byte_ns).round() as u64);
@@ -91,7 +91,7 @@ impl Link {
     }
 }
 
-/// Links, frames on their way, and events to come.
+/// Links, frames under way, and future events.
 pub(crate) struct World {
     pub(crate) network: Network,
     /// The host of each rank.
@@ -99,23 +99,23 @@ pub(crate) struct World {
     pub(crate) record: Record,
     pub(crate) random: Pcg64,
     events: BinaryHeap<Reverse<(u64, u64, Kind)>>,
-    /// Events so far: those of one moment happen in the order in which they were made.
+    /// Number of events so far. Events of one time happen in the order in which they were made.
     pub(crate) count: u64,
     flying: Vec<Option<Flying>>,
-    /// Places of `flying` that are free.
+    /// Free indices of `flying`.
     landed: Vec<u32>,
     out_links: Vec<Link>,
     in_links: Vec<Link>,
     up_links: Vec<Link>,
     down_links: Vec<Link>,
-    /// Between ranks of one host.
+    /// Links between ranks of one host.
     host_links: Vec<Link>,
-    /// Frames on their way by pair of hosts, and the number of senders to each host; only with incast.
+    /// Frames under way by pair of hosts, and the number of senders to each host; only with incast.
     coming: HashMap<(u32, u32), u32>,
     senders: Vec<u32>,
     pairs: HashMap<(u32, u32), Pair>,
     inboxes: Vec<VecDeque<Event>>,
-    /// When each rank is next to be woken.
+    /// The next time at which each rank polls.
     wakes: Vec<Option<u64>>,
     /// Faults, in a play.
     pub(crate) faults: Option<Box<Faults>>,
@@ -160,7 +160,7 @@ impl World {
         self.events.push(Reverse((time, self.count, kind)));
     }
 
-    /// Lets a rank poll at a moment, unless it polls earlier.
+    /// Lets a rank poll at a time, unless it polls earlier.
     pub(crate) fn wake(&mut self, rank: u32, time: u64) {
         let due = &mut self.wakes[rank as usize];
         if due.is_none_or(|due| time < due) {
@@ -169,7 +169,7 @@ impl World {
         }
     }
 
-    /// Takes a frame from a rank, of the group that began as the `generation`th.
+    /// Posts a frame of a rank, in its `generation`th group.
     pub(crate) fn post(&mut self, from: u32, to: u32, time: u64, frame: Frame, generation: u32) {
         if let Some(faults) = &self.faults
             && !faults.takes(from, to, generation)
@@ -185,7 +185,7 @@ impl World {
         self.posted(from, number, time);
     }
 
-    /// Puts a frame on its way. Returns its index.
+    /// Launches a frame. Returns its index.
     pub(crate) fn launch(&mut self, from: u32, to: u32, time: u64, frame: Frame, mark: Mark) -> u32 {
         let payload = frame.payload.len();
         let bytes = ((payload + HEADER_BYTES) as f64).max(self.network.packet_floor);
@@ -204,7 +204,7 @@ impl World {
         number
     }
 
-    /// Bytes posted and not yet on the link, for the sender to go by.
+    /// Bytes posted and not yet on the link: the sender's backlog.
     pub(crate) fn backlog(&mut self, from: u32, to: u32) -> usize {
         let bytes = self.queued(from, to);
         if bytes > 0 {
@@ -232,34 +232,34 @@ impl World {
         }
     }
 
-    /// Takes the events that have come for a rank; in a play with faults only some of them, in order.
+    /// Takes the events of a rank; in a play with faults only some of them, in order.
     pub(crate) fn take(&mut self, rank: u32) -> impl Iterator<Item = Event> + '_ {
         let inbox = &mut self.inboxes[rank as usize];
         let count = self.faults.as_mut().map_or(inbox.len(), |faults| faults.events_of_a_poll(inbox.len()));
         inbox.drain(..count)
     }
 
-    /// Whether anything is still to happen before a moment.
+    /// Whether an event is due before a time.
     pub(crate) fn has_more_before(&self, time: u64) -> bool {
         self.events.peek().is_some_and(|Reverse((next, ..))| *next < time)
     }
 
-    /// Lets time go on until a rank is to poll. Returns the rank and the moment; `None` if no event is left. `clock` is a
-    /// rank's own time: while it works it does not poll.
+    /// Advances time until a rank is due to poll. Returns the rank and the time; `None` if no event is left. `clock` is a rank's own
+    /// time: a rank that works does not poll.
     pub(crate) fn run(&mut self, clock: impl Fn(u32) -> u64) -> Option<(u32, u64)> {
         while let Some(Reverse((time, count, kind))) = self.events.pop() {
             if let Some(faults) = &mut self.faults {
                 faults.trace(&(time, count, kind));
             }
             match kind {
-                // A stopped rank polls once it goes on.
+                // A stopped rank polls once it continues.
                 Kind::Wake(rank)
                     if self.wakes[rank as usize] == Some(time) && self.until_thaw(rank) > time =>
                 {
                     self.wakes[rank as usize] = None;
                     self.wake(rank, self.until_thaw(rank));
                 }
-                // An earlier one may have come between.
+                // An earlier poll may have been scheduled since.
                 Kind::Wake(rank) if self.wakes[rank as usize] == Some(time) => {
                     self.wakes[rank as usize] = None;
                     return Some((rank, time));
@@ -308,23 +308,23 @@ impl World {
         self.flying[number as usize].as_mut().expect("a frame on its way")
     }
 
-    /// All frames on their way.
+    /// All frames under way.
     pub(crate) fn all_flying(&mut self) -> impl Iterator<Item = &mut Flying> {
         self.flying.iter_mut().flatten()
     }
 
-    /// Takes a frame off its way.
+    /// Removes a frame under way.
     pub(crate) fn land(&mut self, number: u32) -> Flying {
         self.landed.push(number);
         self.flying[number as usize].take().expect("a frame on its way")
     }
 
-    /// Files an event for a rank.
+    /// Adds an event for a rank.
     pub(crate) fn file(&mut self, rank: u32, event: Event) {
         self.inboxes[rank as usize].push_back(event);
     }
 
-    /// Drops all frames on their way and all events.
+    /// Drops all frames under way and all events.
     pub(crate) fn drop_frames(&mut self) {
         self.flying.clear();
         self.inboxes.iter_mut().for_each(VecDeque::clear);
@@ -371,12 +371,12 @@ impl World {
         self.at(head, if other_rack { Kind::Up(number) } else { Kind::Enter(number) });
     }
 
-    /// A frame of so many bytes will have left its sender at a moment.
+    /// A frame of so many bytes will have left its sender at a time.
     pub(crate) fn gone(&mut self, number: u32, bytes: usize, end: u64) {
         let flying = self.flying_mut(number);
         let (from, to) = (flying.from, flying.to);
         if std::mem::replace(&mut flying.mark.taken, true) {
-            return; // sent again after a cut
+            return; // retransmitted after a cut
         }
         match bytes >= WATCHED_BYTES || self.pairs.get(&(from, to)).is_some_and(|pair| pair.watched) {
             true => self.at(end, Kind::Left { from, to, bytes: bytes as u32 }),
@@ -386,11 +386,11 @@ impl World {
         }
     }
 
-    /// Takes bytes off a backlog. True if it is now half or less of its maximum.
+    /// Reduces a backlog. Returns whether it is now at most half of its maximum.
     fn shrink(&mut self, from: u32, to: u32, bytes: usize) -> bool {
-        // Gone if only frames without payload are left.
+        // The backlog is 0 if only frames without payload are left.
         let Some(pair) = self.pairs.get_mut(&(from, to)) else { return false };
-        // A group may have begun anew meanwhile.
+        // A new group may have begun meanwhile.
         pair.queued = pair.queued.saturating_sub(bytes);
         let halved = pair.queued <= pair.peak / 2;
         if halved {
@@ -417,7 +417,7 @@ impl World {
         self.at(end.max(tail), Kind::Come(number));
     }
 
-    /// A frame has arrived: files it. Returns the rank to wake.
+    /// Delivers a frame that has arrived. Returns the rank to wake.
     fn come(&mut self, number: u32, time: u64) -> Option<u32> {
         let Flying { from, to, .. } = *self.flying(number);
         let (here, there) = (self.host(from), self.host(to));
@@ -450,7 +450,7 @@ impl World {
     }
 }
 
-/// A frame's head passes a link. Returns the moment at which it goes on.
+/// A frame's head passes a link. Returns the time at which it reaches the next one.
 fn pass(link: &mut Link, flying: &mut Option<Flying>, head: u64) -> u64 {
     let flying = flying.as_mut().expect("a frame on its way");
     let (start, end) = link.carry(head, flying.bytes);

@@ -14,12 +14,12 @@ use std::sync::Arc;
 pub(crate) struct Connections {
     pub(crate) seats: Vec<Seat>,
     pub(crate) wires: Vec<Option<Idle>>,
-    /// This rank's buffers that other ranks of the host have open.
+    /// This rank's arena, if other ranks of the host have opened it.
     pub(crate) arena: Option<Arc<Arena>>,
 }
 
 impl Connections {
-    /// Of a group of one rank.
+    /// The connections of a group of one rank.
     pub(crate) fn alone(options: &Options) -> Result<Connections> {
         if let Some(fd) = options.listen_fd {
             drop(sockets::inherit(fd, &Tuning::default())?);

@@ -3,7 +3,7 @@
 use crate::handshake::{GroupId, Key, Nonce};
 use crate::link::{Link, Trust};
 use crate::message::{self, Hello, Kind, Message, Table};
-use crate::receive::{Desk, FAR, Inbox, Stop};
+use crate::receive::{FAR, Inbox, ReadContext, Stop};
 use crate::ring::Rings;
 use crate::tls::{Tls, TlsFiles};
 use crate::wire::Wire;
@@ -75,8 +75,8 @@ impl Receiver {
             None => self.there = None,
         }
         loop {
-            let mut desk = Desk { from: 1, pool: &self.pool, buffer: &mut self.buffer, events };
-            match self.inbox.read(&mut self.wire, self.there.is_none(), &mut desk) {
+            let mut context = ReadContext { from: 1, pool: &self.pool, buffer: &mut self.buffer, events };
+            match self.inbox.read(&mut self.wire, self.there.is_none(), &mut context) {
                 Stop::Drained => return None,
                 Stop::More => {}
                 Stop::Bye(_) => return Some("bye".to_owned()),

@@ -1,4 +1,4 @@
-//! Who may join: each side proves that it knows the token without sending it.
+//! The handshake: each side proves that it knows the token, without sending it.
 //!
 //! ```text
 //! server → client   challenge: magic, protocol, nonce_s
@@ -7,16 +7,15 @@
 //! server → client   welcome:   HMAC-SHA256(token, "server", nonce_c, nonce_s, role, rank, group)
 //! ```
 //!
-//! Both nonces are 32 random bytes, so no proof fits a second connection; the labels differ, so no
-//! proof can be sent back as an answer. The client proves first: whoever merely connects learns
-//! nothing to guess the token against. The group's number, made by rank 0, takes part once it is
-//! known (mesh connections), so that ranks of another group with the same token are strangers. Without
-//! a token the key is empty and the same exchange only tells groups apart.
+//! Both nonces are 32 random bytes, so no proof is valid on a second connection; the labels differ, so no proof can be reflected. The
+//! client proves first, so a stranger that connects learns nothing to guess the token against. On mesh connections the proofs cover the
+//! group's number, made by rank 0, so ranks of another group with the same token are strangers. Without a token the key is empty, and
+//! the exchange only distinguishes groups.
 //!
-//! Over TLS nonce_s in the proofs is one that belongs to this connection too ([`crate::wire`]): who has a certificate, but no
-//! token, cannot stand between two ranks and pass their proofs on.
+//! Over TLS the proofs cover a nonce bound to the connection ([`crate::wire`]): an attacker with a certificate and without the token
+//! cannot relay the proofs between two ranks.
 //!
-//! Cost: one round trip after the connection's own, three HMACs a side of ~1 µs.
+//! Cost: one round trip after the connection's own, and three HMACs per side of ~1 µs.
 
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
@@ -39,7 +38,7 @@ pub(crate) fn random<const N: usize>() -> Result<[u8; N]> {
     Ok(bytes)
 }
 
-/// Which side proves.
+/// The side that proves.
 #[derive(Clone, Copy)]
 pub(crate) enum Side {
     Client,
@@ -64,7 +63,7 @@ impl Key {
         self.has_token
     }
 
-    /// Each part with its length, so that no two lists of parts give the same bytes.
+    /// Adds each part after its length, so different lists of parts never give the same bytes.
     fn over(&self, side: Side, parts: &[&[u8]]) -> Hmac<Sha256> {
         let mut mac = self.mac.clone();
         mac.update(match side {

@@ -4,13 +4,13 @@
 //! connect to the rendezvous, again and again until rank 0 is there; prove; register
 //! wait for the table
 //! connect to the others (`mesh`)
-//! tell rank 0; wait for "go"
+//! report to rank 0; wait for "go"
 //! ```
 
 use crate::connections::Connections;
 use crate::handshake::Key;
 use crate::joining::{Event, Joining, VERDICT_TIME};
-use crate::lobby::{Happening, Lobby};
+use crate::lobby::{LinkEvent, Lobby};
 use crate::mesh::mesh;
 use crate::message::{Kind, Table};
 use crate::options::Options;
@@ -43,7 +43,7 @@ impl Joining {
         Ok(Connections { wires: wires.collect::<Result<_>>()?, seats: table.seats, arena: None })
     }
 
-    /// Waits for everyone else to come.
+    /// Waits until all ranks are registered.
     fn table(&mut self) -> Result<Table> {
         loop {
             match self.next_event(self.deadline + VERDICT_TIME)? {
@@ -68,7 +68,7 @@ impl Joining {
                 Event::Nothing => return Err(self.silent("this rank is connected to all")),
                 Event::RankZero(message) if message.kind == Kind::Go => break,
                 // A stranger: every rank has its connection.
-                Event::Other(Happening::Message(id, _)) => self.lobby.drop_link(id),
+                Event::Other(LinkEvent::Message(id, _)) => self.lobby.drop_link(id),
                 _ => {}
             }
         }

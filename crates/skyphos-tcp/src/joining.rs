@@ -1,16 +1,16 @@
-//! A rank on its way into the group: its connections, and what rank 0 says to it.
+//! A rank that joins a group: its connections, and rank 0's messages to it.
 
 use crate::handshake::{Key, random};
-use crate::lobby::{Happening, Lobby};
+use crate::lobby::{LinkEvent, Lobby};
 use crate::message::{Details, Hello, Kind, Message, Role};
 use crate::options::Options;
 use skyphos_types::{Error, Result};
 use std::time::{Duration, Instant};
 
-/// Advice where TLS settings differ.
+/// Advice if TLS settings differ.
 pub(crate) const SAME_TLS: &str = "give all ranks certificates of one authority, or none of them any";
 
-/// How much longer than its own deadline a rank waits for rank 0.
+/// Time after its own deadline for which a rank waits for rank 0.
 pub(crate) const VERDICT_TIME: Duration = Duration::from_secs(3);
 
 /// An event during the bring-up.
@@ -18,12 +18,12 @@ pub(crate) enum Event {
     /// A message of rank 0, other than a refusal.
     RankZero(Message),
     /// An event on another connection.
-    Other(Happening),
+    Other(LinkEvent),
     /// The time has passed.
     Nothing,
 }
 
-/// A rank on its way into the group.
+/// A rank that joins a group.
 pub(crate) struct Joining {
     pub(crate) options: Options,
     pub(crate) key: Key,
@@ -46,12 +46,12 @@ impl Joining {
     pub(crate) fn next_event(&mut self, until: Instant) -> Result<Event> {
         match self.lobby.next(until)? {
             None => Ok(Event::Nothing),
-            Some(Happening::Gone(id, cause) | Happening::Denied(id, cause)) if self.rank_zero == Some(id) => {
+            Some(LinkEvent::Gone(id, cause) | LinkEvent::Denied(id, cause)) if self.rank_zero == Some(id) => {
                 self.is_refused = true;
                 let cause = format!("{cause} during {}", self.options.call());
                 Err(Error::PeerLost { rank: 0, address: self.options.rendezvous.clone(), cause })
             }
-            Some(Happening::Message(id, message)) if self.rank_zero == Some(id) => match message.kind {
+            Some(LinkEvent::Message(id, message)) if self.rank_zero == Some(id) => match message.kind {
                 Kind::Refusal => {
                     self.is_refused = true;
                     Err(self.refusal(&message))
@@ -82,7 +82,7 @@ impl Joining {
         Error::Timeout { missing: vec![0], call, after: self.options.timeout }
     }
 
-    /// Tells rank 0 this rank's error. Returns the error that all ranks raise.
+    /// Reports this rank's error to rank 0. Returns the error that all ranks return.
     pub(crate) fn report(&mut self, error: Error) -> Error {
         let Some(rank_zero) = self.rank_zero else { return error };
         if self.is_refused {

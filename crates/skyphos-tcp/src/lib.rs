@@ -1,15 +1,13 @@
 //! The TCP transport: a rendezvous, a token, a full mesh of connections, and frames over them.
 //!
-//! [`connect`] is collective: it returns a [`Tcp`] on every rank or an error on every rank that came.
-//! Read in this order: [`Tcp`] with its `send` and `receive` halves (what runs in the steady state), then the
-//! bring-up: `rendezvous` (rank 0), `joining`, `register` and `join` (all others), `mesh`, `handshake` (the token),
-//! `lobby` and `link` (the small event loop under both). Under all of it is `wire`: a socket, or TLS over one (`tls`).
-//!
-//! Within a host bytes go through memory that two ranks share (`share`, `ring`).
+//! [`connect`] is collective: it returns a [`Tcp`] on every rank, or an error on every rank that called it. Read first [`Tcp`] with
+//! its `send` and `receive` halves (the steady state), then the bring-up: `rendezvous` (rank 0), `joining`, `register` and `join`
+//! (all others), `mesh`, `handshake` (the token), `lobby` and `link` (the event loop). `wire` is the lowest layer: a socket, or TLS
+//! over one (`tls`). Within a host bytes go through memory that two ranks share (`share`, `ring`).
 //!
 //! **Needs**: Linux; an address of rank 0 that all ranks reach; ports between all pairs of ranks.
-//! **Not promised** without [`Options::tls`]: secrecy. The token is proved, never sent, and keeps strangers out of the group;
-//! frames are checked against damage (CRC32C), not against a wiretapper. `docs/threat-model.md` says who may do what.
+//! **Not promised** without [`Options::tls`]: secrecy. The token keeps strangers out of the group; ranks prove that they know it
+//! and never send it. Checksums (CRC32C) detect damage, not attacks (`docs/threat-model.md`).
 
 #![deny(unsafe_code)]
 
@@ -52,16 +50,15 @@ pub use transport::Tcp;
 use connections::Connections;
 use skyphos_types::Result;
 
-/// Brings the group up: finds all ranks through rank 0, connects each pair, returns when all are
-/// connected.
+/// Brings the group up: finds all ranks through rank 0, connects each pair, and returns when all are connected.
 ///
-/// Every rank of the group must call it, in any order, within the time-out. An error of one rank
-/// is raised by all, with the same text.
+/// Every rank of the group must call it within the time-out, in any order. If it fails on one rank, all ranks return the same
+/// error.
 ///
 /// # Errors
 /// `BadInput` for options that cannot work, `Refused` for a wrong token, other TLS settings or a rank taken twice,
-/// `Mismatch` for different world sizes, `Timeout` with the ranks that did not come, `PeerLost` for a
-/// rank that ended meanwhile or cannot be reached, `Interrupted`.
+/// `Mismatch` for different world sizes, `Timeout` with the missing ranks, `PeerLost` for a rank that ended meanwhile or cannot
+/// be reached, `Interrupted`.
 pub fn connect(options: Options) -> Result<Tcp> {
     options.check()?;
     let tls = options.tls.as_ref().map(|files| tls::Tls::load(files, options.rank)).transpose()?;

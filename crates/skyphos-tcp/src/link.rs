@@ -1,6 +1,6 @@
-//! One connection during bring-up: whole messages in, whole messages out, never blocking.
+//! A connection during bring-up: it receives and sends whole messages without blocking.
 //!
-//! It reads exactly one message at a time and not a byte more, since frames may follow the last.
+//! It reads one message at a time and not a byte more, since frames may follow the last message.
 
 use crate::handshake::Nonce;
 use crate::message::{Kind, MEMBER_BYTES, Message, STRANGER_BYTES};
@@ -8,26 +8,26 @@ use crate::wire::{TLS_OPENING, TlsFailure, Wire};
 use std::io::{self, ErrorKind, IoSlice, Read};
 use std::time::Instant;
 
-/// Why one is dropped whose rank has TLS set in a group that has not.
+/// The reason for dropping a connection whose rank uses TLS, in a group that does not.
 pub(crate) const SPEAKS_TLS: &str = "it speaks TLS, which the group does not use";
 
-/// How far a connection has come.
+/// The state of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Trust {
-    /// Ours, on the way to being connected.
+    /// This rank is connecting.
     Connecting,
-    /// Connected; nothing proved.
+    /// Connected; the peer has proved nothing.
     Stranger,
-    /// Proved to be a rank of the group.
+    /// The peer has proved to be a rank of the group.
     Member,
-    /// Done with bring-up: not read any more, frames may come.
+    /// The bring-up is done: the link reads no more, since frames may follow.
     Settled,
 }
 
-/// Why a connection is over.
+/// The end of a connection.
 pub(crate) struct End {
     pub(crate) cause: String,
-    /// The two sides' settings of TLS differ: the next connection would end in the same way.
+    /// The two sides' TLS settings differ, so the next connection would end in the same way.
     pub(crate) denied: bool,
 }
 
@@ -44,14 +44,15 @@ impl From<io::Error> for End {
     }
 }
 
+/// A connection during bring-up.
 pub(crate) struct Link {
     pub(crate) wire: Wire,
-    /// The other end, for messages to people.
+    /// The other end, for error messages.
     pub(crate) peer: String,
     pub(crate) trust: Trust,
-    /// Whether the other side connected to us.
+    /// Whether the other side has connected.
     pub(crate) incoming: bool,
-    /// The nonce we sent (incoming) or were sent (outgoing).
+    /// The nonce that this side has sent (incoming) or received (outgoing).
     pub(crate) server_nonce: Nonce,
     pub(crate) since: Instant,
     inbox: Vec<u8>,
@@ -73,7 +74,7 @@ impl Link {
         self.wire.bound(&self.server_nonce)
     }
 
-    /// The next message, or `None` if it has not come whole. An error ends the link.
+    /// The next message; `None` if it has not arrived completely. An error ends the link.
     pub(crate) fn read(&mut self) -> Result<Option<Message>, End> {
         let limit = if self.trust == Trust::Member { MEMBER_BYTES } else { STRANGER_BYTES };
         loop {
@@ -90,7 +91,7 @@ impl Link {
             if self.inbox.len() == 4 {
                 let head = self.inbox[..4].try_into().expect("4 bytes");
                 let len = Message::length(head, limit).ok_or_else(|| not_ours(&self.inbox))?;
-                // Grows as bytes come: a claim alone reserves no more than a page or so.
+                // The inbox grows as bytes arrive: an announced length alone reserves about a page.
                 self.inbox.resize(4 + len.min(STRANGER_BYTES), 0);
                 continue;
             }
@@ -108,13 +109,13 @@ impl Link {
         }
     }
 
-    /// Queues a message and sends what can be sent.
+    /// Queues a message, and sends as much as possible.
     pub(crate) fn send(&mut self, kind: Kind, body: &[u8]) -> io::Result<()> {
         Message::put(kind, body, &mut self.out);
         self.flush()
     }
 
-    /// Sends what can be sent.
+    /// Sends as much as possible.
     pub(crate) fn flush(&mut self) -> io::Result<()> {
         while self.sent < self.out.len() {
             let rest = &self.out[self.sent..];

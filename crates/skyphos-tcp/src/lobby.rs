@@ -1,8 +1,7 @@
-//! The event loop of the bring-up: accepts, connects, and hands over one message at a time.
+//! The event loop of the bring-up: it accepts connections, connects, and returns one message at a time.
 //!
-//! Strangers cannot stall it: nothing here blocks on one connection, an incoming connection must
-//! prove itself within [`PROOF_TIME`], and at most [`STRANGERS`] more than the ranks expected are kept
-//! (the oldest stranger goes first).
+//! Strangers cannot stall it: it blocks on no single connection; an incoming connection must prove the token within [`PROOF_TIME`]; and
+//! beside those of the expected ranks at most [`STRANGERS`] connections are kept, of which the oldest is dropped first.
 
 use crate::handshake::random;
 use crate::link::{End, Link, Trust};
@@ -21,46 +20,45 @@ use std::time::{Duration, Instant};
 /// Time for an incoming connection to prove the token; a rank needs milliseconds.
 const PROOF_TIME: Duration = Duration::from_secs(10);
 
-/// Time for a connection to be made; then the attempt is given up (and made again, perhaps to another
-/// address). One that is made waits for its greeting as long as the caller does: rank 0's launcher may
-/// have opened the port long before rank 0 looks.
+/// Time to connect. After it the attempt ends, and another one begins, perhaps to another address. A connected link waits for its
+/// challenge as long as the caller does: rank 0's launcher may have opened the port long before rank 0 accepts.
 const CONNECT_TIME: Duration = Duration::from_secs(5);
 
-/// Unproved incoming connections kept beside those of the ranks expected.
+/// Unproved incoming connections that are kept beside those of the expected ranks.
 const STRANGERS: usize = 64;
 
-/// How often to look at the clock and for Ctrl-C.
+/// Time between checks of the clock and for Ctrl-C.
 const TICK: Duration = Duration::from_millis(50);
 
 const LISTENER: Token = Token(0);
 
-/// What happened to a connection.
-pub(crate) enum Happening {
+/// An event of a connection.
+pub(crate) enum LinkEvent {
     Message(usize, Message),
-    /// The connection is gone; it was never there if it could not be made.
+    /// The connection is gone, or could not be made.
     Gone(usize, String),
-    /// It is gone, and another one would go the same way, for one side has TLS and the other has not, or their certificates
-    /// do not fit.
+    /// The connection is gone, and another one would end in the same way: only one side uses TLS, or the certificates do not match.
     Denied(usize, String),
 }
 
+/// The connections of a bring-up.
 pub(crate) struct Lobby {
     poll: Poll,
     events: Events,
     listener: Option<TcpListener>,
     links: BTreeMap<usize, Link>,
     next_id: usize,
-    /// Links that may have something to read.
+    /// Links that may have bytes to read.
     unread: VecDeque<usize>,
     gone: VecDeque<(usize, String)>,
     tls: Option<Tls>,
     /// Ranks that may connect to this one.
     expected: usize,
     interrupted: Option<fn() -> bool>,
-    looked: Instant,
+    last_check: Instant,
 }
 
-/// What a rank is told that has no TLS in a group that has it: a refusal before it has said a word.
+/// The answer to a rank without TLS in a group that uses it.
 fn needs_tls() -> Vec<u8> {
     let mut message = Vec::new();
     Message::put(Kind::Refusal, &Error::refused("the group uses TLS").to_wire(), &mut message);
@@ -91,7 +89,7 @@ impl Lobby {
             tls,
             expected,
             interrupted,
-            looked: Instant::now(),
+            last_check: Instant::now(),
         })
     }
 
@@ -106,7 +104,7 @@ impl Lobby {
         Ok(())
     }
 
-    /// Begins to connect; [`Happening::Gone`] follows if that fails, the server's challenge if not.
+    /// Begins to connect; [`LinkEvent::Gone`] follows if that fails, the server's challenge if not.
     pub(crate) fn connect(&mut self, address: SocketAddr, tuning: &Tuning) -> Result<usize> {
         let id = self.next_id;
         match sockets::begin_connect(address, tuning) {
@@ -149,7 +147,7 @@ impl Lobby {
         }
     }
 
-    /// Queues a message. A failure shows as [`Happening::Gone`].
+    /// Queues a message. A failure shows as [`LinkEvent::Gone`].
     pub(crate) fn send(&mut self, id: usize, kind: Kind, body: &[u8]) {
         let Some(link) = self.links.get_mut(&id) else { return };
         if let Err(e) = link.send(kind, body) {
@@ -162,7 +160,7 @@ impl Lobby {
         self.gone.push_back((id, cause));
     }
 
-    /// Reads no more from a link, since frames may follow; a message queued for it still goes out.
+    /// Reads no more from a link, since frames may follow. Queued messages are still sent.
     pub(crate) fn settle(&mut self, id: usize) {
         if let Some(link) = self.links.get_mut(&id) {
             link.trust = Trust::Settled;
@@ -179,17 +177,17 @@ impl Lobby {
         Ok(link.wire.idle())
     }
 
-    /// The next thing that happens, `None` once `until` has passed.
-    pub(crate) fn next(&mut self, until: Instant) -> Result<Option<Happening>> {
+    /// The next event; `None` once `until` has passed.
+    pub(crate) fn next(&mut self, until: Instant) -> Result<Option<LinkEvent>> {
         loop {
             if let Some((id, cause)) = self.gone.pop_front() {
-                return Ok(Some(Happening::Gone(id, cause)));
+                return Ok(Some(LinkEvent::Gone(id, cause)));
             }
-            if let Some(happening) = self.read_one() {
-                return Ok(Some(happening));
+            if let Some(event) = self.read_one() {
+                return Ok(Some(event));
             }
             let now = Instant::now();
-            self.look_around(now)?;
+            self.check(now)?;
             if now >= until {
                 return Ok(None);
             }
@@ -197,7 +195,7 @@ impl Lobby {
         }
     }
 
-    fn read_one(&mut self) -> Option<Happening> {
+    fn read_one(&mut self) -> Option<LinkEvent> {
         while let Some(id) = self.unread.pop_front() {
             let Some(link) = self.links.get_mut(&id) else { continue };
             if matches!(link.trust, Trust::Connecting | Trust::Settled) {
@@ -207,7 +205,7 @@ impl Lobby {
                 Ok(None) => {}
                 Ok(Some(message)) => {
                     self.unread.push_back(id);
-                    return Some(Happening::Message(id, message));
+                    return Some(LinkEvent::Message(id, message));
                 }
                 Err(End { cause, denied }) => {
                     let cause = match link.incoming && link.trust == Trust::Stranger {
@@ -216,8 +214,8 @@ impl Lobby {
                     };
                     self.drop_link(id);
                     return Some(match denied {
-                        true => Happening::Denied(id, cause),
-                        false => Happening::Gone(id, cause),
+                        true => LinkEvent::Denied(id, cause),
+                        false => LinkEvent::Gone(id, cause),
                     });
                 }
             }
@@ -225,12 +223,12 @@ impl Lobby {
         None
     }
 
-    /// Every tick: Ctrl-C, and connections that keep us waiting.
-    fn look_around(&mut self, now: Instant) -> Result<()> {
-        if now.duration_since(self.looked) < TICK {
+    /// Once per tick: checks for Ctrl-C, and drops connections that are too slow.
+    fn check(&mut self, now: Instant) -> Result<()> {
+        if now.duration_since(self.last_check) < TICK {
             return Ok(());
         }
-        self.looked = now;
+        self.last_check = now;
         if self.interrupted.is_some_and(|f| f()) {
             return Err(Error::Interrupted);
         }
@@ -251,7 +249,7 @@ impl Lobby {
             let mut cause = "no answer".to_owned();
             if let Some(link) = self.links.get(&id).filter(|link| link.incoming) {
                 cause = format!("{}: {cause}", link.peer);
-                // Perhaps a rank without TLS, which waits for a greeting that it can read.
+                // It may be a rank without TLS, which waits for a challenge that it can read.
                 link.wire.answer_unencrypted(&needs_tls());
             }
             self.lose(id, cause);
@@ -301,7 +299,7 @@ impl Lobby {
             let (stream, from) = match listener.accept() {
                 Ok(accepted) => accepted,
                 Err(e) if e.kind() == ErrorKind::WouldBlock => return Ok(()),
-                // The caller hung up before we looked (and the like): the next one may not have.
+                // This connection is gone already; the next one may not be.
                 Err(e) if matches!(e.kind(), ErrorKind::ConnectionAborted | ErrorKind::Interrupted) => {
                     continue;
                 }
@@ -328,7 +326,7 @@ impl Lobby {
         }
     }
 
-    /// Sends all that is queued, waiting at most until then.
+    /// Sends all queued messages, or as many as go until `until`.
     pub(crate) fn flush(&mut self, until: Instant) -> Result<()> {
         while self.links.values().any(|l| !l.flushed()) {
             let now = Instant::now();

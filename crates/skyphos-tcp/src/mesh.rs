@@ -1,35 +1,34 @@
 //! The connections between ranks other than 0.
 //!
 //! ```text
-//! connect to every rank j with 0 < j < rank; accept every rank j > rank     all at once
-//! prove the token and the group on each
+//! connect to every rank j with 0 < j < rank; accept every rank j > rank     concurrently
+//! prove the token and the group on each connection
 //! ```
 //!
 //! The whole mesh is built at start: (P-1)(P-2)/2 connections beside rank 0's. Measured on 2 cores
 //! over the loopback (`examples/bringup.rs`, all ranks threads of one process, best of 7): 2 ranks
 //! 0.4 ms; 8 ranks 2.1 ms, of which the mesh 0.8; 64 ranks 82 ms, of which the mesh 55 (2016
-//! connections, 27 µs each; on 64 machines each rank would make its 63 in a few ms). That is all that
-//! connecting lazily could save, in programs that use few pairs; others would pay it inside their
-//! first collectives, where an unreachable rank is also a worse surprise.
+//! connections, 27 µs each; on 64 machines each rank would make its 63 in a few ms). Lazy connections
+//! could save no more than that, and only in programs that use few pairs; others would pay inside their first collectives, where an
+//! unreachable rank would be found late.
 
 use crate::attempt::Attempt;
 use crate::joining::{Event, Joining};
 use crate::link::Trust;
-use crate::lobby::Happening;
+use crate::lobby::LinkEvent;
 use crate::message::{self, Hello, Kind, Message, PROTOCOL, Role, Table};
 use crate::sockets;
 use skyphos_types::{Error, Result};
 use std::net::TcpListener;
 use std::time::{Duration, Instant};
 
-/// Time for the mesh once the table is there: every listener exists by then, so a longer wait means a
-/// firewall or a wrong address.
+/// Time for the mesh after the table has arrived. Every listener exists by then, so a longer wait means a firewall or a wrong address.
 const MESH_TIME: Duration = Duration::from_secs(30);
 
 /// How long a refused connection is retried.
 const REFUSED_TIME: Duration = Duration::from_secs(2);
 
-/// How much longer the accepting side waits than the connecting one, which knows more.
+/// Additional time of the accepting side, since the connecting side reports better errors.
 const ACCEPT_EXTRA: Duration = Duration::from_secs(1);
 
 struct Mesh<'a> {
@@ -61,18 +60,18 @@ pub(crate) fn mesh(join: &mut Joining, listener: TcpListener, table: &Table) -> 
             Event::Nothing if Instant::now() >= mesh.limit + ACCEPT_EXTRA => {
                 return Err(mesh.no_connections());
             }
-            Event::Other(Happening::Gone(id, cause)) => {
+            Event::Other(LinkEvent::Gone(id, cause)) => {
                 if let Some(j) = mesh.attempt_of(id) {
                     mesh.attempts[j].failed(cause);
                 }
             }
-            Event::Other(Happening::Denied(id, cause)) => {
+            Event::Other(LinkEvent::Denied(id, cause)) => {
                 if let Some(j) = mesh.attempt_of(id) {
                     let there = format!("rank {j}'s place {}", mesh.table.seats[j].describe());
                     return Err(mesh.join.denied(&there, &cause));
                 }
             }
-            Event::Other(Happening::Message(id, message)) => match mesh.attempt_of(id) {
+            Event::Other(LinkEvent::Message(id, message)) => match mesh.attempt_of(id) {
                 Some(j) => mesh.outgoing(id, j, &message)?,
                 None => mesh.incoming(id, &message),
             },
@@ -91,7 +90,7 @@ impl Mesh<'_> {
         self.attempts.iter().position(|a| a.link == Some(id))
     }
 
-    /// Makes the attempts that are due. Returns when to look again.
+    /// Makes the attempts that are due. Returns the time of the next one.
     fn try_due(&mut self) -> Result<Instant> {
         let now = Instant::now();
         let mut until = self.limit + ACCEPT_EXTRA;

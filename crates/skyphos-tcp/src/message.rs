@@ -1,8 +1,7 @@
-//! Messages of the bring-up: what they say and their bytes.
+//! Messages of the bring-up, and their encoding.
 //!
-//! A message is its length (u32: kind and body), its kind (u8) and its body; numbers are
-//! little-endian. Nothing received is trusted: a body that is not what its kind demands decodes to
-//! `None`, and the link drops the connection before it reads more than the limit it was given.
+//! A message is its length (u32: kind and body), its kind (u8) and its body; numbers are little-endian. A malformed body decodes to
+//! `None`, and the link drops the connection before it reads more than its limit.
 
 use crate::handshake::{GroupId, Key, Nonce, PROOF_BYTES, Side};
 use skyphos_core::host::NAME_BYTES;
@@ -14,13 +13,13 @@ const MAGIC: [u8; 7] = *b"SKYPHOS";
 /// Version of the bring-up's messages.
 pub(crate) const PROTOCOL: u8 = 3;
 
-/// Longest message from someone who has not proved the token: the largest hello.
+/// Longest message from a peer that has not proved the token: the largest hello.
 pub(crate) const STRANGER_BYTES: usize = 1024;
 
 /// Longest message from a rank of the group: a table of 50,000 ranks.
 pub(crate) const MEMBER_BYTES: usize = 16 << 20;
 
-/// What a message is.
+/// The kind of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Kind {
@@ -28,17 +27,17 @@ pub(crate) enum Kind {
     Challenge = 1,
     /// The client's introduction and proof.
     Hello = 2,
-    /// The server's proof: you are in.
+    /// The server's proof: the client is accepted.
     Welcome = 3,
-    /// Rank 0: who sits where.
+    /// Rank 0: the table of all ranks' addresses.
     Table = 4,
-    /// To rank 0: I am connected to all.
+    /// To rank 0: the sender is connected to all others.
     Ready = 5,
-    /// To rank 0: I cannot; the body is the error.
+    /// To rank 0: the sender cannot connect; the body is the error.
     Failed = 6,
     /// Rank 0: all are connected; frames follow.
     Go = 7,
-    /// The group does not come up, or you are not let in; the body is the error.
+    /// The group has failed, or refuses the receiver; the body is the error.
     Refusal = 8,
 }
 
@@ -64,20 +63,20 @@ impl Message {
         out.extend(body);
     }
 
-    /// Length of what follows the first four bytes, if a message of at most `limit` may be that long.
+    /// The length after the first four bytes; `None` if it exceeds `limit`.
     pub(crate) fn length(head: [u8; 4], limit: usize) -> Option<usize> {
         let len = u32::from_le_bytes(head) as usize;
         (1..=limit).contains(&len).then_some(len)
     }
 
-    /// The message in what followed the length.
+    /// The message after the length.
     pub(crate) fn parse(bytes: &[u8]) -> Option<Message> {
         let (code, body) = bytes.split_first()?;
         Some(Message { kind: Kind::from_code(*code)?, body: body.to_vec() })
     }
 }
 
-/// Reads fields off the front of a body.
+/// Reads the fields of a body, front to back.
 struct Fields<'a>(&'a [u8]);
 
 impl<'a> Fields<'a> {
@@ -142,17 +141,17 @@ fn put_address(address: SocketAddr, out: &mut Vec<u8>) {
     out.extend(address.port().to_le_bytes());
 }
 
-/// A server's first words.
+/// A server's challenge.
 pub(crate) fn challenge(nonce: &Nonce) -> Vec<u8> {
     [&MAGIC[..], &[PROTOCOL], nonce].concat()
 }
 
-/// Whether a server's first bytes begin one that is not encrypted.
+/// Whether a server's first bytes begin an unencrypted challenge.
 pub(crate) fn is_greeting(bytes: &[u8]) -> bool {
     bytes.get(4) == Some(&(Kind::Challenge as u8)) && bytes[5..].starts_with(&MAGIC)
 }
 
-/// The protocol and nonce in a challenge.
+/// The protocol and the nonce of a challenge.
 pub(crate) fn read_challenge(body: &[u8]) -> Option<(u8, Nonce)> {
     let mut fields = Fields(body);
     (fields.array()? == MAGIC).then_some(())?;
@@ -160,23 +159,23 @@ pub(crate) fn read_challenge(body: &[u8]) -> Option<(u8, Nonce)> {
     fields.end(both)
 }
 
-/// Why a client connects.
+/// The purpose of a client's connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Role {
-    /// To be entered in rank 0's table.
+    /// Registration in rank 0's table.
     Register = 1,
-    /// To be this rank's connection to that one.
+    /// The mesh connection between the two ranks.
     Mesh = 2,
 }
 
-/// What rank 0 learns of a rank.
+/// A rank's details for rank 0.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Details {
     /// Milliseconds until the client gives up.
     pub(crate) left_ms: u64,
     pub(crate) pid: u32,
-    /// Where it accepts mesh connections.
+    /// The address at which it accepts mesh connections.
     pub(crate) mesh: SocketAddr,
     pub(crate) host: String,
     pub(crate) machine: String,
@@ -184,14 +183,14 @@ pub(crate) struct Details {
     pub(crate) replication: (u32, bool),
 }
 
-/// A client's introduction.
+/// A client's hello.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Hello {
     pub(crate) role: Role,
     pub(crate) has_token: bool,
     pub(crate) rank: u32,
     pub(crate) world_size: u32,
-    /// The rank it believes to speak to.
+    /// The rank that the client expects at the other end.
     pub(crate) to: u32,
     pub(crate) nonce: Nonce,
     /// With `Role::Register` only.
@@ -221,7 +220,7 @@ impl Hello {
         body
     }
 
-    /// The introduction, and whether its proof holds. Without that it is a stranger's claim.
+    /// The hello, and whether its proof holds. Without a proof its fields are a stranger's claim.
     pub(crate) fn decode(body: &[u8], key: &Key, server: &Nonce, group: &GroupId) -> Option<(Hello, bool)> {
         let (proof, covered) = body.split_first_chunk::<PROOF_BYTES>()?;
         let mut fields = Fields(covered);
@@ -249,7 +248,7 @@ impl Hello {
         Some((hello, holds))
     }
 
-    /// What the server's welcome covers.
+    /// The bytes that the server's proof covers.
     fn transcript<'a>(
         &'a self,
         server: &'a Nonce,
@@ -273,7 +272,7 @@ impl Hello {
     }
 }
 
-/// Where a rank is.
+/// The seat of a rank: its machine and address.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Seat {
     /// Ranks with equal numbers share a machine.
@@ -283,13 +282,13 @@ pub(crate) struct Seat {
 }
 
 impl Seat {
-    /// For messages to people.
+    /// The host's name, for messages.
     pub(crate) fn describe(&self) -> String {
         format!("{} ({})", self.host, self.address)
     }
 }
 
-/// The group's number and where everyone is.
+/// The group's number and all seats.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Table {
     pub(crate) group: GroupId,

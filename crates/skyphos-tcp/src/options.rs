@@ -1,4 +1,4 @@
-//! What a rank must know to find its group.
+//! The options of a rank that joins a group.
 
 use crate::pulse;
 use crate::sockets::{Tuning, refuses_congestion_control};
@@ -8,10 +8,10 @@ use std::net::IpAddr;
 use std::os::fd::RawFd;
 use std::time::{Duration, Instant};
 
-/// Longer than anyone waits; the clock does not overflow by it.
+/// A wait without a limit, which does not overflow the clock.
 pub(crate) const FOR_EVER: Duration = Duration::from_secs(365 * 24 * 3600);
 
-/// How to reach the group; see [`crate::connect`].
+/// Options of [`crate::connect`].
 #[derive(Clone)]
 #[non_exhaustive]
 pub struct Options {
@@ -23,37 +23,36 @@ pub struct Options {
     pub rendezvous: String,
     /// A secret that all ranks share; `None` (or an empty one) lets in anyone who reaches the port.
     pub token: Option<String>,
-    /// With these, everything is encrypted, and only who has a certificate gets to show the token. All ranks of a group have
-    /// them, or none.
+    /// Files of certificates. With them all connections are encrypted, and only peers with a certificate may prove the token. All ranks
+    /// of a group have them, or none.
     pub tls: Option<TlsFiles>,
     /// Time for the whole bring-up.
     pub timeout: Duration,
-    /// Rank 0 only: a socket that already listens at the rendezvous (a launcher made it, so that no
-    /// other program can take the port in between). It belongs to `connect` from then on. Other ranks
-    /// leave the number alone.
+    /// Rank 0 only: a socket of the launcher that already listens at the rendezvous, so no other program can take the port. `connect`
+    /// takes it over. Other ranks ignore the number.
     pub listen_fd: Option<RawFd>,
     /// The local address to listen on. `None`: for rank 0, loopback if the rendezvous is there, else
     /// every interface; for others, the one over which they reached the rendezvous.
     pub interface: Option<IpAddr>,
-    /// Size of each socket's send and receive buffer; `None` leaves it to the kernel's autotuning. What connects to a socket
-    /// of `listen_fd` has at least the receive buffer that the socket came with.
+    /// Size of each socket's send and receive buffer; `None` leaves it to the kernel's autotuning. A connection accepted on `listen_fd`
+    /// has at least that socket's receive buffer.
     pub socket_buffer: Option<usize>,
     /// Congestion control of the connections, by the system's name for it; `None`: the system's, but not BBR on
     /// short paths.
     pub congestion_control: Option<String>,
-    /// Processes of a rank, and whether those of one may share a host: nothing to this transport, but all must mean the same.
+    /// Replicas per rank, and whether they may share a host. This transport only checks that all ranks agree.
     pub replication: (u32, bool),
-    /// How long nothing may be heard of a rank's host before the rank is lost: at least 2 s. A rank that is merely slow or
-    /// stopped is not, for its system answers.
+    /// Time of silence of a rank's host after which the rank is lost; at least 2 s. A slow or stopped rank is not lost, because its
+    /// kernel answers.
     pub heartbeat: Duration,
-    /// Whether ranks of one host talk through memory that they share, where both will and the system lets them.
+    /// Whether ranks of one host use shared memory, if both sides want it and the system allows it.
     pub shared_memory: bool,
-    /// Asked at least every 100 ms: has the user interrupted?
+    /// Called at least every 100 ms: whether the user has interrupted the program.
     pub interrupted: Option<fn() -> bool>,
 }
 
 impl Options {
-    /// The usual settings: no token, no encryption, 300 s, a heartbeat of 10 s, addresses and buffers chosen by themselves.
+    /// The default options: no token, no encryption, a time-out of 300 s, a heartbeat of 10 s, automatic addresses and buffers.
     pub fn new(rank: u32, world_size: u32, rendezvous: impl Into<String>) -> Options {
         Options {
             rank,
@@ -73,12 +72,12 @@ impl Options {
         }
     }
 
-    /// What sockets must know.
+    /// The options of sockets.
     pub(crate) fn tuning(&self) -> Tuning {
         Tuning { buffer: self.socket_buffer, congestion: self.congestion_control.clone() }
     }
 
-    /// When the bring-up must be over.
+    /// The deadline of the bring-up.
     pub(crate) fn deadline(&self) -> Instant {
         Instant::now() + self.timeout.min(FOR_EVER)
     }
@@ -134,7 +133,7 @@ impl Options {
 }
 
 impl std::fmt::Debug for Options {
-    /// Leaves the token out.
+    /// Omits the token.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Options")
             .field("rank", &self.rank)

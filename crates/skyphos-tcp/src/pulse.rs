@@ -1,23 +1,23 @@
-//! Signs of life: notices a host that has vanished, or a link that is cut, which no closed connection tells of.
+//! Detection of hosts that are down and links that are cut, which close no connection.
 //!
-//! The systems at both ends do the beating: a connection on which nothing is on its way is probed (keep-alive), and what
-//! is on its way is acknowledged or sent again. So a process that is stopped, starved or at work elsewhere is never taken for
-//! dead, and nothing is sent beside what the kernels send anyway. What is asked of the kernel now and then, while somebody
-//! waits for the network, is when it last heard of the peer's and whether something is unanswered since. Both must hold: a
-//! peer that does not read closes its window, and then the kernel asks it less and less often.
+//! The kernels at both ends exchange the signs of life: they probe an idle connection (keep-alive), and acknowledge or retransmit bytes
+//! under way. So a process that is stopped, starved or busy is never taken for dead, and no extra bytes are sent. While a thread polls,
+//! this module asks the kernel from time to time when it last heard from the peer's kernel, and whether bytes or probes are
+//! unanswered. A peer is lost only if both show silence: a peer that does not read closes its window, and then the kernel probes it
+//! less and less often.
 
 use crate::sockets::{self, info};
 use std::io;
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
-/// Looks in the time after which a silent peer is lost. What is unanswered in two of them on end is not just on its way.
-const LOOKS: u32 = 16;
+/// Checks in the time after which a silent peer is lost. A peer is lost only if two checks in a row find unanswered bytes.
+const CHECKS: u32 = 16;
 
-/// The least time after which a silent peer may be lost: the kernel probes once a second at most.
+/// The shortest time after which a silent peer may be lost: the kernel probes at most once a second.
 pub(crate) const LEAST: Duration = Duration::from_secs(2);
 
-/// How long a peer may be silent, and what the last look showed.
+/// The limit of a peer's silence, and the result of the last check.
 pub(crate) struct Pulse {
     limit: Duration,
     next: Instant,
@@ -26,15 +26,15 @@ pub(crate) struct Pulse {
 
 impl Pulse {
     pub(crate) fn new(limit: Duration, peers: usize) -> Pulse {
-        Pulse { limit, next: Instant::now() + limit / LOOKS, unanswered: vec![false; peers] }
+        Pulse { limit, next: Instant::now() + limit / CHECKS, unanswered: vec![false; peers] }
     }
 
-    /// Whether it is time for a look.
+    /// Whether it is time for a check.
     pub(crate) fn due(&mut self) -> bool {
         let now = Instant::now();
         let due = now >= self.next;
         if due {
-            self.next = now + self.limit / LOOKS;
+            self.next = now + self.limit / CHECKS;
         }
         due
     }
@@ -49,7 +49,7 @@ impl Pulse {
         (unanswered && before && silent >= self.limit).then_some(silent)
     }
 
-    /// What a lost peer is reported with.
+    /// The cause with which a silent peer is reported.
     pub(crate) fn cause(silent: Duration) -> String {
         format!(
             "no sign of life of its host for {:.0} s: the host or the link to it is down",
@@ -58,7 +58,7 @@ impl Pulse {
     }
 }
 
-/// Lets the kernel ask a silent peer so often that one that is gone is known in time.
+/// Sets the kernel's keep-alive so that a dead peer is known within the limit.
 pub(crate) fn beat(stream: impl AsFd, limit: Duration) -> io::Result<()> {
     let every = (limit / 4).max(Duration::from_secs(1));
     sockets::keep_alive(stream, every)

@@ -2,15 +2,13 @@
 //!
 //! ```text
 //! loop:
-//!   read [what is missing of the payload in progress, read-ahead]    one system call
-//!   a payload that is complete is checked and becomes a frame
+//!   read [missing bytes of the payload in progress, read-ahead]    one system call
+//!   a complete payload is checked and becomes a frame
 //!   bytes in the read-ahead: a header (checked before memory is taken), the start of its payload
 //! ```
 //!
-//! A large payload goes straight from the kernel into its pooled buffer; many small frames cost one
-//! call. The read-ahead is shared by all connections, since it is empty between calls. It is long
-//! ([`FAR`]) while frames are small and short ([`NEAR`]) while they are large, for what lands there of
-//! a large payload is copied once more.
+//! A large payload goes directly from the kernel into its pooled buffer; many small frames cost one call. The read-ahead is shared by all connections, since it is empty between calls. It is long ([`FAR`]) while frames are small,
+//! and short ([`NEAR`]) while they are large, because bytes of a large payload that land in it are copied once more.
 
 use crate::sockets::{loss_of, lost};
 use crate::wire::Wire;
@@ -29,25 +27,25 @@ const NEAR: usize = 4 * 1024;
 /// Payloads up to this size are small.
 const SMALL: usize = 16 * 1024;
 
-/// Frames with a larger payload come in bulk; of others each is an answer, which acknowledges.
+/// Frames with a larger payload come in bulk. Smaller ones are usually answered at once, and the answer acknowledges them.
 const BULK: usize = 1024;
 
-/// Bytes read of one peer before the others get their turn.
+/// Bytes read from one peer before the others get their turn.
 const TURN: usize = 1 << 20;
 
-/// What a peer is lost with that has given this rank up.
+/// The cause of the loss of a peer that has given up this rank.
 const GIVEN_UP: &str = "it has given this rank up, of which it heard nothing, or nothing that makes sense";
 
-/// Why reading stopped.
+/// The reason why reading stopped.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Stop {
     /// Nothing more to read for now.
     Drained,
     /// The turn is over; there may be more.
     More,
-    /// The peer has said goodbye, and why if its program failed.
+    /// The peer has closed. The text is the reason if its program failed.
     Bye(String),
-    /// The connection can no longer be used: whether its other end may live, and why.
+    /// The connection is broken: the kind of the loss, and its cause.
     Broken(Loss, String),
 }
 
@@ -62,13 +60,13 @@ struct Body {
 }
 
 impl Body {
-    /// What is still to be filled.
+    /// The bytes that are still missing.
     fn rest(&mut self) -> &mut [u8] {
         self.slab.as_mut().map_or(&mut [], |slab| &mut slab.as_bytes_mut()[self.filled..])
     }
 }
 
-/// What has come of the next frame of one peer.
+/// The partly received next frame of one peer.
 pub(crate) struct Inbox {
     head: [u8; HEADER_BYTES],
     head_filled: usize,
@@ -78,7 +76,7 @@ pub(crate) struct Inbox {
     last: usize,
     /// Payloads have no checksum.
     apart: bool,
-    /// Some may be lent.
+    /// Takes buffers on loan, if the peer lends any.
     borrower: Option<Borrower>,
 }
 
@@ -89,8 +87,8 @@ impl Default for Inbox {
     }
 }
 
-/// What a read needs beside the connection.
-pub(crate) struct Desk<'a> {
+/// The state that reads of all connections share.
+pub(crate) struct ReadContext<'a> {
     pub(crate) from: u32,
     pub(crate) pool: &'a Pool,
     /// [`FAR`] bytes.
@@ -99,19 +97,19 @@ pub(crate) struct Desk<'a> {
 }
 
 impl Inbox {
-    /// Reads until the source is drained or a turn is over. `ending`: the peer has closed its side or
-    /// an error is due, so only the end of the stream ends reading.
-    pub(crate) fn read(&mut self, source: &mut Wire, ending: bool, desk: &mut Desk) -> Stop {
+    /// Reads until the source is drained or the turn is over. `ending`: the peer has closed its side, or the socket has an error, so
+    /// only the end of the stream ends reading.
+    pub(crate) fn read(&mut self, source: &mut Wire, ending: bool, context: &mut ReadContext) -> Stop {
         let mut budget = TURN;
         loop {
-            let (got, asked, in_body) = match self.read_once(source, desk.buffer) {
+            let (got, asked, in_body) = match self.read_once(source, context.buffer) {
                 Ok((0, ..)) => return Stop::Broken(Loss::Ended, self.ended()),
                 Ok(read) => read,
                 Err(e) if e.kind() == ErrorKind::WouldBlock => return Stop::Drained,
                 Err(e) if e.kind() == ErrorKind::Interrupted => continue,
                 Err(e) => return Stop::Broken(loss_of(&e), lost(&e)),
             };
-            if let Err(stop) = self.file(in_body, got - in_body, desk) {
+            if let Err(stop) = self.file(in_body, got - in_body, context) {
                 return stop;
             }
             if !ending && source.drained(got < asked) {
@@ -124,17 +122,17 @@ impl Inbox {
         }
     }
 
-    /// One for payloads that crossed no network.
+    /// An inbox of a connection whose payloads cross no network if `apart`, and so have no checksum.
     pub(crate) fn apart(apart: bool, borrower: Option<Borrower>) -> Inbox {
         Inbox { apart, borrower, ..Inbox::default() }
     }
 
-    /// Whether the last frame was of some size, so that the rest of it or another is probably to come.
+    /// Whether the last frame was large, so more bytes will probably follow.
     pub(crate) fn in_bulk(&self) -> bool {
         self.last > BULK
     }
 
-    /// Bytes read, bytes asked for, and how many of the former went into the payload in progress.
+    /// Reads once. Returns the bytes read, the bytes asked for, and the bytes read into the payload in progress.
     fn read_once(&mut self, source: &mut impl Read, buffer: &mut [u8]) -> io::Result<(usize, usize, usize)> {
         let buffer = &mut buffer[..self.ahead];
         match &mut self.body {
@@ -152,22 +150,22 @@ impl Inbox {
         }
     }
 
-    /// Files bytes that have come: those of the payload in progress, then those in the read-ahead.
-    fn file(&mut self, in_body: usize, in_buffer: usize, desk: &mut Desk) -> Result<(), Stop> {
+    /// Processes bytes that were read: those of the payload in progress, then those in the read-ahead.
+    fn file(&mut self, in_body: usize, in_buffer: usize, context: &mut ReadContext) -> Result<(), Stop> {
         if let Some(body) = &mut self.body {
             body.filled += in_body;
         }
-        self.finish(desk)?;
+        self.finish(context)?;
         let mut at = 0;
         while at < in_buffer {
-            let bytes = &desk.buffer[at..in_buffer];
+            let bytes = &context.buffer[at..in_buffer];
             let taken = match &mut self.body {
                 None => {
                     let taken = bytes.len().min(HEADER_BYTES - self.head_filled);
                     self.head[self.head_filled..][..taken].copy_from_slice(&bytes[..taken]);
                     self.head_filled += taken;
                     if self.head_filled == HEADER_BYTES {
-                        self.begin(desk.pool)?;
+                        self.begin(context.pool)?;
                     }
                     taken
                 }
@@ -179,12 +177,12 @@ impl Inbox {
                 }
             };
             at += taken;
-            self.finish(desk)?;
+            self.finish(context)?;
         }
         Ok(())
     }
 
-    /// A header is complete: looks at it, then takes memory for its payload.
+    /// Decodes a complete header, then takes memory for its payload.
     fn begin(&mut self, pool: &Pool) -> Result<(), Stop> {
         let lent = self.borrower.is_some() && Header::unmark_lent(&mut self.head);
         let (header, len, _) = Header::decode(&self.head).map_err(|e| damaged(&e))?;
@@ -194,8 +192,8 @@ impl Inbox {
         Ok(())
     }
 
-    /// If the payload is complete, checks it and hands the frame over.
-    fn finish(&mut self, desk: &mut Desk) -> Result<(), Stop> {
+    /// If the payload is complete, checks it and reports the frame.
+    fn finish(&mut self, context: &mut ReadContext) -> Result<(), Stop> {
         let Some(Body { header, slab, lent, .. }) = self.body.take_if(|b| b.filled == b.len) else {
             return Ok(());
         };
@@ -215,7 +213,7 @@ impl Inbox {
             FrameKind::GivenUp => return Err(Stop::Broken(Loss::Silent, GIVEN_UP.to_owned())),
             _ => {}
         }
-        desk.events.push(Event::Frame { from: desk.from, frame: Frame { header, payload } });
+        context.events.push(Event::Frame { from: context.from, frame: Frame { header, payload } });
         Ok(())
     }
 
@@ -231,7 +229,7 @@ fn damaged(what: &str) -> Stop {
     Stop::Broken(Loss::Silent, format!("it sent damaged data: {what}"))
 }
 
-/// Throws away what a closing rank is still sent. An error: the connection is broken.
+/// Discards input of a closing rank. An error means that the connection is broken.
 pub(crate) fn discard(mut stream: impl Read, buffer: &mut [u8]) -> io::Result<()> {
     loop {
         match stream.read(buffer) {

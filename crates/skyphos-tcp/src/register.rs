@@ -1,10 +1,10 @@
-//! Registration with rank 0: find it, prove the token to each other, enter its table.
+//! Registration with rank 0: connect, prove the token to each other, send this rank's details.
 
 use crate::attempt::{Attempt, LONGEST_PAUSE};
 use crate::handshake::GroupId;
 use crate::joining::{Joining, SAME_TLS};
 use crate::link::Trust;
-use crate::lobby::{Happening, system};
+use crate::lobby::{LinkEvent, system};
 use crate::message::{self, Details, Hello, Kind, Message, PROTOCOL, Role};
 use crate::sockets;
 use skyphos_core::host::Host;
@@ -12,7 +12,7 @@ use skyphos_types::{Error, Result};
 use std::net::{SocketAddr, TcpListener};
 use std::time::{Duration, Instant};
 
-/// How long a name that does not resolve is retried: in some clusters it appears with rank 0.
+/// Time for which an unresolved name is retried: in some clusters it appears with rank 0.
 const NAME_TIME: Duration = Duration::from_secs(10);
 
 impl Joining {
@@ -33,16 +33,16 @@ impl Joining {
                 }
             }
             let until = if home.link.is_none() { home.next.min(self.deadline) } else { self.deadline };
-            let happening = self.lobby.next(until)?;
-            if happening.is_none() && Instant::now() >= self.deadline {
+            let event = self.lobby.next(until)?;
+            if event.is_none() && Instant::now() >= self.deadline {
                 return Err(self.no_answer(&home));
             }
-            match happening {
-                Some(Happening::Gone(id, cause)) if home.link == Some(id) => home.failed(cause),
-                Some(Happening::Denied(id, cause)) if home.link == Some(id) => {
+            match event {
+                Some(LinkEvent::Gone(id, cause)) if home.link == Some(id) => home.failed(cause),
+                Some(LinkEvent::Denied(id, cause)) if home.link == Some(id) => {
                     return Err(self.denied(&self.options.rendezvous, &cause));
                 }
-                Some(Happening::Message(id, message)) if home.link == Some(id) => match message.kind {
+                Some(LinkEvent::Message(id, message)) if home.link == Some(id) => match message.kind {
                     Kind::Challenge if home.hello.is_none() => {
                         listener = self.introduce(id, &message, &mut home)?.or(listener);
                     }

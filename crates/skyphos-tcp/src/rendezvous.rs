@@ -1,23 +1,22 @@
-//! Rank 0's side of the bring-up: gather everyone, tell everyone, let everyone go.
+//! Rank 0's side of the bring-up.
 //!
 //! ```text
 //! listen at the rendezvous
 //! until all ranks 1 … P-1 are registered:      challenge, hello, welcome
 //! send the table to all
-//! until all have said that they are connected: ready
+//! until all have reported that they are connected: ready
 //! send "go" to all; the same connections carry frames from then on
 //! ```
 //!
-//! Whatever goes wrong is sent to all that came, in the same words, before it is raised here. The
-//! earliest deadline among the ranks counts, so that a rank that began to wait before this one still
-//! learns who is missing.
+//! An error is sent to all registered ranks before it is returned here, so all ranks return the same error. The earliest deadline of
+//! all ranks counts, so a rank that began to wait before this one still learns which ranks are missing.
 //!
-//! Cost: 4 messages a rank; rank 0 uses the connections of the rendezvous for its part of the mesh.
+//! Cost: 4 messages per rank. Rank 0 uses the connections of the rendezvous for its part of the mesh.
 
 use crate::connections::Connections;
 use crate::handshake::{GroupId, Key, random};
 use crate::link::{SPEAKS_TLS, Trust};
-use crate::lobby::{Happening, Lobby};
+use crate::lobby::{LinkEvent, Lobby};
 use crate::message::{Details, Hello, Kind, Message, Role, Seat, Table};
 use crate::options::Options;
 use crate::sockets;
@@ -28,14 +27,14 @@ use std::io::ErrorKind;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
 use std::time::{Duration, Instant};
 
-/// How long rank 0, once the group has failed, answers ranks that are still on their way (they are
-/// started within a second of each other as a rule), and how long it tries to hand the error over.
+/// Time for which rank 0, after the group has failed, sends the error to registered ranks and to ranks that come later. Launchers
+/// usually start all ranks within a second.
 const LINGER: Duration = Duration::from_secs(1);
 
-/// How long after the deadline rank 0 waits for others to report why they could not connect.
+/// Time after the deadline for other ranks to report why they could not connect.
 const REPORT: Duration = Duration::from_secs(2);
 
-/// Connections turned away that a time-out mentions.
+/// Refused connections that a time-out mentions, at most.
 const MENTIONED: usize = 4;
 
 struct Member {
@@ -78,7 +77,7 @@ pub(crate) fn gather(options: Options, tls: Option<Tls>) -> Result<Connections> 
     match rendezvous.run() {
         Ok(connections) => Ok(connections),
         Err(error) => {
-            rendezvous.tell_all(&error);
+            rendezvous.refuse_all(&error);
             Err(error)
         }
     }
@@ -129,8 +128,8 @@ impl Rendezvous {
         while self.missing(|_| true).next().is_some() {
             match self.lobby.next(self.deadline)? {
                 None => return Err(self.timeout(|_| true)),
-                Some(Happening::Message(id, message)) => self.greet(id, &message)?,
-                Some(Happening::Gone(id, cause) | Happening::Denied(id, cause)) => self.gone(id, &cause)?,
+                Some(LinkEvent::Message(id, message)) => self.greet(id, &message)?,
+                Some(LinkEvent::Gone(id, cause) | LinkEvent::Denied(id, cause)) => self.gone(id, &cause)?,
             }
         }
         let table = Table { group: random()?, seats: self.seats() };
@@ -139,8 +138,8 @@ impl Rendezvous {
         while self.missing(|m| m.ready).next().is_some() {
             match self.lobby.next(self.deadline + REPORT)? {
                 None => return Err(self.timeout(|m| m.ready)),
-                Some(Happening::Message(id, message)) => self.report(id, &message)?,
-                Some(Happening::Gone(id, cause) | Happening::Denied(id, cause)) => self.gone(id, &cause)?,
+                Some(LinkEvent::Message(id, message)) => self.report(id, &message)?,
+                Some(LinkEvent::Gone(id, cause) | LinkEvent::Denied(id, cause)) => self.gone(id, &cause)?,
             }
         }
         self.send_all(Kind::Go, &[]);
@@ -166,7 +165,7 @@ impl Rendezvous {
         Error::Timeout { missing: self.missing(there).collect(), call, after: self.options.timeout }
     }
 
-    /// Someone introduces himself.
+    /// Registers the rank of a hello.
     fn greet(&mut self, id: usize, message: &Message) -> Result<()> {
         let Some((hello, holds)) = self.hello(id, message) else { return Ok(()) };
         let Some(link) = self.lobby.link(id) else { return Ok(()) };
@@ -218,14 +217,14 @@ impl Rendezvous {
         Ok(())
     }
 
-    /// The introduction in a stranger's message; others are dropped.
+    /// The hello in a stranger's message. Drops connections that send anything else.
     fn hello(&mut self, id: usize, message: &Message) -> Option<(Hello, bool)> {
         let link = self.lobby.link(id)?;
         let hello = (message.kind == Kind::Hello && link.trust == Trust::Stranger)
             .then(|| Hello::decode(&message.body, &self.key, &link.nonce()?, &GroupId::default()))
             .flatten()
             .filter(|(hello, _)| hello.role == Role::Register && hello.to == 0);
-        // A rank that is registered says nothing until it has the table; anything else is no rank.
+        // A registered rank sends nothing before it has the table, so a stranger that sends anything else is no rank.
         if hello.is_none() && link.trust == Trust::Stranger {
             self.lobby.drop_link(id);
         }
@@ -254,10 +253,10 @@ impl Rendezvous {
         }
     }
 
-    /// A rank says whether it is connected to all.
+    /// A rank reports whether it is connected to all others.
     fn report(&mut self, id: usize, message: &Message) -> Result<()> {
         let Some(member) = self.members.iter_mut().flatten().find(|m| m.link == id) else {
-            // Someone new, though all are here: a duplicate, or a stranger.
+            // All ranks are registered, so this is a duplicate or a stranger.
             return self.greet(id, message);
         };
         match message.kind {
@@ -275,7 +274,7 @@ impl Rendezvous {
 
     fn gone(&mut self, id: usize, cause: &str) -> Result<()> {
         let Some(rank) = self.members.iter().position(|m| m.as_ref().is_some_and(|m| m.link == id)) else {
-            // A rank whose TLS settings are not the group's gets no further than this.
+            // A rank whose TLS settings differ from the group's fails here.
             if self.options.tls.is_some() || cause.ends_with(SPEAKS_TLS) {
                 self.mention(cause.to_owned());
             }
@@ -306,17 +305,17 @@ impl Rendezvous {
         }
     }
 
-    /// The group does not come up: everyone who came is told, and those who come within a second.
-    fn tell_all(&mut self, error: &Error) {
+    /// Sends the error of a failed bring-up to all registered ranks, and to those that come within a second.
+    fn refuse_all(&mut self, error: &Error) {
         let body = error.as_seen_by_others(0).to_wire();
         self.send_all(Kind::Refusal, &body);
         let until = Instant::now() + LINGER;
-        // Nothing more can be done about what fails here: the error is being raised already.
+        // A failure here changes nothing: the caller returns the error already.
         let _ = self.lobby.flush(until);
         let late = !matches!(error, Error::Timeout { .. } | Error::Interrupted);
         while late && self.missing(|_| true).next().is_some() {
-            let Ok(Some(happening)) = self.lobby.next(until) else { break };
-            let Happening::Message(id, message) = happening else { continue };
+            let Ok(Some(event)) = self.lobby.next(until) else { break };
+            let LinkEvent::Message(id, message) = event else { continue };
             let Some((hello, holds)) = self.hello(id, &message) else { continue };
             let (Some(link), Some(details)) = (self.lobby.link(id), hello.details.clone()) else { continue };
             if !holds {

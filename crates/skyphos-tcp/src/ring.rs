@@ -1,10 +1,9 @@
-//! Two rings of bytes in memory that two processes share, one each way: a connection between ranks of one host.
+//! Two rings of bytes in shared memory, one in each direction: a connection between two ranks of one host.
 //!
-//! One process writes a ring, the other reads it; each publishes how far it is, and copies nothing but the bytes themselves. Neither
-//! can wait for memory, so an end that is about to wait sets a flag in the ring (`ring/control.rs`), and the other end then sends a
-//! byte on their socket.
+//! One process writes a ring and the other reads it; each publishes its counter. A process cannot wait for a change of memory, so an
+//! end that is about to wait sets a flag in the ring (`ring/control.rs`), and the other end then sends a byte on their socket.
 //!
-//! The other process is trusted no more than a socket: counters that contradict each other end the connection.
+//! The other process is trusted no more than a socket: contradictory counters end the connection.
 
 mod control;
 mod sync;
@@ -16,61 +15,61 @@ use skyphos_core::shared_memory::memory_file::{HEAD_BYTES, Mapping, MemoryFile, 
 use std::io::{self, ErrorKind, IoSlice, IoSliceMut};
 use std::sync::Arc;
 
-/// Bytes of a ring, at most and at least. Larger ones leave the cache.
-const MOST: usize = 512 * 1024;
-const LEAST: usize = 64 * 1024;
+/// Bytes of a ring, at most and at least. A larger ring would not stay in the cache.
+const MAX_CAPACITY: usize = 512 * 1024;
+const MIN_CAPACITY: usize = 64 * 1024;
 
-/// Memory for the rings of all ranks of a host.
-const ALL: usize = 64 << 20;
+/// Bytes of the rings of all ranks of a host.
+const HOST_BYTES: usize = 64 << 20;
 
-/// So much is copied before the other side may have it: it copies on while this side copies the next.
+/// Bytes copied before they are published. The other side reads them while this side copies the next piece.
 const PIECE: usize = 32 * 1024;
 
-/// Where in the memory's head the processes tell each other how far they are, and which buffers are lent.
-const CONTROLS: [usize; 2] = [1024, 2048];
-const LOANS: [usize; 2] = [CONTROLS[0] + 512, CONTROLS[1] + 512];
-const _: () = assert!(size_of::<Control>() <= 512 && SLOTS <= 512 && LOANS[1] + SLOTS <= HEAD_BYTES);
+/// Offsets in the memory's head of each ring's control, and of the slots of buffers on loan.
+const CONTROL_OFFSETS: [usize; 2] = [1024, 2048];
+const SLOT_OFFSETS: [usize; 2] = [CONTROL_OFFSETS[0] + 512, CONTROL_OFFSETS[1] + 512];
+const _: () = assert!(size_of::<Control>() <= 512 && SLOTS <= 512 && SLOT_OFFSETS[1] + SLOTS <= HEAD_BYTES);
 
 /// One process's ends of both rings.
 pub(crate) struct Rings {
     map: Arc<Mapping>,
     /// Bytes of a ring, a power of two.
     capacity: usize,
-    /// Numbers of the ring that is written here and of the one that is read.
+    /// Number of the ring that this process writes. It reads the other one.
     out: usize,
-    /// Bytes that may lie there for the other side.
+    /// Unread bytes that this process may leave in its ring.
     limit: usize,
-    /// Written and read ever, here.
+    /// Bytes that this process has ever written and read.
     written: u64,
     read: u64,
-    /// What the other side had read, when it was looked last.
+    /// Bytes that the other process had read at the last check.
     seen: u64,
-    /// What this side lends to the other and borrows from it, if they do that, until somebody takes them.
+    /// The lender and the borrower of buffers, until the outbox and the inbox take them; `None` without an arena.
     pub(crate) lender: Option<Lender>,
     pub(crate) borrower: Option<Borrower>,
 }
 
-/// Bytes of each ring between ranks of a host that has so many.
+/// Bytes of each ring on a host with so many ranks.
 pub(crate) fn capacity(ranks: usize) -> usize {
     let rings = ranks * (ranks - 1).max(1);
-    (ALL / rings).clamp(LEAST, MOST).next_power_of_two().min(MOST)
+    (HOST_BYTES / rings).clamp(MIN_CAPACITY, MAX_CAPACITY).next_power_of_two().min(MAX_CAPACITY)
 }
 
-fn senseless() -> io::Error {
-    io::Error::new(ErrorKind::InvalidData, "the counters in shared memory make no sense")
+fn contradictory() -> io::Error {
+    io::Error::new(ErrorKind::InvalidData, "the counters in shared memory contradict each other")
 }
 
 impl Rings {
-    /// New ones, and the file that they are in, which goes when nobody has it open.
+    /// New rings, and the file that they are in.
     pub(crate) fn make(capacity: usize, token: &Token) -> io::Result<(Rings, MemoryFile)> {
         let file = MemoryFile::make(2 * capacity, token)?;
         Ok((Rings::of(file.map_shared(2 * capacity)?, capacity, 0), file))
     }
 
-    /// Those that another process has open, if it is they.
+    /// Opens the rings of another process, if its file has the expected length and token.
     pub(crate) fn open(process: u32, file: u32, capacity: usize, token: &Token) -> io::Result<Rings> {
-        if !capacity.is_power_of_two() || !(LEAST..=MOST).contains(&capacity) {
-            return Err(io::Error::new(ErrorKind::InvalidData, "no size of a ring"));
+        if !capacity.is_power_of_two() || !(MIN_CAPACITY..=MAX_CAPACITY).contains(&capacity) {
+            return Err(io::Error::new(ErrorKind::InvalidData, "not the capacity of a ring"));
         }
         let map = MemoryFile::open(process, file, 2 * capacity, token)?.map_shared(2 * capacity)?;
         Ok(Rings::of(map, capacity, 1))
@@ -83,18 +82,18 @@ impl Rings {
 
     /// Lends buffers of this arena to the other side from now on.
     pub(crate) fn lend(&mut self, arena: Arc<Arena>) {
-        self.lender = Some(Lender::new(arena, self.map.clone(), LOANS[self.out]));
+        self.lender = Some(Lender::new(arena, self.map.clone(), SLOT_OFFSETS[self.out]));
     }
 
     /// Borrows buffers of the other side's arena from now on.
     pub(crate) fn borrow(&mut self, arena: &MemoryFile) -> io::Result<()> {
-        self.borrower = Some(Borrower::new(arena, self.map.clone(), LOANS[1 - self.out])?);
+        self.borrower = Some(Borrower::new(arena, self.map.clone(), SLOT_OFFSETS[1 - self.out])?);
         Ok(())
     }
 
-    /// Leaves no more than so many bytes there for the other side.
+    /// Limits the unread bytes that this process leaves in its ring.
     pub(crate) fn limit(&mut self, bytes: usize) {
-        self.limit = bytes.clamp(LEAST / 2, self.capacity);
+        self.limit = bytes.clamp(MIN_CAPACITY / 2, self.capacity);
     }
 
     fn outgoing(&self) -> &Control {
@@ -106,22 +105,22 @@ impl Rings {
     }
 
     fn control(&self, ring: usize) -> &Control {
-        // SAFETY: inside of the head, aligned to 1 KB; any bytes are such a value, and all of it is atomic.
-        unsafe { &*self.map.as_ptr().add(CONTROLS[ring]).cast() }
+        // SAFETY: within the head, and aligned to 1 KB. All fields are atomic, and any bytes are valid values.
+        unsafe { &*self.map.as_ptr().add(CONTROL_OFFSETS[ring]).cast() }
     }
 
-    /// Where bytes of a ring lie, from the one of this number on, and how many up to the ring's end.
-    fn place(&self, ring: usize, number: u64) -> (*mut u8, usize) {
+    /// The address of byte `number` of a ring, and the number of bytes from there to the ring's end.
+    fn address(&self, ring: usize, number: u64) -> (*mut u8, usize) {
         let at = number as usize & (self.capacity - 1);
-        // SAFETY: inside of the mapping.
+        // SAFETY: within the mapping: `at` is below the capacity.
         (unsafe { self.map.as_ptr().add(HEAD_BYTES + ring * self.capacity + at) }, self.capacity - at)
     }
 
     /// Bytes that may be written now.
-    fn room(&mut self) -> io::Result<usize> {
+    fn writable(&mut self) -> io::Result<usize> {
         let read = self.outgoing().read();
         if read < self.seen || read > self.written {
-            return Err(senseless());
+            return Err(contradictory());
         }
         self.seen = read;
         Ok(self.limit.saturating_sub((self.written - read) as usize))
@@ -129,25 +128,25 @@ impl Rings {
 
     /// Whether more can be written.
     pub(crate) fn has_room(&mut self) -> bool {
-        // What makes no sense is found by the write.
-        self.room().map_or(true, |room| room > 0)
+        // The write reports contradictory counters.
+        self.writable().map_or(true, |room| room > 0)
     }
 
-    /// Bytes that have come.
-    fn come(&self) -> io::Result<usize> {
+    /// Bytes that can be read.
+    fn readable(&self) -> io::Result<usize> {
         let written = self.incoming().written();
         match written.checked_sub(self.read) {
-            Some(come) if come <= self.capacity as u64 => Ok(come as usize),
-            _ => Err(senseless()),
+            Some(bytes) if bytes <= self.capacity as u64 => Ok(bytes as usize),
+            _ => Err(contradictory()),
         }
     }
 
-    /// Whether there is anything to read.
-    pub(crate) fn has_come(&self) -> bool {
+    /// Whether bytes can be read.
+    pub(crate) fn is_readable(&self) -> bool {
         self.incoming().written() != self.read
     }
 
-    /// Writes what there is room for.
+    /// Writes as much as there is room for. Returns the number of bytes.
     pub(crate) fn write(&mut self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
         let (mut taken, mut hidden) = (0, 0);
         let mut room = self.limit.saturating_sub((self.written - self.seen) as usize);
@@ -155,14 +154,14 @@ impl Rings {
             let mut rest = &slice[..];
             while !rest.is_empty() {
                 if room == 0 {
-                    room = self.room()?;
+                    room = self.writable()?;
                     if room == 0 {
                         break 'all;
                     }
                 }
-                let (to, straight) = self.place(self.out, self.written);
+                let (to, straight) = self.address(self.out, self.written);
                 let len = rest.len().min(room).min(straight).min(PIECE - hidden);
-                // SAFETY: room that the other side has left, up to the ring's end.
+                // SAFETY: `len` bytes are free, up to the ring's end, and the other process does not read them before they are published.
                 unsafe { std::ptr::copy_nonoverlapping(rest.as_ptr(), to, len) };
                 rest = &rest[len..];
                 self.written += len as u64;
@@ -178,23 +177,23 @@ impl Rings {
     }
 
     /// After a write: whether the reader must be woken.
-    pub(crate) fn wakes(&self) -> bool {
+    pub(crate) fn must_wake_reader(&self) -> bool {
         self.outgoing().must_wake_reader()
     }
 
-    /// Nothing could be written: whether it must be waited for room, of which the reader then tells.
+    /// After a write of no bytes: whether to wait for room. The reader will send a byte once there is.
     pub(crate) fn is_blocked(&mut self) -> io::Result<bool> {
         self.outgoing().announce_blocked();
-        let full = self.room()? == 0;
+        let full = self.writable()? == 0;
         if !full {
             self.outgoing().end_blocked();
         }
         Ok(full)
     }
 
-    /// Reads what has come, as far as there is place: 0 if nothing has.
+    /// Reads into the buffers as much as is there. Returns the number of bytes.
     pub(crate) fn read(&mut self, buffers: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
-        let mut left = self.come()?;
+        let mut left = self.readable()?;
         let (mut got, mut hidden) = (0, 0);
         'all: for buffer in buffers {
             let mut rest = &mut buffer[..];
@@ -202,9 +201,10 @@ impl Rings {
                 if left == 0 {
                     break 'all;
                 }
-                let (from, straight) = self.place(1 - self.out, self.read);
+                let (from, straight) = self.address(1 - self.out, self.read);
                 let len = rest.len().min(left).min(straight).min(PIECE - hidden);
-                // SAFETY: bytes that the other side has written, up to the ring's end.
+                // SAFETY: the other process has published these `len` bytes, up to the ring's end, and does not overwrite them before
+                // they are counted as read.
                 unsafe { std::ptr::copy_nonoverlapping(from.cast_const(), rest.as_mut_ptr(), len) };
                 rest = &mut rest[len..];
                 self.read += len as u64;
@@ -219,26 +219,26 @@ impl Rings {
         Ok(got)
     }
 
-    /// After a read: whether the writer must be told that there is room.
-    pub(crate) fn relieves(&self) -> bool {
-        self.incoming().must_wake_writer(|| self.come().map_or(true, |come| come <= self.capacity / 2))
+    /// After a read: whether the writer must be woken.
+    pub(crate) fn must_wake_writer(&self) -> bool {
+        self.incoming().must_wake_writer(|| self.readable().map_or(true, |bytes| bytes <= self.capacity / 2))
     }
 
-    /// This side is about to wait for a bell. `false`: something is there already.
-    pub(crate) fn sleep(&self) -> bool {
+    /// Asks for a wake-up byte before a wait. Returns `false` if bytes can be read already.
+    pub(crate) fn begin_sleep(&self) -> bool {
         self.incoming().announce_sleep();
-        !self.has_come()
+        !self.is_readable()
     }
 
-    /// Claims to have written and read so much.
+    /// Publishes false counters.
     #[cfg(feature = "fuzzing")]
     pub(crate) fn lie(&self, written: u64, read: u64) {
         self.outgoing().publish_written(written);
         self.incoming().publish_read(read);
     }
 
-    /// It waits no more.
-    pub(crate) fn awake(&self) {
+    /// Ends the request of a wake-up byte.
+    pub(crate) fn end_sleep(&self) {
         self.incoming().end_sleep();
     }
 }
@@ -271,10 +271,10 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(64))]
 
-        /// Whatever is written and read in which pieces, it comes as it went, both ways.
+        /// Bytes arrive in the order in which they were written, in both directions and in pieces of any size.
         #[test]
-        fn bytes_come_as_they_went(steps in prop::collection::vec((any::<bool>(), any::<bool>(), 0usize..90_000), 1..80)) {
-            let (mut one, mut other) = pair(LEAST);
+        fn bytes_arrive_in_order(steps in prop::collection::vec((any::<bool>(), any::<bool>(), 0usize..90_000), 1..80)) {
+            let (mut one, mut other) = pair(MIN_CAPACITY);
             let (mut next, mut due) = ([0u64; 2], [0u64; 2]);
             let byte = |k: u64| (k * 31 % 251) as u8;
             for (way, writes, len) in steps {
@@ -283,7 +283,7 @@ mod tests {
                 if writes {
                     let bytes: Vec<u8> = (next[way]..next[way] + len as u64).map(byte).collect();
                     let took = write(from, &bytes);
-                    prop_assert_eq!(took, len.min(LEAST - (next[way] - due[way]) as usize));
+                    prop_assert_eq!(took, len.min(MIN_CAPACITY - (next[way] - due[way]) as usize));
                     next[way] += took as u64;
                 } else {
                     let got = read(to, len);
@@ -293,15 +293,15 @@ mod tests {
                         due[way] += 1;
                     }
                 }
-                prop_assert_eq!(to.has_come(), next[way] > due[way]);
+                prop_assert_eq!(to.is_readable(), next[way] > due[way]);
             }
         }
     }
 
-    /// Both ends in threads that sleep and wake each other, as their processes do: nothing is lost and nobody sleeps for ever.
+    /// Both ends are threads that sleep and wake each other, as two processes would.
     #[test]
-    fn whoever_sleeps_is_woken() {
-        let (mut one, mut other) = pair(LEAST);
+    fn sleeping_ends_are_woken() {
+        let (mut one, mut other) = pair(MIN_CAPACITY);
         let (bell, heard) = std::sync::mpsc::channel::<()>();
         let (room, free) = std::sync::mpsc::channel::<()>();
         let total = 20_000_000u64;
@@ -311,17 +311,17 @@ mod tests {
                 let bytes: Vec<u8> = (0..50_000u64).map(|k| (k % 251) as u8).collect();
                 let mut sent = 0u64;
                 while sent < total {
-                    // Whole periods, so that what follows is known.
+                    // Whole periods, so the next bytes are known.
                     let from = (sent % 251) as usize;
                     let len =
                         (bytes.len() - from).min((total - sent) as usize).min(1 + sent as usize % 49_000);
                     let took = one.write(&[IoSlice::new(&bytes[from..from + len])]).unwrap();
                     sent += took as u64;
-                    if took > 0 && one.wakes() {
+                    if took > 0 && one.must_wake_reader() {
                         bell.send(()).unwrap();
                     }
                     if took < len && one.is_blocked().unwrap() {
-                        free.recv_timeout(patience).expect("nobody tells of room");
+                        free.recv_timeout(patience).expect("the writer is not woken");
                     }
                 }
             });
@@ -331,21 +331,22 @@ mod tests {
                 let n = other.read(&mut [IoSliceMut::new(&mut buffer)]).unwrap();
                 assert!(buffer[..n].iter().zip(got..).all(|(byte, k)| *byte == (k % 251) as u8), "{got}");
                 got += n as u64;
-                if n > 0 && other.relieves() {
+                if n > 0 && other.must_wake_writer() {
                     let _ = room.send(()); // the writer may be done
                 }
-                if n == 0 && got < total && other.sleep() {
-                    heard.recv_timeout(patience).expect("nobody wakes");
+                if n == 0 && got < total && other.begin_sleep() {
+                    heard.recv_timeout(patience).expect("the reader is not woken");
                 }
-                other.awake();
+                other.end_sleep();
             }
         });
     }
 
     #[test]
-    fn counters_that_make_no_sense_are_refused() {
-        for (ring, written, read) in [(0, u64::MAX, 0), (0, LEAST as u64 + 1, 0), (0, 0, 7), (1, 0, 7)] {
-            let (mut one, mut other) = pair(LEAST);
+    fn contradictory_counters_are_refused() {
+        for (ring, written, read) in [(0, u64::MAX, 0), (0, MIN_CAPACITY as u64 + 1, 0), (0, 0, 7), (1, 0, 7)]
+        {
+            let (mut one, mut other) = pair(MIN_CAPACITY);
             let control = one.control(ring);
             control.publish_written(written);
             control.publish_read(read);
@@ -353,25 +354,25 @@ mod tests {
                 assert!(other.read(&mut [IoSliceMut::new(&mut [0; 8])]).is_err(), "{written}");
             } else {
                 let rings = if ring == 0 { &mut one } else { &mut other };
-                assert!(rings.room().is_err(), "{ring} {read}");
+                assert!(rings.writable().is_err(), "{ring} {read}");
             }
         }
     }
 
     #[test]
-    fn only_the_memory_that_was_meant_is_taken() {
+    fn other_memory_is_refused() {
         let token = [3; 32];
-        let (_rings, file) = Rings::make(LEAST, &token).unwrap();
+        let (_rings, file) = Rings::make(MIN_CAPACITY, &token).unwrap();
         let me = std::process::id();
-        assert!(Rings::open(me, file.number(), LEAST, &token).is_ok());
-        assert!(Rings::open(me, file.number(), LEAST, &[4; 32]).is_err());
-        assert!(Rings::open(me, file.number(), 2 * LEAST, &token).is_err());
-        assert!(Rings::open(me, file.number(), LEAST + 1, &token).is_err());
-        assert!(Rings::open(me, 0, LEAST, &token).is_err());
+        assert!(Rings::open(me, file.number(), MIN_CAPACITY, &token).is_ok());
+        assert!(Rings::open(me, file.number(), MIN_CAPACITY, &[4; 32]).is_err());
+        assert!(Rings::open(me, file.number(), 2 * MIN_CAPACITY, &token).is_err());
+        assert!(Rings::open(me, file.number(), MIN_CAPACITY + 1, &token).is_err());
+        assert!(Rings::open(me, 0, MIN_CAPACITY, &token).is_err());
     }
 
     #[test]
-    fn many_ranks_have_smaller_rings() {
+    fn rings_of_many_ranks_are_smaller() {
         let all: Vec<usize> = [2, 8, 16, 64, 1000].into_iter().map(capacity).collect();
         assert_eq!(all, [512 << 10, 512 << 10, 512 << 10, 64 << 10, 64 << 10]);
     }

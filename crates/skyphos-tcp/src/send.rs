@@ -1,10 +1,8 @@
-//! The sending half of a connection: frames in the order they go out.
+//! The sending half of a connection: a queue of frames in the order in which they are written.
 //!
-//! A frame's header is encoded, and its checksum computed, once, when it is posted. Control frames go
-//! before data frames that have not begun; otherwise frames leave as they were posted, which is the
-//! oldest call first. One system call takes header and payload of up to [`BATCH`] frames.
-//!
-//! The queue keeps its capacity, so that a steady exchange allocates nothing.
+//! A frame's header is encoded, and its checksum computed, once, when it is posted. Control frames overtake data frames that have not
+//! begun; otherwise frames are written in the order of their posts. One system call takes header and payload of up to [`BATCH`]
+//! frames. The queue keeps its capacity, so a steady exchange allocates nothing.
 
 use crate::wire::Wire;
 use skyphos_core::frame::{Frame, FrameKind, HEADER_BYTES, Header};
@@ -13,8 +11,7 @@ use skyphos_core::slab::Payload;
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind, IoSlice};
 
-/// Frames a system call: enough that small frames cost little each, and the array of slices
-/// still fits 1 KB of stack.
+/// Frames per system call: enough that each small frame costs little; the array of slices still fits 1 KB of stack.
 const BATCH: usize = 32;
 
 struct Queued {
@@ -22,10 +19,10 @@ struct Queued {
     body: Body,
 }
 
-/// What follows a header.
+/// The bytes after a header.
 enum Body {
     Payload(Payload),
-    /// Where the payload lies.
+    /// The descriptor of a payload on loan.
     Descriptor([u8; DESCRIPTOR_BYTES]),
 }
 
@@ -42,49 +39,49 @@ impl Queued {
     }
 }
 
-/// What is waiting to be written to one peer.
+/// The frames that wait to be written to one peer.
 #[derive(Default)]
 pub(crate) struct Outbox {
     queue: VecDeque<Queued>,
     /// Payloads have no checksum.
     apart: bool,
-    /// Lends those that it can.
+    /// Lends payloads instead of writing them, where possible.
     lender: Option<Lender>,
-    /// Bytes of the first frame that are written.
+    /// Bytes of the first frame that have been written.
     begun: usize,
-    /// Control frames not begun; they follow the begun frame, if any.
+    /// Control frames that have not begun. They follow the begun frame, if there is one.
     controls: usize,
     backlog: usize,
     /// Bytes that the wire has taken and its socket has not.
-    held: usize,
+    in_wire: usize,
     /// The backlog that the next relief is measured against.
     peak: usize,
 }
 
 impl Outbox {
-    /// One whose payloads cross no network: they have no checksum.
+    /// An outbox of a connection whose payloads cross no network if `apart`, and so have no checksum.
     pub(crate) fn apart(apart: bool, lender: Option<Lender>) -> Outbox {
         Outbox { apart, lender, ..Outbox::default() }
     }
 
-    /// Lends no more than so many bytes at a time.
+    /// Limits the bytes on loan.
     pub(crate) fn hold_back(&mut self, bytes: usize) {
         if let Some(lender) = &mut self.lender {
             lender.limit(bytes);
         }
     }
 
-    /// Lets go of buffers that were lent and came back.
+    /// Releases returned buffers.
     pub(crate) fn collect(&mut self) {
         if let Some(lender) = self.lender.as_mut().filter(|lender| !lender.is_empty()) {
             lender.collect();
         }
     }
 
-    /// Queues a frame in its place.
+    /// Queues a frame: a control frame before data frames that have not begun.
     pub(crate) fn push(&mut self, frame: &Frame) {
         let place = match frame.header.kind {
-            // A goodbye is the last word.
+            // No frame follows a goodbye.
             kind if kind.is_data() || kind == FrameKind::Bye => self.queue.len(),
             _ => {
                 let place = usize::from(self.begun > 0) + self.controls;
@@ -110,27 +107,27 @@ impl Outbox {
 
     /// Bytes that the system has not taken yet.
     pub(crate) fn backlog(&self) -> usize {
-        self.backlog + self.held
+        self.backlog + self.in_wire
     }
 
     pub(crate) fn is_empty(&self) -> bool {
         self.backlog() == 0
     }
 
-    /// Drops everything. What is lent stays lent: who has it may read on.
+    /// Drops all frames. Buffers on loan stay on loan, since the peer may still read them.
     pub(crate) fn clear(&mut self) {
         self.queue.clear();
-        (self.begun, self.controls, self.backlog, self.held, self.peak) = (0, 0, 0, 0, 0);
+        (self.begun, self.controls, self.backlog, self.in_wire, self.peak) = (0, 0, 0, 0, 0);
     }
 
-    /// Drops what has not begun: a frame that has must go out whole, or nothing after it could be read.
+    /// Drops the frames that have not begun. A begun frame must be completed, or the peer could not read the next one.
     pub(crate) fn drop_rest(&mut self) {
         let rest = self.queue.drain(usize::from(self.begun > 0)..);
         self.backlog -= rest.map(|frame| frame.bytes()).sum::<usize>();
         (self.controls, self.peak) = (0, self.backlog());
     }
 
-    /// Notes that what is queued now could not be written at once.
+    /// Notes the backlog after a write.
     pub(crate) fn note_peak(&mut self) {
         self.peak = self.peak.max(self.backlog());
     }
@@ -144,13 +141,13 @@ impl Outbox {
         relieved
     }
 
-    /// Writes until nothing waits, here or in the wire, or the socket is full.
+    /// Writes until no bytes wait, here or in the wire, or the socket is full.
     pub(crate) fn write(&mut self, wire: &mut Wire) -> io::Result<()> {
         let written = match wire.flush() {
             Ok(()) => self.write_queue(wire),
             Err(e) => Err(e),
         };
-        self.held = wire.held();
+        self.in_wire = wire.unwritten();
         match written {
             Err(e) if e.kind() == ErrorKind::WouldBlock => Ok(()),
             written => written,

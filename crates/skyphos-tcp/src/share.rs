@@ -1,15 +1,15 @@
 //! The agreement on shared memory between two ranks of a host, on their connection, before any frame.
 //!
 //! ```text
-//! lower rank     makes the memory; sends process, file and token, of it and of the arena that its buffers lie in
-//! higher rank    opens those files of that process (/proc/PID/fd/N), and checks the tokens; says which it has, and offers its own arena
-//! lower rank     opens that; says whether it has it
-//! both           from now on all bytes go through the memory, and the connection carries wake-ups and the end; a rank that has
-//!                the arena open is lent buffers in place of copies (`skyphos_core::loan`)
+//! lower rank     makes the rings; sends process, file and token of the rings and of its arena
+//! higher rank    opens these files (/proc/PID/fd/N) and checks the tokens; answers which it has opened, and offers its own arena
+//! lower rank     opens that arena; answers whether it has
+//! both           from now on all bytes go through the rings, and the connection carries only wake-ups and the end; a rank that has
+//!                opened the arena is lent buffers instead of copies (`skyphos_core::loan`)
 //! ```
 //!
-//! The kernel lets only processes of the same user open each other's files so. It fails as well between containers that see
-//! different processes: then the connection stays as it is. The memory has no name, and goes with the last process that has it.
+//! The kernel allows this only between processes of one user, and not between containers that see different processes. If it fails, the
+//! connection stays a socket. The memory has no name, and the system frees it with the last process that has it open.
 
 use crate::connections::Connections;
 use crate::handshake::random;
@@ -37,7 +37,7 @@ const OFFER_BYTES: usize = 44;
 const TAKEN: [u8; 4] = *b"shm+";
 const LEFT: [u8; 4] = *b"shm-";
 
-/// Memory of this process that another one may open.
+/// Memory of a process, described to another one that may open it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Offer {
     process: u32,
@@ -241,7 +241,7 @@ impl WaitLimit {
             return Err(ErrorKind::Interrupted.into());
         }
         if Instant::now() >= self.until {
-            return Err(io::Error::new(ErrorKind::TimedOut, "it said nothing"));
+            return Err(io::Error::new(ErrorKind::TimedOut, "it did not answer"));
         }
         match poll(&mut [PollFd::new(&wire.stream, what)], Some(&INTERRUPT_CHECK)) {
             Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),

@@ -1,4 +1,4 @@
-//! Making sockets: addresses, options, and the two questions the standard library does not ask.
+//! Sockets: addresses, options, and kernel queries that the standard library lacks.
 
 use skyphos_core::transport::Loss;
 use skyphos_types::{Error, Result};
@@ -8,11 +8,11 @@ use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
 use std::time::Duration;
 
-/// Connections that may wait to be accepted: all ranks of a large group may come in the same
-/// millisecond, and a dropped SYN costs a second. The kernel caps it at net.core.somaxconn.
+/// Connections that may wait to be accepted: all ranks of a large group may connect in the same millisecond, and a dropped SYN costs
+/// a second. The kernel caps it at net.core.somaxconn.
 const WAITING: i32 = 4096;
 
-/// During bring-up a peer whose host vanished is noticed after as many seconds more as this is tried.
+/// Keep-alive probes without an answer after which a peer is lost; during bring-up one per second.
 const KEEP_ALIVE: Duration = Duration::from_secs(5);
 const KEEP_ALIVE_TRIES: u32 = 5;
 
@@ -31,7 +31,7 @@ pub(crate) fn unresolvable(place: &str, cause: &io::Error) -> Error {
     ))
 }
 
-/// What a socket must know before it connects or listens.
+/// Options that a socket needs before it connects or listens.
 #[derive(Clone, Default)]
 pub(crate) struct Tuning {
     /// Bytes of each buffer. The window scale is agreed with the first packets.
@@ -48,8 +48,8 @@ impl Tuning {
         self.apply_in_use(socket)
     }
 
-    /// To a socket that peers may have connected to: its receive buffer stays as large as it is. A peer to whom 64 KB were
-    /// announced sends packets of 32 KB over loopback, and if only 16 KB are left waits 0.2 s before each of them.
+    /// Applies the options to a socket that peers may have connected to; its receive buffer is not made smaller. A peer that was
+    /// offered a window of 64 KB sends packets of 32 KB over loopback, and with only 16 KB left waits 0.2 s before each of them.
     fn apply_in_use(&self, socket: &Socket) -> io::Result<()> {
         if let Some(bytes) = self.buffer {
             socket.set_send_buffer_size(bytes)?;
@@ -69,7 +69,7 @@ impl Tuning {
     }
 }
 
-/// Why a congestion control cannot be had; `None` if it can.
+/// The reason why a congestion control is not available; `None` if it is.
 pub(crate) fn refuses_congestion_control(name: &str) -> Option<io::Error> {
     let socket = Socket::new(Domain::IPV4, Type::STREAM, Some(Protocol::TCP));
     socket.and_then(|socket| socket.set_tcp_congestion(name.as_bytes())).err()
@@ -98,8 +98,8 @@ pub(crate) fn listen(address: SocketAddr, tuning: &Tuning) -> io::Result<TcpList
     Ok(socket.into())
 }
 
-/// Takes over a socket that a launcher left open for this process. One that cannot be used is left
-/// open, since it is probably not what the caller thinks.
+/// Takes over a socket that a launcher left open for this process. An unusable descriptor stays open, since it probably belongs to
+/// something else.
 pub(crate) fn inherit(fd: RawFd, tuning: &Tuning) -> Result<TcpListener> {
     let refuse = |why: String| Error::bad_input(format!("listen_fd={fd}: {why}"));
     if fd < 0 || !std::fs::exists(format!("/proc/self/fd/{fd}")).unwrap_or(false) {
@@ -136,21 +136,21 @@ pub(crate) fn begin_connect(address: SocketAddr, tuning: &Tuning) -> io::Result<
     }
 }
 
-/// What every connection of a group has: no delay for small frames, notice of hosts that have vanished.
+/// Sets the options of every connection of a group: no delay of small frames, and detection of hosts that are down.
 pub(crate) fn prepare(stream: impl AsFd) -> io::Result<()> {
     let socket = SockRef::from(&stream);
     socket.set_tcp_nodelay(true)?;
     keep_alive(stream, KEEP_ALIVE)
 }
 
-/// Leaves so many bytes to the kernel that it has not sent, at most: what is queued before it can be taken back.
+/// Limits the unsent bytes in the kernel. Bytes that are queued here instead can be taken back.
 pub(crate) fn hold_back(stream: impl AsFd, bytes: usize) {
     // Where the system does not know it, only less can be taken back.
     let _ = SockRef::from(&stream).set_tcp_notsent_lowat(bytes as u32);
 }
 
-/// Lets the kernel ask a peer of which nothing was heard for so long, and again and again until it answers. A process that is
-/// stopped or busy does not matter: its kernel answers.
+/// Sets the kernel's keep-alive: it probes a peer after so much silence, and again until the peer's kernel answers, even if the process
+/// is stopped or busy.
 pub(crate) fn keep_alive(stream: impl AsFd, every: Duration) -> io::Result<()> {
     let keep_alive = TcpKeepalive::new().with_time(every).with_interval(every).with_retries(KEEP_ALIVE_TRIES);
     SockRef::from(&stream).set_tcp_keepalive(&keep_alive)
@@ -160,14 +160,14 @@ pub(crate) fn keep_alive(stream: impl AsFd, every: Duration) -> io::Result<()> {
 const SHORT_PATH: Duration = Duration::from_millis(5);
 
 const BBR: &str = "bbr";
-/// What answers to losses, the better one first.
+/// Congestion controls that react to losses, the better one first.
 const LOSS_BASED: [&str; 2] = ["cubic", "reno"];
 
 /// Gives a long path back to BBR, if that is the system's congestion control and no other was asked for.
 ///
 /// BBR paces each flow by what it measured some round trips ago; the flows of a collective start, stop and share links
-/// within that time on a short path, and would leave a quarter of them unused (an allreduce of 8 hosts at 250 Mbit/s:
-/// 206 ms by BBR, 172 by Reno). So sockets begin with what answers to losses. Over long paths BBR is right.
+/// within that time on a short path, and would leave a quarter of the bandwidth unused (an allreduce of 8 hosts at 250 Mbit/s: 206 ms
+/// with BBR, 172 with Reno). So sockets begin with a control that reacts to losses. On long paths BBR is better.
 pub(crate) fn give_long_path_to_bbr(stream: &TcpStream) -> io::Result<()> {
     let system = Socket::new(Domain::IPV4, Type::STREAM, Some(Protocol::TCP))?;
     match is_bbr(&system)? && round_trip(stream)? >= SHORT_PATH {
@@ -176,7 +176,7 @@ pub(crate) fn give_long_path_to_bbr(stream: &TcpStream) -> io::Result<()> {
     }
 }
 
-/// What a connection within a host may hold that its reader has not fetched yet.
+/// Receive buffer of a connection within a host.
 const HOST_BUFFER: usize = 1 << 20;
 
 /// Gives a connection within this host a large buffer from the start, unless a size was asked for.
@@ -192,8 +192,8 @@ pub(crate) fn widen_within_host(stream: &TcpStream, tuning: &Tuning) -> io::Resu
     }
 }
 
-/// Acknowledges what has come, which the kernel may put off by 40 ms: a sender that may have only some packets on their
-/// way, as on a fresh connection, waits for it. It is a hint that may fail.
+/// Acknowledges received bytes at once, which the kernel may delay by 40 ms: a sender with a small congestion window, as on a fresh
+/// connection, waits for it. A hint that may fail.
 pub(crate) fn acknowledge_at_once(stream: impl AsFd) {
     let _ = rustix::net::sockopt::set_tcp_quickack(stream, true);
 }
@@ -203,7 +203,7 @@ fn round_trip(stream: &TcpStream) -> io::Result<Duration> {
     Ok(Duration::from_micros(u64::from(info(stream)?.tcpi_rtt)))
 }
 
-/// What the kernel knows of a connection.
+/// The kernel's state of a connection.
 pub(crate) fn info(stream: impl AsFd) -> io::Result<libc::tcp_info> {
     // SAFETY: all of its fields are numbers, for which zero is fine.
     let mut info: libc::tcp_info = unsafe { std::mem::zeroed() };
@@ -246,7 +246,7 @@ pub(crate) fn loss_of(error: &io::Error) -> Loss {
     }
 }
 
-/// Why a connection failed, in words that help.
+/// The cause of a connection's failure, as text for users.
 pub(crate) fn lost(error: &io::Error) -> String {
     match error.kind() {
         ErrorKind::ConnectionReset | ErrorKind::BrokenPipe => {

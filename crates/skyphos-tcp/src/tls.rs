@@ -1,11 +1,11 @@
 //! Encrypted connections: TLS 1.3, both sides with a certificate of the group's authority.
 //!
-//! The authority is the group's or the cluster's own. A certificate must be for the name [`NAME`], so that others that the
-//! authority may have signed, of web servers say, are none of ours. Who holds one may be any rank: which one, and that it is
-//! of this group, the token proves inside ([`crate::handshake`]).
+//! The authority is the group's or the cluster's own. A certificate must be for the name [`NAME`], so other certificates of the
+//! authority, for web servers say, are refused. A certificate does not identify a rank or a group; the token does, inside the
+//! connection ([`crate::handshake`]).
 //!
-//! A rank's own certificate is checked when its files are read, as the others will check it: most mistakes are told where
-//! they were made. Whether a certificate was revoked nobody asks: let them live shortly, or change the authority.
+//! A rank's own certificate is checked when its files are read, as peers will check it, so most mistakes are reported where they were
+//! made. Revocation is not checked: use certificates of short validity, or change the authority.
 
 use rustls::client::{Resumption, verify_server_name};
 use rustls::crypto::CryptoProvider;
@@ -22,21 +22,21 @@ use std::fmt::Display;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Whom a rank's certificate is for.
+/// The name in a rank's certificate.
 pub const NAME: &str = "skyphos";
 
-/// What a rank needs for encrypted connections: three files in PEM.
+/// The files for encrypted connections, in PEM.
 #[derive(Clone, Debug)]
 pub struct TlsFiles {
-    /// Certificates of the authorities that have signed those of all ranks.
+    /// Certificates of the authorities that have signed the ranks' certificates.
     pub authority: PathBuf,
-    /// This rank's certificate, with those between it and the authority.
+    /// This rank's certificate, with intermediate certificates.
     pub certificate: PathBuf,
-    /// Its private key, not encrypted.
+    /// The certificate's private key, not encrypted.
     pub key: PathBuf,
 }
 
-/// How connections are encrypted.
+/// The configuration of encrypted connections.
 #[derive(Clone)]
 pub(crate) struct Tls {
     client: Arc<ClientConfig>,
@@ -139,7 +139,7 @@ fn pem_words(error: pem::Error) -> String {
     }
 }
 
-/// Lets in whoever has a certificate of the authority, if it is for [`NAME`].
+/// Accepts peers with a certificate of the authority for [`NAME`].
 #[derive(Debug)]
 struct Members(Arc<dyn ClientCertVerifier>);
 

@@ -1,34 +1,30 @@
-//! [`Tcp`]: the transport over the mesh's connections, driven by whoever polls it.
+//! [`Tcp`], the transport over the mesh's connections. The thread that polls it moves the bytes.
 //!
-//! One `epoll` instance, non-blocking sockets, no thread: a caller that waits moves the bytes itself.
-//! (That is why it stands on mio and not on an executor of its own, such as tokio: a hand-off to
-//! another thread costs more than a small allreduce.)
+//! It has one `epoll` instance, non-blocking sockets and no thread of its own, which is why it is built on mio and not on an
+//! executor such as tokio: passing a frame to another thread costs more than a small allreduce.
 //!
-//! - A post writes at once if nothing is queued: a small message costs its sender one system call,
-//!   its receiver two (wait, read).
-//! - Connections are registered once, edge-triggered, for reading and writing. The kernel reports
-//!   "writable" only after a write found the buffer full, so an idle queue costs nothing and a full
-//!   one no `epoll_ctl`.
-//! - One poll reads at most 1 MB of a peer, then looks at the others; it remembers who has more.
-//! - No heap allocation in a steady exchange (`tests/allocation.rs`).
+//! - A post writes at once if nothing is queued: a small message costs its sender one system call, its receiver two (wait, read).
+//! - Connections are registered once, edge-triggered, for reading and writing. The kernel reports "writable" only after a write
+//!   found the buffer full, so an idle queue costs nothing, and a full one no `epoll_ctl`.
+//! - One poll reads at most 1 MB from a peer before it reads from the others, and continues there in the next poll.
+//! - A steady exchange allocates nothing (`tests/allocation.rs`).
 //!
-//! Measured on 2 cores (`examples/pingpong.rs`): 8 bytes one way 4.9 µs over the loopback; a stream of
-//! 128 KB frames makes 1.0 reads, 0.5 writes and 0.2 waits a frame and runs at 0.75 to 1 of the rate of
-//! blocking sockets with 128 KB writes, the difference being the two checksums (4.7 µs each of some
-//! 50 µs a frame). Between hosts on shaped links of 100 Mbit/s to 1 Gbit/s: 94 to 96 % of the link both
-//! ways at once, which is all that TCP leaves of it.
+//! Measured on 2 cores (`examples/pingpong.rs`): 8 bytes one way take 4.9 µs over the loopback. A stream of 128 KB frames takes 1.0
+//! reads, 0.5 writes and 0.2 waits per frame, at 0.75 to 1 of the rate of blocking sockets with 128 KB writes; the difference is
+//! the two checksums (4.7 µs each of some 50 µs per frame). Between hosts on shaped links of 100 Mbit/s to 1 Gbit/s it uses 94 to
+//! 96 % of the link in both directions at once; the rest is TCP's own overhead.
 //!
-//! Socket buffers are left to the kernel unless set. It takes up to 4 MB ahead of a slow link, so that
-//! data moves while the caller computes; control frames overtake only what is still queued here.
+//! The kernel chooses the sizes of socket buffers unless they are set. It buffers up to 4 MB for a slow link, so data moves while the
+//! caller computes. Control frames overtake only frames that are still queued here.
 //!
-//! A peer whose process ends is noticed by its connection's end, one whose host or link is gone by its silence (`pulse`),
-//! both while somebody waits.
+//! While a thread polls, the transport detects a peer whose process ends by the end of its connection, and a peer whose host or link
+//! is down by its silence (`pulse`).
 
 use crate::connections::Connections;
 use crate::lobby::system;
 use crate::options::FOR_EVER;
 use crate::pulse::{self, Pulse};
-use crate::receive::{Desk, FAR, Inbox, Stop, discard};
+use crate::receive::{FAR, Inbox, ReadContext, Stop, discard};
 use crate::send::Outbox;
 use crate::sockets::{self, lost};
 use crate::wire::{Idle, Wire};
@@ -48,24 +44,24 @@ use std::time::{Duration, Instant};
 /// Events taken from the kernel at once; more wait for the next call.
 const EVENTS: usize = 1024;
 
-/// Polls in a row that may leave the sockets out: see [`Tcp::may_skip_sockets`].
+/// Polls in a row that may skip the sockets: see [`Tcp::may_skip_sockets`].
 const SHORT_POLLS: u32 = 16;
 
-/// How often a closing rank looks whether its last bytes are acknowledged (nothing reports that).
-const LOOK: Duration = Duration::from_millis(1);
+/// How often a closing rank checks whether its last bytes are acknowledged, which no event reports.
+const ACK_CHECK_EVERY: Duration = Duration::from_millis(1);
 
 /// One connection.
 pub(crate) struct Peer {
     wire: Option<Wire>,
     outbox: Outbox,
     inbox: Inbox,
-    /// It is in `Tcp::unread`.
+    /// The peer is in `Tcp::unread`.
     unread: bool,
-    /// It has closed its side, or an error is due: read to the end.
+    /// The peer has closed its side, or the socket has an error: read to the end of the stream.
     ending: bool,
-    /// A write failed. What it sent before is read first; then it is reported with this.
+    /// The loss and cause of a failed write. The peer's earlier frames are read before it is reported.
     broken: Option<(Loss, String)>,
-    /// It is lost, but may live, and is still being told so; what it sends is not read any more.
+    /// The peer is lost but may live. It is still being notified; its frames are not read any more.
     given_up: bool,
 }
 
@@ -79,30 +75,30 @@ pub struct Tcp {
     ready: Events,
     waker: Arc<mio::Waker>,
     peers: Vec<Peer>,
-    /// Peers of which more may be read without waiting for an event.
+    /// Peers that may be read from without waiting for an event.
     unread: Vec<u32>,
-    /// Peers with whom memory is shared.
+    /// Peers that this rank shares memory with.
     near: Vec<u32>,
-    /// Polls since the last one that has looked at the sockets.
+    /// Polls since the sockets were last polled.
     short_polls: u32,
-    /// Frames are kept back, and for whom.
+    /// Posted frames are not written yet, and the peers that have such frames.
     corked: bool,
-    kept: Vec<u32>,
-    /// Peers whose backlog shrank when what was kept back went out: whoever waits for that must hear of it.
+    corked_peers: Vec<u32>,
+    /// Peers whose backlog shrank when corked frames were written, to be reported as writable.
     relieved: Vec<u32>,
-    /// Peers that were given up, to be reported.
+    /// Events of peers that were given up.
     given_up: Vec<Event>,
-    /// For what comes.
+    /// Buffers of incoming frames.
     pool: Pool,
-    /// For what is sent.
+    /// Buffers of outgoing frames.
     lending: Pool,
     buffer: Box<[u8]>,
     pulse: Pulse,
-    /// Why this rank's program has failed.
+    /// The reason why this rank's program has failed; else empty.
     failure_reason: String,
-    /// Peers had to prove that they have the group's token, or a certificate.
+    /// Peers have proved that they know the group's token, or have a certificate.
     pub(crate) proven: bool,
-    /// Ranks of a host may have memory in common.
+    /// Ranks of a host may share memory.
     pub(crate) shares_memory: bool,
 }
 
@@ -118,12 +114,12 @@ impl Tcp {
         for (peer, wire) in wires.into_iter().enumerate() {
             let mut wire = wire.map(Idle::wake);
             if let Some(Wire { stream, .. }) = &mut wire {
-                // It fails only on a connection that is broken, which whoever uses it will find.
+                // This fails only on a broken connection, which the next use reports.
                 let _ = pulse::beat(&*stream, heartbeat);
                 let interest = Interest::READABLE | Interest::WRITABLE;
                 poll.registry().register(stream, Token(peer), interest).map_err(failed)?;
             }
-            // Frames may have come with the last message of the bring-up, and wait decrypted: no event tells of them.
+            // Frames may have arrived with the last message of the bring-up, and be decrypted already: no event reports them.
             let waits = wire.as_ref().is_some_and(Wire::is_encrypted);
             if waits {
                 unread.push(peer as u32);
@@ -156,7 +152,7 @@ impl Tcp {
             near,
             short_polls: 0,
             corked: false,
-            kept: Vec::new(),
+            corked_peers: Vec::new(),
             relieved: Vec::new(),
             given_up: Vec::new(),
             pool: Pool::default(),
@@ -174,7 +170,7 @@ impl Tcp {
         &mut self.peers
     }
 
-    /// Writes what can be written to a peer, outside of a wait: a failure is found by the next poll.
+    /// Writes to a peer as much as possible, outside of a wait. The next poll reports a failure.
     fn write(&mut self, to: u32) {
         let peer = &mut self.peers[to as usize];
         peer.write();
@@ -184,14 +180,14 @@ impl Tcp {
         }
     }
 
-    /// Looks into the memory that is shared: no event tells of what comes there while this rank is awake.
-    fn look(&mut self, events: &mut Vec<Event>) {
+    /// Checks the shared memory: while this rank is awake, no event reports bytes that arrive there.
+    fn check_shared_memory(&mut self, events: &mut Vec<Event>) {
         let Tcp { near, peers, unread, .. } = self;
         for &rank in near.iter() {
             let peer = &mut peers[rank as usize];
             let Some(rings) = peer.wire.as_mut().and_then(Wire::rings) else { continue };
             peer.outbox.collect();
-            if rings.has_come() && !peer.unread && !peer.given_up {
+            if rings.is_readable() && !peer.unread && !peer.given_up {
                 peer.unread = true;
                 unread.push(rank);
             }
@@ -204,23 +200,23 @@ impl Tcp {
         }
     }
 
-    /// Tells those with whom memory is shared that this rank waits for a bell, or no more. `false`: something has come.
-    fn sleep(&mut self, sleeps: bool) -> bool {
+    /// Tells the peers that share memory whether this rank needs a wake-up byte. Returns `false` if bytes have arrived already.
+    fn set_sleeping(&mut self, sleeps: bool) -> bool {
         let mut quiet = true;
         for rank in &self.near {
             let Some(rings) = self.peers[*rank as usize].wire.as_mut().and_then(Wire::rings) else {
                 continue;
             };
             match sleeps {
-                true => quiet &= rings.sleep(),
-                false => rings.awake(),
+                true => quiet &= rings.begin_sleep(),
+                false => rings.end_sleep(),
             }
         }
         quiet
     }
 
-    /// Whether a poll that does not wait is done with a look into shared memory. Where that is shared with all peers, the
-    /// sockets tell only that a peer has died, which may be found a few polls later.
+    /// Whether a poll that does not wait can skip the sockets. If all peers share memory with this rank, the sockets report only
+    /// that a peer has died, which a later poll may find.
     fn may_skip_sockets(&mut self, pause: Duration) -> bool {
         let may =
             pause.is_zero() && self.near.len() + 1 == self.peers.len() && self.short_polls < SHORT_POLLS;
@@ -228,14 +224,13 @@ impl Tcp {
         may
     }
 
-    /// Waits for readiness and acts on what can be written; whether a waker ended the wait, `Err` if a
-    /// signal did.
+    /// Waits for events, and writes to the peers that are writable. Returns whether a waker ended the wait; `Err` if a signal did.
     fn wait(&mut self, wait: Duration, events: &mut Vec<Event>) -> std::result::Result<bool, ()> {
         let sleeps = !wait.is_zero() && !self.near.is_empty();
-        let wait = if sleeps && !self.sleep(true) { Duration::ZERO } else { wait };
+        let wait = if sleeps && !self.set_sleeping(true) { Duration::ZERO } else { wait };
         let polled = self.poll.poll(&mut self.ready, Some(wait));
         if sleeps {
-            self.sleep(false);
+            self.set_sleeping(false);
         }
         match polled {
             Ok(()) => {}
@@ -270,16 +265,16 @@ impl Tcp {
         Ok(woken)
     }
 
-    /// Reads a turn of every peer that has something.
+    /// Reads from every peer that has bytes, at most one turn each.
     fn read(&mut self, events: &mut Vec<Event>) {
         let Tcp { unread, peers, pool, buffer, .. } = self;
         unread.retain(|&from| {
             let peer = &mut peers[from as usize];
             peer.unread = false;
             let Some(wire) = &mut peer.wire else { return false };
-            let mut desk = Desk { from, pool, buffer, events };
+            let mut context = ReadContext { from, pool, buffer, events };
             let ending = peer.ending || peer.broken.is_some();
-            let stop = peer.inbox.read(wire, ending, &mut desk);
+            let stop = peer.inbox.read(wire, ending, &mut context);
             match (stop, peer.broken.take()) {
                 (Stop::More, broken) => {
                     peer.broken = broken;
@@ -298,8 +293,8 @@ impl Tcp {
         });
     }
 
-    /// Reports peers of whose hosts nothing was heard for too long.
-    fn feel(&mut self, events: &mut Vec<Event>) {
+    /// Reports peers whose hosts have been silent for too long.
+    fn report_silent_peers(&mut self, events: &mut Vec<Event>) {
         for (rank, peer) in self.peers.iter_mut().enumerate() {
             let heard = peer.wire.as_ref().filter(|_| !peer.given_up);
             let silent = heard.and_then(|wire| self.pulse.lost(rank, &wire.stream));
@@ -309,8 +304,8 @@ impl Tcp {
         }
     }
 
-    /// Whether everything for a peer is written, its end marked, and acknowledged by its system.
-    fn farewell(&mut self, rank: usize) -> bool {
+    /// Continues to close a connection. Returns whether it is done: all bytes are written and acknowledged by the peer's system.
+    fn finish_closing(&mut self, rank: usize) -> bool {
         let peer = &mut self.peers[rank];
         if !peer.outbox.is_empty() {
             peer.write();
@@ -319,7 +314,7 @@ impl Tcp {
         // After the peer's own end, a reset shows only as the socket's error.
         let reset = |s: &mio::net::TcpStream| !matches!(s.take_error(), Ok(None));
         let shared = wire.is_shared();
-        // Two that close at once would wait for each other if neither took what the other still sends.
+        // Two ranks that close at once would wait for each other if neither read what the other still sends.
         let discarded = match shared {
             true => discard(&mut *wire, &mut self.buffer),
             false => discard(&wire.stream, &mut self.buffer),
@@ -333,7 +328,7 @@ impl Tcp {
         }
         if !peer.ending {
             peer.ending = true;
-            // It fails only if the peer is gone, and then there is nothing left to do.
+            // This fails only if the peer is gone, and then nothing is left to do.
             let _ = stream.shutdown(Shutdown::Write);
         }
         shared || sockets::unacknowledged(stream).is_ok_and(|bytes| bytes > 0).not()
@@ -341,27 +336,27 @@ impl Tcp {
 }
 
 impl Peer {
-    /// Whether something waits to be sent, if only in the wire: TLS has words of its own.
+    /// Whether bytes wait to be sent, here or in the wire: TLS has messages of its own.
     fn is_waiting(&self) -> bool {
         !self.outbox.is_empty() || self.wire.as_ref().is_some_and(|wire| !wire.is_flushed())
     }
 
-    /// Writes what can be written. After a failure nothing is queued any more, and the next poll reads
-    /// what the peer sent before it went, then reports it.
+    /// Writes as much as possible. After a failure the queue is empty; the next poll reads the peer's earlier frames, then reports it
+    /// as lost.
     fn write(&mut self) {
         let Some(wire) = &mut self.wire else { return };
         if let Err(e) = self.outbox.write(wire) {
             self.outbox.clear();
             self.broken.get_or_insert_with(|| (sockets::loss_of(&e), lost(&e)));
         } else if self.given_up && self.outbox.is_empty() {
-            // Not closed: what it has sent and nobody reads would make the kernel take the last word back.
+            // Not closed: with unread input the kernel would reset the connection, and drop the last frame.
             let _ = wire.stream.shutdown(Shutdown::Write);
         }
     }
 }
 
-/// Reports a peer as lost. Its connection is closed; but one that may live is told so first, if it can be: the end of a
-/// connection without a word says that a process has ended.
+/// Reports a peer as lost, and closes its connection. A peer that may live is notified first, if possible, since the end of a
+/// connection without notice means that the process has ended.
 pub(crate) fn lose(peer: &mut Peer, rank: u32, cause: &str, loss: Loss, events: &mut Vec<Event>) {
     if peer.wire.is_none() || std::mem::replace(&mut peer.given_up, true) {
         return;
@@ -369,7 +364,7 @@ pub(crate) fn lose(peer: &mut Peer, rank: u32, cause: &str, loss: Loss, events: 
     events.push(Event::PeerDown { rank, cause: cause.to_owned(), loss });
     if loss == Loss::Silent && peer.broken.is_none() {
         peer.outbox.drop_rest();
-        peer.outbox.push(&last_word(FrameKind::GivenUp));
+        peer.outbox.push(&last_frame(FrameKind::GivenUp));
         peer.write();
         if peer.broken.is_none() {
             return;
@@ -380,7 +375,7 @@ pub(crate) fn lose(peer: &mut Peer, rank: u32, cause: &str, loss: Loss, events: 
 }
 
 /// A frame after which none follows.
-fn last_word(kind: FrameKind) -> Frame {
+fn last_frame(kind: FrameKind) -> Frame {
     Frame { header: Header::control(kind, 0, 0), payload: Payload::default() }
 }
 
@@ -393,7 +388,7 @@ impl UnderReplicas for Tcp {
         let peer = &self.peers[to as usize];
         let open = peer.wire.as_ref().filter(|_| !peer.given_up);
         let bytes = open.map_or(0, |wire| match wire.is_shared() {
-            // Shared memory delivers all that was handed over.
+            // Bytes written to shared memory count as acknowledged.
             true => self.backlog(to),
             false => self.backlog(to) + sockets::unacknowledged(&wire.stream).unwrap_or(0),
         });
@@ -439,11 +434,11 @@ impl Transport for Tcp {
             return;
         }
         let idle = peer.outbox.is_empty();
-        // A question or its answer is not kept back: that it left would look like progress, and no call would time out.
-        let keep = self.corked && !matches!(frame.header.kind, FrameKind::Probe | FrameKind::Present);
+        // A probe and its answer are not corked: writing them later would look like progress, and no call would time out.
+        let corked = self.corked && !matches!(frame.header.kind, FrameKind::Probe | FrameKind::Present);
         peer.outbox.push(&frame);
-        if idle && keep {
-            self.kept.push(to);
+        if idle && corked {
+            self.corked_peers.push(to);
         } else if idle {
             self.write(to);
         }
@@ -455,7 +450,7 @@ impl Transport for Tcp {
         if corked {
             return;
         }
-        for to in std::mem::take(&mut self.kept) {
+        for to in std::mem::take(&mut self.corked_peers) {
             self.write(to);
             if self.peers[to as usize].outbox.relieved() {
                 self.relieved.push(to);
@@ -479,7 +474,7 @@ impl Transport for Tcp {
         let until = (!wait.is_zero()).then(|| Instant::now() + wait.min(FOR_EVER));
         let mut left = wait;
         loop {
-            self.look(events);
+            self.check_shared_memory(events);
             let at_once = !self.unread.is_empty() || events.len() > before;
             let pause = if at_once { Duration::ZERO } else { left };
             let skips = self.may_skip_sockets(pause);
@@ -487,7 +482,7 @@ impl Transport for Tcp {
             self.read(events);
             let Some(until) = until else { return };
             if self.pulse.due() {
-                self.feel(events);
+                self.report_silent_peers(events);
             }
             left = until.saturating_duration_since(Instant::now());
             if woken || events.len() > before || left.is_zero() {
@@ -498,17 +493,16 @@ impl Transport for Tcp {
 
     fn waker(&self) -> Waker {
         let waker = self.waker.clone();
-        // It fails only when the process is out of memory for a counter; the wait ends by itself then.
+        // This fails only if the wake-up counter is full, and then a wake-up is pending anyway.
         Arc::new(move || drop(waker.wake()))
     }
 
-    /// A peer's system has acknowledged everything when this returns (or `wait` has passed): were the
-    /// connection closed before, input that nobody reads would make the kernel reset it and drop what
-    /// is still on its way. Input is read and thrown away meanwhile.
+    /// Returns once the peers' systems have acknowledged all bytes, or `wait` has passed. Closing earlier would lose bytes: with unread
+    /// input the kernel resets the connection and drops what is under way. Input is discarded meanwhile.
     fn close(&mut self, wait: Duration) -> Result<()> {
         let until = Instant::now() + wait.min(FOR_EVER);
         let payload = self.pool.copy_of(self.failure_reason.as_bytes());
-        let bye = Frame { payload, ..last_word(FrameKind::Bye) };
+        let bye = Frame { payload, ..last_frame(FrameKind::Bye) };
         let mut open = Vec::new();
         for rank in 0..self.peers.len() {
             if self.peers[rank].wire.is_some() && !self.peers[rank].given_up {
@@ -518,13 +512,13 @@ impl Transport for Tcp {
             }
         }
         loop {
-            open.retain(|rank| !self.farewell(*rank));
+            open.retain(|rank| !self.finish_closing(*rank));
             let left = until.saturating_duration_since(Instant::now());
             if open.is_empty() || left.is_zero() {
                 break;
             }
-            // Whatever it reports, the loop looks at every connection that is left.
-            let _ = self.poll.poll(&mut self.ready, Some(left.min(LOOK)));
+            // Whatever this reports, the loop checks every connection that is left.
+            let _ = self.poll.poll(&mut self.ready, Some(left.min(ACK_CHECK_EVERY)));
         }
         for peer in &mut self.peers {
             peer.outbox.clear();

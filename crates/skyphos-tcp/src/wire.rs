@@ -1,19 +1,18 @@
-//! The bytes of a connection, encrypted or not, without blocking.
+//! A wire: the bytes of one connection, over a socket, TLS or shared memory, without blocking.
 //!
-//! A plain wire is its socket and nothing else. An encrypted one holds bytes that its socket knows nothing of, both ways:
+//! A plain wire is only its socket. An encrypted one buffers bytes in both directions:
 //!
-//! - Decrypted ones that nobody has taken yet, though the socket is drained. No event tells of them: who reads goes on until
+//! - Decrypted bytes that were not read yet, although the socket is drained. No event reports them, so a reader continues until
 //!   [`Wire::drained`] or `WouldBlock`.
-//! - Encrypted ones that the socket had no room for. [`Wire::held`] counts them; a socket that has room again is reported,
-//!   and then [`Wire::flush`] sends them.
+//! - Encrypted bytes that the socket had no room for. [`Wire::unwritten`] counts them; once the socket is writable, [`Wire::flush`]
+//!   writes them.
 //!
-//! - Within a host they go through memory ([`crate::ring`]), whatever it was before; then the socket carries bells, and
-//!   tells of the peer's end.
+//! Within a host bytes may go through shared memory ([`crate::ring`]). Then the socket carries only wake-up bytes and the end.
 //!
 //! Latency over TLS is 1.11 times that of a plain connection, the rate of large frames 0.4 times (`docs/threat-model.md`).
 //!
-//! rustls reads 4 KB at a time; a buffer before it saves three system calls of four. Its last word (close_notify) is not used,
-//! for frames have their own: a connection that ends without a goodbye frame was cut.
+//! rustls reads 4 KB at a time; a buffer before it saves three of four system calls. Its close_notify is not used, because a goodbye
+//! frame has that purpose: a connection that ends without one was cut.
 
 use crate::handshake::{Nonce, PROOF_BYTES};
 use crate::message::is_greeting;
@@ -26,27 +25,27 @@ use rustls::{AlertDescription, Connection};
 use std::io::{self, ErrorKind, IoSlice, IoSliceMut, Read, Write};
 use std::net::TcpStream as StdStream;
 
-/// Bytes that may wait encrypted: what one system call takes in 16 records.
-const HELD: usize = 256 * 1024;
+/// Encrypted bytes that may wait for the socket: one system call takes them in 16 records.
+const MAX_UNWRITTEN: usize = 256 * 1024;
 
-/// The same where little may be on the way: a record, which nothing can take back, and the next.
-const LEAST_HELD: usize = 32 * 1024;
+/// The same for connections that should queue little: a record, which cannot be taken back, and the next one.
+const MIN_UNWRITTEN: usize = 32 * 1024;
 
 /// Bytes read from the socket at once.
 const AHEAD: usize = 64 * 1024;
 
-/// A TLS connection begins with a record of kind handshake (22), version 3.x. As the length of one of our messages this is
-/// more than anyone may send.
+/// The first bytes of a TLS connection: a record of kind handshake (22), version 3.x. As the length of a message they exceed every
+/// limit.
 pub(crate) const TLS_OPENING: [u8; 2] = [22, 3];
 
-/// See the module's text.
+/// A connection.
 pub(crate) struct Wire {
     pub(crate) stream: TcpStream,
     tunnel: Option<Box<Tunnel>>,
     rings: Option<Box<Rings>>,
 }
 
-/// A wire that no event loop knows.
+/// A wire that is registered with no event loop.
 pub(crate) struct Idle {
     pub(crate) stream: StdStream,
     tunnel: Option<Box<Tunnel>>,
@@ -56,37 +55,37 @@ pub(crate) struct Idle {
 struct Tunnel {
     tls: Connection,
     incoming: bool,
-    /// What came of the socket and rustls has not taken: `ahead[from..to]`.
+    /// Bytes read from the socket that rustls has not taken: `ahead[from..to]`.
     ahead: Box<[u8]>,
     from: usize,
     to: usize,
-    /// The last read from the socket left nothing there.
+    /// The last read has drained the socket.
     short: bool,
-    /// Decrypted bytes to be taken.
+    /// Decrypted bytes that were not read yet.
     clear: usize,
-    /// At least 1 while encrypted bytes wait; at most as many as do.
-    held: usize,
-    /// Nothing has come yet.
+    /// A lower bound on the encrypted bytes that wait for the socket; at least 1 while some do.
+    unwritten: usize,
+    /// No byte has arrived yet.
     unheard: bool,
 }
 
-/// Why TLS failed, for people, and whether the two sides' settings will never fit.
+/// A failure of TLS: its text, and whether the two sides' settings can never match.
 #[derive(Debug)]
 pub(crate) struct TlsFailure {
-    words: String,
+    text: String,
     pub(crate) denied: bool,
 }
 
 impl std::fmt::Display for TlsFailure {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "TLS: {}", self.words)
+        write!(f, "TLS: {}", self.text)
     }
 }
 
 impl std::error::Error for TlsFailure {}
 
 impl Wire {
-    /// A connection that was accepted (`incoming`) or made.
+    /// A wire over a connection that was accepted (`incoming`) or made.
     pub(crate) fn new(stream: TcpStream, tls: Option<&Tls>, incoming: bool) -> io::Result<Wire> {
         let tunnel = match tls {
             None => None,
@@ -95,22 +94,22 @@ impl Wire {
         Ok(Wire { stream, tunnel, rings: None })
     }
 
-    /// Hands it to another event loop; this one must have forgotten it.
+    /// Prepares the wire for another event loop. It must not be registered with this one any more.
     pub(crate) fn idle(self) -> Idle {
         Idle { stream: self.stream.into(), tunnel: self.tunnel, rings: self.rings }
     }
 
-    /// The same for one whose bytes go through memory from now on, both ways: nothing needs to be encrypted any more.
+    /// Like [`Wire::idle`], with shared memory for all bytes from now on. They need no encryption.
     pub(crate) fn through(self, rings: Rings) -> Idle {
         Idle { stream: self.stream.into(), tunnel: None, rings: Some(Box::new(rings)) }
     }
 
-    /// Whether bytes go through memory.
+    /// Whether bytes go through shared memory.
     pub(crate) fn is_shared(&self) -> bool {
         self.rings.is_some()
     }
 
-    /// What goes through memory, if that is so.
+    /// The rings in shared memory, if there are any.
     pub(crate) fn rings(&mut self) -> Option<&mut Rings> {
         self.rings.as_deref_mut()
     }
@@ -138,12 +137,12 @@ impl Wire {
             }
         };
         if written > 0
-            && rings.wakes()
+            && rings.must_wake_reader()
             && let Err(e) = self.ring_bell()
         {
             return Some(Err(e));
         }
-        // Only who could write nothing is told of room.
+        // Only a writer that could write no byte is woken once there is room.
         Some(Ok((written, written == 0)))
     }
 
@@ -154,7 +153,7 @@ impl Wire {
             let rings = self.rings.as_mut()?;
             let got = match rings.read(buffers) {
                 Ok(0) => match over.take() {
-                    // What came before the end is read, now that it is known to be the end.
+                    // The bytes before the end are read now that the end is known.
                     Some(end) => return Some(end),
                     None => 0,
                 },
@@ -162,7 +161,7 @@ impl Wire {
                 Err(e) => return Some(Err(e)),
             };
             if got > 0 {
-                if rings.relieves() {
+                if rings.must_wake_writer() {
                     // It fails if the other side is gone, which the next read of the socket tells.
                     let _ = self.ring_bell();
                 }
@@ -187,7 +186,7 @@ impl Wire {
         }
         sockets::hold_back(&self.stream, bytes);
         if let Some(tunnel) = &mut self.tunnel {
-            tunnel.tls.set_buffer_limit(Some(bytes.clamp(LEAST_HELD, HELD)));
+            tunnel.tls.set_buffer_limit(Some(bytes.clamp(MIN_UNWRITTEN, MAX_UNWRITTEN)));
         }
     }
 
@@ -213,7 +212,7 @@ impl Wire {
         };
         tunnel.push(&self.stream)?;
         let taken = tunnel.tls.writer().write_vectored(slices)?;
-        tunnel.held += taken;
+        tunnel.unwritten += taken;
         match tunnel.push(&self.stream) {
             Ok(()) => Ok((taken, false)),
             Err(e) if e.kind() == ErrorKind::WouldBlock => Ok((taken, true)),
@@ -232,8 +231,8 @@ impl Wire {
     }
 
     /// About how many bytes wait here, 0 if none.
-    pub(crate) fn held(&self) -> usize {
-        self.tunnel.as_ref().map_or(0, |tunnel| tunnel.held)
+    pub(crate) fn unwritten(&self) -> usize {
+        self.tunnel.as_ref().map_or(0, |tunnel| tunnel.unwritten)
     }
 
     /// After a read that got something, less than was asked for if `short`: whether nothing more is there, so that an event
@@ -291,9 +290,9 @@ impl Idle {
 impl Tunnel {
     fn new(tls: &Tls, incoming: bool) -> io::Result<Tunnel> {
         let mut tls = tls.connection(incoming).map_err(io::Error::other)?;
-        tls.set_buffer_limit(Some(HELD));
-        let (from, to, short, clear, held, unheard) = (0, 0, false, 0, 0, true);
-        Ok(Tunnel { tls, incoming, ahead: vec![0; AHEAD].into(), from, to, short, clear, held, unheard })
+        tls.set_buffer_limit(Some(MAX_UNWRITTEN));
+        let (from, to, short, clear, unwritten, unheard) = (0, 0, false, 0, 0, true);
+        Ok(Tunnel { tls, incoming, ahead: vec![0; AHEAD].into(), from, to, short, clear, unwritten, unheard })
     }
 
     /// Sends what is encrypted and waits.
@@ -301,15 +300,15 @@ impl Tunnel {
         let mut outlet = Outlet { stream, full: false };
         while self.tls.wants_write() {
             match self.tls.write_tls(&mut outlet) {
-                Ok(sent) => self.held = self.held.saturating_sub(sent).max(1),
+                Ok(sent) => self.unwritten = self.unwritten.saturating_sub(sent).max(1),
                 Err(e) if e.kind() == ErrorKind::Interrupted => {}
                 Err(e) => {
-                    self.held = self.held.max(1);
+                    self.unwritten = self.unwritten.max(1);
                     return Err(e);
                 }
             }
         }
-        self.held = 0;
+        self.unwritten = 0;
         Ok(())
     }
 
@@ -354,11 +353,11 @@ impl Tunnel {
         // `ahead` has what came first, for an outgoing connection that is still in its handshake.
         if self.unheard && !self.incoming && is_greeting(&self.ahead[..self.to]) {
             return TlsFailure {
-                words: "it speaks Skyphos's protocol, but without TLS".to_owned(),
+                text: "it speaks Skyphos's protocol, but without TLS".to_owned(),
                 denied: true,
             };
         }
-        let (words, denied) = match error {
+        let (text, denied) = match error {
             rustls::Error::InvalidCertificate(cause) => {
                 (format!("its certificate is not one of this group ({cause})"), true)
             }
@@ -376,7 +375,7 @@ impl Tunnel {
             ) => (format!("it does not accept this side's certificate ({alert:?})"), true),
             other => (other.to_string(), false),
         };
-        TlsFailure { words, denied }
+        TlsFailure { text, denied }
     }
 }
 

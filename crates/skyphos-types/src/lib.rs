@@ -1,4 +1,4 @@
-//! What all layers share: element types, reduce operations, errors. The lowest layer.
+//! Types of all layers: element types, reduce operations, errors. The lowest layer.
 //!
 //! Nothing here sends, waits, or allocates on a call's path.
 

@@ -4,7 +4,7 @@ use crate::Comm;
 use skyphos_core::Group;
 use skyphos_core::collectives::shrink::{Shrinking, shrink};
 use skyphos_core::frame::{CallKind, CallSig};
-use skyphos_core::survivors::{Decision, Why};
+use skyphos_core::survivors::{Decision, StopReason};
 use skyphos_core::transport::Loss;
 use skyphos_types::{Error, Result};
 use std::sync::PoisonError;
@@ -53,7 +53,7 @@ impl Comm {
         })?;
         *shrunk = Shrunk::Done;
         match decision {
-            Decision::GoOn(ranks) => {
+            Decision::Continue(ranks) => {
                 let topology = self.topology().of_group(&ranks);
                 let number = Group::number_of_some(self.number(), call, &ranks);
                 Ok(self.regroup(number, &ranks, topology))
@@ -62,12 +62,12 @@ impl Comm {
         }
     }
 
-    fn left_out(&self, why: Why, losses: &[Option<Loss>]) -> Error {
+    fn left_out(&self, why: StopReason, losses: &[Option<Loss>]) -> Error {
         let silent = losses.iter().position(|loss| *loss == Some(Loss::Silent));
         let lost = silent.or_else(|| losses.iter().position(Option::is_some)).unwrap_or(0) as u32;
         let cause = match why {
-            Why::LeftOut => "others cannot reach this rank, and go on without it".to_owned(),
-            Why::TooFew => {
+            StopReason::Excluded => "others cannot reach this rank, and go on without it".to_owned(),
+            StopReason::Minority => {
                 let left = losses.iter().filter(|loss| loss.is_none()).count();
                 format!(
                     "{left} of {} ranks are left here, too few to know that no others go on elsewhere: end this process",

@@ -6,7 +6,7 @@
 
 use crate::endpoint::Endpoint;
 use crate::message_stream::{Incoming, Outgoing};
-use crate::survivors::{Decision, Survivor, Word};
+use crate::survivors::{Decision, Message, Survivor};
 use crate::transport::Loss;
 use skyphos_types::Result;
 
@@ -40,8 +40,8 @@ impl Shrinking {
         for (rank, incoming) in (0..).zip(from).filter(|(rank, _)| *rank != ep.rank()) {
             // Messages that arrived before their sender was lost still count. An error means that there are no more.
             while let Ok(Some(chunk)) = incoming.next(ep) {
-                let word = decode(chunk.as_bytes(), ep.size(), ep.rank());
-                survivor.hear(rank, word.ok_or_else(|| ep.corrupt(rank, "not a message of a shrink"))?);
+                let message = decode(chunk.as_bytes(), ep.size(), ep.rank());
+                survivor.receive(rank, message.ok_or_else(|| ep.corrupt(rank, "not a message of a shrink"))?);
                 moved = true;
             }
             if let Some(loss) = losses[rank as usize].filter(|_| !survivor.has_lost(rank)) {
@@ -49,8 +49,8 @@ impl Shrinking {
                 moved = true;
             }
         }
-        for (rank, word) in survivor.take_out() {
-            let bytes = encode(&word);
+        for (rank, message) in survivor.take_messages() {
+            let bytes = encode(&message);
             let mut chunk = ep.chunk(bytes.len());
             chunk.as_bytes_mut().copy_from_slice(&bytes);
             to[rank as usize].push(ep, chunk);
@@ -74,26 +74,26 @@ pub async fn shrink(ep: &Endpoint, shrinking: &mut Shrinking) -> Result<Decision
 }
 
 /// Encodes a message: one byte for the kind, then numbers of 4 bytes, which are losses by rank, an attempt, or ranks.
-fn encode(word: &Word) -> Vec<u8> {
+fn encode(message: &Message) -> Vec<u8> {
     let loss = |loss: &Option<Loss>| match loss {
         None => 0,
         Some(Loss::Left) => 1,
         Some(Loss::Ended) => 2,
         Some(Loss::Silent) => 3,
     };
-    let (kind, numbers): (u8, Vec<u32>) = match word {
-        Word::Join(lost) => (b'j', lost.iter().map(loss).collect()),
-        Word::Propose(attempt) => (b'p', vec![*attempt]),
-        Word::Yes(attempt) => (b'y', vec![*attempt]),
-        Word::Commit(ranks) => (b'c', ranks.clone()),
-        Word::Out => (b'o', Vec::new()),
-        Word::Leave => (b'l', Vec::new()),
+    let (kind, numbers): (u8, Vec<u32>) = match message {
+        Message::Join(lost) => (b'j', lost.iter().map(loss).collect()),
+        Message::Propose(attempt) => (b'p', vec![*attempt]),
+        Message::Accept(attempt) => (b'y', vec![*attempt]),
+        Message::Commit(ranks) => (b'c', ranks.clone()),
+        Message::Exclude => (b'o', Vec::new()),
+        Message::Leave => (b'l', Vec::new()),
     };
     [kind].into_iter().chain(numbers.into_iter().flat_map(u32::to_le_bytes)).collect()
 }
 
 /// Decodes a message to rank `me` of a group of `size` ranks; `None` if the bytes are not one.
-fn decode(bytes: &[u8], size: u32, me: u32) -> Option<Word> {
+fn decode(bytes: &[u8], size: u32, me: u32) -> Option<Message> {
     let (kind, rest) = bytes.split_first()?;
     let (numbers, odd_bytes) = rest.as_chunks::<4>();
     let numbers: Vec<u32> = numbers.iter().map(|number| u32::from_le_bytes(*number)).collect();
@@ -109,14 +109,14 @@ fn decode(bytes: &[u8], size: u32, me: u32) -> Option<Word> {
     match (kind, &numbers[..]) {
         _ if !odd_bytes.is_empty() => None,
         (b'j', lost) if lost.len() == size as usize => {
-            lost.iter().map(loss).collect::<Option<_>>().map(Word::Join)
+            lost.iter().map(loss).collect::<Option<_>>().map(Message::Join)
         }
-        (b'p', [attempt]) => Some(Word::Propose(*attempt)),
-        (b'y', [attempt]) => Some(Word::Yes(*attempt)),
-        // A rank that is left out gets `Out` instead.
-        (b'c', ranks) if are_ranks(ranks) && ranks.contains(&me) => Some(Word::Commit(ranks.to_vec())),
-        (b'o', []) => Some(Word::Out),
-        (b'l', []) => Some(Word::Leave),
+        (b'p', [attempt]) => Some(Message::Propose(*attempt)),
+        (b'y', [attempt]) => Some(Message::Accept(*attempt)),
+        // An excluded rank gets `Exclude` instead.
+        (b'c', ranks) if are_ranks(ranks) && ranks.contains(&me) => Some(Message::Commit(ranks.to_vec())),
+        (b'o', []) => Some(Message::Exclude),
+        (b'l', []) => Some(Message::Leave),
         _ => None,
     }
 }
@@ -124,8 +124,8 @@ fn decode(bytes: &[u8], size: u32, me: u32) -> Option<Word> {
 /// A decoded message, and its encoding.
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
-pub fn fuzz_word(bytes: &[u8], size: u32, me: u32) -> Option<(Word, Vec<u8>)> {
-    decode(bytes, size, me).map(|word| (word.clone(), encode(&word)))
+pub fn fuzz_message(bytes: &[u8], size: u32, me: u32) -> Option<(Message, Vec<u8>)> {
+    decode(bytes, size, me).map(|message| (message.clone(), encode(&message)))
 }
 
 #[cfg(test)]
@@ -134,24 +134,24 @@ mod tests {
 
     #[test]
     fn messages_round_trip_and_other_bytes_are_refused() {
-        let words = [
-            Word::Join(vec![None, Some(Loss::Left), Some(Loss::Ended), Some(Loss::Silent)]),
-            Word::Propose(7),
-            Word::Yes(7),
-            Word::Commit(vec![1, 2]),
-            Word::Out,
-            Word::Leave,
+        let messages = [
+            Message::Join(vec![None, Some(Loss::Left), Some(Loss::Ended), Some(Loss::Silent)]),
+            Message::Propose(7),
+            Message::Accept(7),
+            Message::Commit(vec![1, 2]),
+            Message::Exclude,
+            Message::Leave,
         ];
-        for word in words {
-            let bytes = encode(&word);
-            assert_eq!(decode(&bytes, 4, 2), Some(word));
+        for message in messages {
+            let bytes = encode(&message);
+            assert_eq!(decode(&bytes, 4, 2), Some(message));
             for cut in 0..bytes.len() {
-                assert!(decode(&bytes[..cut], 4, 2).is_none_or(|other| matches!(other, Word::Commit(_))));
+                assert!(decode(&bytes[..cut], 4, 2).is_none_or(|other| matches!(other, Message::Commit(_))));
             }
         }
-        assert_eq!(decode(&encode(&Word::Commit(vec![1, 4])), 4, 1), None, "no such rank");
-        assert_eq!(decode(&encode(&Word::Commit(vec![1, 2])), 4, 3), None, "without the receiver");
-        assert_eq!(decode(&encode(&Word::Commit(vec![2, 1])), 4, 1), None);
-        assert_eq!(decode(&encode(&Word::Join(vec![None])), 4, 1), None);
+        assert_eq!(decode(&encode(&Message::Commit(vec![1, 4])), 4, 1), None, "no such rank");
+        assert_eq!(decode(&encode(&Message::Commit(vec![1, 2])), 4, 3), None, "without the receiver");
+        assert_eq!(decode(&encode(&Message::Commit(vec![2, 1])), 4, 1), None);
+        assert_eq!(decode(&encode(&Message::Join(vec![None])), 4, 1), None);
     }
 }

@@ -26,7 +26,7 @@ const DOUBT: f64 = 3.0;
 /// Rounds from here on are the sample's.
 const SAMPLE_ROUND: u32 = 0x400;
 
-/// What a sample of all ranks' indices tells; the same on all ranks.
+/// The result of sampling all ranks' indices; the same on all ranks.
 pub struct Survey {
     n: u64,
     /// Samples, and hashes in a sketch, of each rank.
@@ -37,7 +37,7 @@ pub struct Survey {
     samples: Vec<(u64, u64)>,
     /// A sketch of each rank's indices; empty where there is none.
     sketches: Vec<Vec<u64>>,
-    /// What else each rank said.
+    /// Additional numbers of each rank.
     said: Vec<Vec<f64>>,
 }
 
@@ -47,7 +47,7 @@ impl Survey {
         self.entries.iter().map(|e| *e as f64).sum::<f64>() / self.entries.len() as f64
     }
 
-    /// What ranks said in a place.
+    /// All ranks' numbers at an index.
     pub fn said(&self, place: usize) -> Vec<f64> {
         self.said.iter().filter_map(|said| said.get(place).copied()).collect()
     }

@@ -1,17 +1,17 @@
-//! Ranks that take no more part in a call or in a group, and what that means for a call.
+//! The absence of a rank from a call or a group, and its effect on a call.
 
 use crate::frame::CallSig;
 use crate::transport::Loss;
 use skyphos_types::Error;
 
-/// Why a rank takes no more part in a call that goes on without it.
+/// The reason why a rank takes no more part in a call that continues without it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Absence {
-    /// It has done its part, and knows that all ranks have.
+    /// The rank has completed the call, and knows that all ranks have.
     Past,
-    /// It makes no more calls in the group.
+    /// The rank makes no more calls in the group.
     Left,
-    /// It is lost.
+    /// The rank is lost.
     Lost,
 }
 
@@ -22,26 +22,26 @@ pub(super) struct LostPeer {
 }
 
 impl LostPeer {
-    /// Whether a call ends by the loss. A call that needs a rank that has left finds out by itself.
+    /// Whether the loss ends a call. A call that needs a rank that has left in order fails once it waits for that rank.
     pub(super) fn ends(&self, sig: CallSig) -> bool {
         self.loss != Loss::Left && !sig.outlives_losses()
     }
 
-    /// What the loss means for a call that outlives losses.
+    /// The absence from a call that outlives losses.
     pub(super) fn absence(&self) -> Absence {
         if self.loss == Loss::Left { Absence::Left } else { Absence::Lost }
     }
 }
 
-/// That a rank makes no more calls in a group, and why.
+/// The departure of a rank: it makes no more calls in a group.
 pub(super) struct Departure {
     pub(super) error: Error,
-    /// Calls that the rank has begun. `None`: other ranks say that it is lost.
+    /// Number of calls that the rank has begun; `None` if other ranks have reported it as lost.
     pub(super) begun: Option<u64>,
 }
 
 impl Departure {
-    /// What it means for a call that outlives losses; `None` if that call cannot succeed.
+    /// The absence from a call that outlives losses; `None` if that call cannot succeed.
     pub(super) fn absence(&self, call: u64) -> Option<Absence> {
         match self.begun {
             None => Some(Absence::Left),
@@ -50,11 +50,54 @@ impl Departure {
         }
     }
 
-    /// Whether a call fails by it.
+    /// Whether the departure ends a call.
     pub(super) fn ends(&self, call: u64, sig: CallSig) -> bool {
         match sig.outlives_losses() {
             true => self.absence(call).is_none(),
             false => self.begun.is_none_or(|begun| begun <= call),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::frame::CallKind;
+
+    const BARRIER: CallSig = CallSig::plain(CallKind::Barrier);
+    const SHRINK: CallSig = CallSig::plain(CallKind::Shrink);
+
+    #[test]
+    fn a_loss_ends_a_call_unless_the_call_outlives_losses() {
+        let table = [
+            // loss, ends a barrier, ends a shrink, absence
+            (Loss::Ended, true, false, Absence::Lost),
+            (Loss::Silent, true, false, Absence::Lost),
+            (Loss::Left, false, false, Absence::Left),
+        ];
+        for (loss, ends_barrier, ends_shrink, absence) in table {
+            let peer = LostPeer { cause: String::new(), loss };
+            assert_eq!((peer.ends(BARRIER), peer.ends(SHRINK)), (ends_barrier, ends_shrink), "{loss:?}");
+            assert_eq!(peer.absence(), absence);
+        }
+    }
+
+    #[test]
+    fn a_departure_ends_calls_that_the_rank_has_not_begun() {
+        let table = [
+            // calls begun, call, ends a barrier, absence from a call that outlives losses
+            (None, 0, true, Some(Absence::Left)),
+            (None, 9, true, Some(Absence::Left)),
+            (Some(3), 2, false, Some(Absence::Past)),
+            (Some(3), 3, true, None),
+            (Some(3), 4, true, None),
+            (Some(0), 0, true, None),
+        ];
+        for (begun, call, ends, absence) in table {
+            let departure = Departure { error: Error::Interrupted, begun };
+            assert_eq!(departure.ends(call, BARRIER), ends, "{begun:?} {call}");
+            assert_eq!(departure.absence(call), absence, "{begun:?} {call}");
+            assert_eq!(departure.ends(call, SHRINK), absence.is_none(), "{begun:?} {call}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! A call's box: everything that has arrived for one call.
+//! The box of a call: everything that has arrived for it.
 
 use super::absence::Absence;
 use super::messages::{Envelope, MessageId, Post, error_in};
@@ -11,27 +11,27 @@ use crate::slab::Payload;
 use skyphos_types::Error;
 use std::collections::VecDeque;
 
-/// Everything that has come for one call.
+/// Everything that has arrived for one call.
 #[derive(Default)]
 pub(super) struct CallBox {
     pub(super) comm: u64,
     pub(super) call: u64,
-    /// How this rank called it; `None` until it does.
+    /// This rank's signature; `None` until this rank enters the call.
     pub(super) own: Option<CallSig>,
-    /// Arguments of which `own` has a hash.
+    /// The arguments whose hash is in `own`.
     pub(super) arguments: Arguments,
-    /// The first signature that came before this rank entered, with its sender, and the first that differs from it.
+    /// The first signature that arrived before this rank entered, with its sender, and the first one that differs from it.
     pub(super) first: Option<(u32, CallSig)>,
     pub(super) second: Option<(u32, CallSig)>,
-    /// The error for a peer whose arguments have another hash, until it has said which argument differs.
+    /// The error for a peer whose arguments have another hash, until the peer reports which argument differs.
     pub(super) disputed: Option<Error>,
-    /// Peers whose programs have seen other calls fail, and whether their outcomes have been compared.
+    /// Peers whose programs know of other failed calls, and whether their outcomes have been compared.
     pub(super) doubts: Vec<(u32, bool)>,
-    /// Hashes of outcomes that came before this rank entered and differ from those of `first`, and outcomes that came then.
+    /// Hashes of outcomes that arrived before this rank entered and differ from the one in `first`, and outcomes that arrived then.
     pub(super) early: Vec<(u32, u16)>,
     pub(super) early_outcomes: Vec<(u32, Payload)>,
     pub(super) streams: Vec<Stream>,
-    /// (round, sender, index of the stream), sorted: a rank may hear from thousands.
+    /// (round, sender, index of the stream), sorted: a rank may receive from thousands.
     pub(super) places: Vec<(u32, u32, u32)>,
     /// (peer, round, bytes that the peer has consumed)
     pub(super) credits: Vec<(u32, u32, u64)>,
@@ -41,7 +41,7 @@ pub(super) struct CallBox {
     pub(super) present: Vec<u32>,
     /// Ranks that take no more part in the call, though they are not lost.
     pub(super) absent: Vec<(u32, Absence)>,
-    /// Counts everything that happened here; a waiting thread compares it.
+    /// Number of events of the call. A waiting thread compares it.
     pub(super) version: u64,
     /// The send, receive or probe, if the call is point-to-point.
     pub(super) post: Option<Post>,
@@ -102,8 +102,8 @@ impl CallBox {
         self.places.binary_search_by_key(&(round, from), |(round, from, _)| (*round, *from))
     }
 
-    /// A peer has called something else, and its program has seen the same calls fail. If only hashes of arguments differ, the
-    /// reply brings the peer this rank's arguments; the peer then tells all ranks which one differs.
+    /// A peer has made a different call, and its program knows of the same failed calls. If only hashes of arguments differ, the reply
+    /// sends this rank's arguments to the peer, which then reports to all ranks which one differs.
     pub(super) fn disagree(&mut self, own: (u32, CallSig), other: (u32, CallSig)) -> Option<Reply> {
         let error = mismatch(own, other);
         let payload = self.arguments.to_wire().filter(|_| own.1.differs_in_hash(&other.1));
@@ -128,7 +128,7 @@ impl CallBox {
         }
     }
 
-    /// Notes that a rank takes no more part.
+    /// Notes that a rank is absent.
     pub(super) fn set_absent(&mut self, rank: u32, why: Absence) {
         self.version += 1;
         if !self.absent.contains(&(rank, why)) {
@@ -148,7 +148,7 @@ impl CallBox {
         matches!(self.post, Some(Post::Send(_)))
     }
 
-    /// Whether the call is point-to-point and may need a rank: the one at the other end, once that is known.
+    /// Whether the call is point-to-point and may need a rank: the rank at the other end, once it is known.
     pub(super) fn needs_of_message(&self, rank: u32) -> bool {
         match (self.message, self.post) {
             (Some(id), _) => id.peer == rank,
@@ -171,9 +171,13 @@ impl CallBox {
                         self.fail_message(error, false);
                     }
                 }
-                None => {
-                    self.fail(Error::Corrupt { rank: from, message: "a message came back".to_owned() }, false)
-                }
+                None => self.fail(
+                    Error::Corrupt {
+                        rank: from,
+                        message: "it sent data of a message that it receives".to_owned(),
+                    },
+                    false,
+                ),
             },
             FrameKind::Credit => self.take_credit(from, header.round, header.total),
             FrameKind::Abort => self.fail_message(error_in(from, &frame), true),
@@ -181,7 +185,7 @@ impl CallBox {
         }
     }
 
-    /// Fails the call with its message, which no other receive will get.
+    /// Fails the call and its message, which no other receive gets.
     pub(super) fn fail_message(&mut self, error: Error, remote: bool) {
         self.has_taken = true;
         self.fail(error, remote);
@@ -192,8 +196,71 @@ impl CallBox {
         self.doubts.iter().any(|(_, is_settled)| !is_settled)
     }
 
-    /// Whether the call waits for a peer to say what it called, or which calls its program has seen fail.
+    /// Whether the call waits for a peer's arguments or outcomes.
     pub(super) fn is_in_doubt(&self) -> bool {
         self.disputed.is_some() || self.has_doubts()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::frame::CallKind;
+
+    const DENSE: CallSig = CallSig::plain(CallKind::AllreduceDense);
+
+    fn failure(b: &CallBox) -> Option<String> {
+        b.failed.as_ref().map(|(error, _)| error.to_string())
+    }
+
+    #[test]
+    fn the_largest_credit_of_a_stream_counts() {
+        let mut b = CallBox::default();
+        for (from, round, consumed) in [(1, 0, 10), (1, 0, 30), (1, 0, 20), (1, 7, 5), (2, 0, 1)] {
+            b.take_credit(from, round, consumed);
+        }
+        assert_eq!(b.credits, [(1, 0, 30), (1, 7, 5), (2, 0, 1)]);
+    }
+
+    #[test]
+    fn the_first_error_counts_and_each_is_an_event() {
+        let mut b = CallBox::default();
+        b.fail(Error::bad_input("first"), false);
+        b.fail(Error::bad_input("second"), true);
+        assert_eq!(b.version, 2);
+        assert!(failure(&b).unwrap().contains("first") && !b.failed.unwrap().1);
+    }
+
+    #[test]
+    fn different_hashes_of_arguments_are_resolved_before_the_call_fails() {
+        let (own, other) = (CallSig { extra: 1, ..DENSE }, CallSig { extra: 2, ..DENSE });
+        let arguments = Arguments::given(|| vec![("degrees".to_owned(), "4x2".to_owned())]);
+        let mut b = CallBox { arguments, ..CallBox::default() };
+        let reply = b.disagree((0, own), (3, other)).expect("arguments for the peer");
+        assert_eq!((reply.to, reply.header.kind), (3, FrameKind::Arguments));
+        assert!(b.is_in_doubt() && b.failed.is_none());
+        assert!(b.disagree((0, own), (4, other)).is_none(), "one peer is enough");
+    }
+
+    #[test]
+    fn a_different_call_fails_at_once() {
+        let mut b = CallBox::default();
+        let other = CallSig::plain(CallKind::Split);
+        assert!(b.disagree((2, DENSE), (1, other)).is_none());
+        let text = failure(&b).unwrap();
+        assert!(text.contains("split(") && text.contains("allreduce of dense arrays("), "{text}");
+    }
+
+    #[test]
+    fn a_cleared_box_is_empty() {
+        let mut b = CallBox { comm: 7, call: 3, own: Some(DENSE), has_taken: true, ..CallBox::default() };
+        b.set_absent(2, Absence::Lost);
+        b.take_credit(1, 0, 5);
+        b.present.push(1);
+        b.doubts.push((1, false));
+        b.fail(Error::Interrupted, false);
+        let b = b.cleared();
+        assert!(b.absent.is_empty() && b.credits.is_empty() && b.present.is_empty() && !b.is_in_doubt());
+        assert!(b.own.is_none() && b.failed.is_none() && !b.has_taken && b.version == 0);
     }
 }

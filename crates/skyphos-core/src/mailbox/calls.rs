@@ -10,8 +10,8 @@ use crate::slab::Payload;
 use skyphos_types::Error;
 use std::sync::Arc;
 
-/// Number of the call in which the surviving ranks agree who they are. It is outside of the sequence of calls, for the ranks
-/// were at different ones.
+/// Number of the call in which the survivors agree on the new group. It is outside of the sequence of calls, since survivors enter it
+/// from different calls.
 pub(crate) const SHRINK_CALL: u64 = 1 << 47;
 
 /// Failed calls that a group remembers. A peer reports an error of its own in such a call at most once, soon after.
@@ -81,7 +81,7 @@ impl Mailbox {
         self.group(comm).map_or(0, |state| state.next_call)
     }
 
-    /// The next message that any rank of the group has sent in a round of a call, and its sender's place in the group.
+    /// The next message of any rank of the group in a round of a call, and its sender's rank in the group.
     pub(crate) fn take_from_any(&mut self, group: &Group, call: u64, round: u32) -> Option<(u32, Payload)> {
         let b = self.find(group.comm, call)?;
         let first = b.places.partition_point(|(at, ..)| *at < round);
@@ -95,11 +95,11 @@ impl Mailbox {
         None
     }
 
-    /// Ends a call here, completed or failed. What still comes for it is dropped.
+    /// Ends a call here, completed or failed. Later frames of it are dropped.
     pub(crate) fn end(&mut self, comm: u64, call: u64, completed: bool) {
         let Some(k) = self.calls.iter().position(|b| b.call == call && b.comm == comm) else { return };
         if call == SHRINK_CALL {
-            // It may be entered again, and goes on where it was.
+            // The call may be entered again, and then continues.
             (self.calls[k].own, self.calls[k].failed) = (None, None);
             return;
         }
@@ -127,7 +127,7 @@ impl Mailbox {
         state.failed_calls.push_back(done.call);
     }
 
-    /// Counts what has happened in a call. `Err`: the error with which it failed, and whether another rank sent that.
+    /// Number of events of a call. `Err`: the error with which it failed, and whether another rank sent it.
     pub(crate) fn look(&mut self, comm: u64, call: u64) -> Result<u64, (Error, bool)> {
         let b = self.find(comm, call).expect("an open call");
         match &b.failed {
@@ -136,12 +136,12 @@ impl Mailbox {
         }
     }
 
-    /// Counts what has happened in a call; `None` if it failed or is over.
+    /// Number of events of a call; `None` if it failed or is over.
     pub(crate) fn version(&mut self, comm: u64, call: u64) -> Option<u64> {
         self.find(comm, call).filter(|b| b.failed.is_none()).map(|b| b.version)
     }
 
-    /// Counts something that has happened in a call outside of the network.
+    /// Counts an event of a call that no frame has caused.
     pub(crate) fn touch(&mut self, comm: u64, call: u64) {
         self.find(comm, call).into_iter().for_each(|b| b.version += 1);
     }
@@ -153,14 +153,14 @@ impl Mailbox {
         }
     }
 
-    /// The next chunk of a stream and its message's length, if it has come.
+    /// The next chunk of a stream and its message's length, if it has arrived.
     pub(crate) fn take(&mut self, comm: u64, call: u64, from: u32, round: u32) -> Result<Next, Error> {
         let b = self.find(comm, call).expect("an open call");
         if let Some((error, _)) = &b.failed {
             return Err(error.clone());
         }
         if b.is_in_doubt() {
-            return Ok(Next::Nothing); // whatever has come, the call may fail
+            return Ok(Next::Nothing); // the call may still fail
         }
         if let Ok(place) = b.place_of(from, round) {
             let stream = &mut b.streams[b.places[place].2 as usize];
@@ -172,8 +172,7 @@ impl Mailbox {
         self.lost(from, own).map_or(Ok(Next::Nothing), Err)
     }
 
-    /// Bytes that a peer has consumed of the stream sent to it. Unlimited for a peer that is gone: it grants no more, and what
-    /// is sent to it is dropped.
+    /// Bytes that a peer has consumed of the stream to it. Unlimited for a peer that is gone, since frames to it are dropped.
     pub(crate) fn credit(&mut self, comm: u64, call: u64, peer: u32, round: u32) -> u64 {
         if self.lost_peers.contains_key(&peer) {
             return u64::MAX / 2;
@@ -182,12 +181,12 @@ impl Mailbox {
         b.credits.iter().find(|(p, r, _)| (*p, *r) == (peer, round)).map_or(0, |(_, _, bytes)| *bytes)
     }
 
-    /// The error for a peer that called something else and has not said yet what. Meanwhile the call does not go on.
+    /// The error for a peer that has made a different call and has not sent its arguments yet. The call makes no progress meanwhile.
     pub(crate) fn disputed(&mut self, comm: u64, call: u64) -> Option<Error> {
         self.find(comm, call)?.disputed.clone()
     }
 
-    /// Whether a call whose part is done here may end: `Err` if it failed, `false` while a peer is to say what it called.
+    /// Whether a call that is done here may end: `Err` if it failed, `false` while it waits for a peer's arguments or outcomes.
     pub(crate) fn may_end(&mut self, comm: u64, call: u64) -> Result<bool, Error> {
         let b = self.find(comm, call).expect("an open call");
         match &b.failed {
@@ -201,7 +200,7 @@ impl Mailbox {
         self.find(comm, call).map_or(Vec::new(), |b| b.present.clone())
     }
 
-    /// Ranks that take no more part in a call that outlives losses, by their places in the group.
+    /// Ranks that are absent from a call that outlives losses, as ranks of the group.
     pub(crate) fn absences(&mut self, group: &Group, call: u64) -> Vec<(u32, Absence)> {
         let absent = self.find(group.comm, call).map_or(Vec::new(), |b| b.absent.clone());
         let all = self.lost_peers.iter().map(|(rank, peer)| (*rank, peer.absence())).chain(absent);

@@ -21,11 +21,11 @@ use crate::group::Group;
 use crate::transport::{Event, Loss};
 use skyphos_types::Error;
 
-/// Round of an abort whose sender's program does not learn of it.
+/// Round of an abort whose sender's program does not learn of the failure.
 pub(crate) const UNSEEN: u32 = 1;
 
 impl Mailbox {
-    /// Files one event.
+    /// Delivers one event.
     pub(crate) fn deliver(&mut self, event: Event) {
         match event {
             Event::Frame { from, frame } => self.deliver_frame(from, frame),
@@ -116,7 +116,7 @@ impl Mailbox {
         }
         match kind {
             FrameKind::Data => {
-                self.last_errors.remove(&from); // it has gone on
+                self.last_errors.remove(&from); // the peer has continued
                 if self.check_signature(k, from, sig) {
                     self.deliver_chunk(k, from, frame);
                 }
@@ -141,15 +141,15 @@ impl Mailbox {
             }
             FrameKind::Present => b.present.push(from),
             FrameKind::Past => b.set_absent(from, Absence::Past),
-            // The last ones are between replicas, in the transport.
+            // The transport consumes these, or they need no action here.
             FrameKind::Probe | FrameKind::Bye | FrameKind::GivenUp | FrameKind::Outcomes => {}
             FrameKind::Acknowledge | FrameKind::Forward | FrameKind::Forwarded | FrameKind::InputChecksum => {
             }
         }
     }
 
-    /// Compares the signature of a data frame with this rank's own, or with the first that came; `false`: the peer has called
-    /// something else.
+    /// Compares the signature of a data frame with this rank's own, or with the first that arrived. Returns `false` if the peer has
+    /// made a different call.
     fn check_signature(&mut self, k: usize, from: u32, sig: CallSig) -> bool {
         let me = self.rank_in(self.calls[k].comm);
         let b = &mut self.calls[k];
@@ -168,7 +168,7 @@ impl Mailbox {
                 b.early.retain(|(peer, _)| *peer != from);
                 b.early.push((from, sig.outcomes));
             }
-            // Which argument differs, or which calls the programs have seen fail, is found once this rank has entered.
+            // Which arguments or outcomes differ is found once this rank has entered.
             (None, Some((_, first))) if first.differs_in_hash(&sig) || first.outcomes != sig.outcomes => {
                 b.second = Some((from, sig));
             }
@@ -179,7 +179,7 @@ impl Mailbox {
 
     /// Appends a chunk to its stream.
     fn deliver_chunk(&mut self, k: usize, from: u32, frame: Frame) {
-        let Header { round, seq, total, .. } = frame.header;
+        let Header { round, total, .. } = frame.header;
         let b = &mut self.calls[k];
         let stream = match b.place_of(from, round) {
             Ok(place) => &mut b.streams[b.places[place].2 as usize],
@@ -189,12 +189,9 @@ impl Mailbox {
                 b.streams.last_mut().expect("just pushed")
             }
         };
-        if seq != stream.next_seq || total != stream.total {
-            let (next, due) = (stream.next_seq, stream.total);
-            let message = format!("chunk {seq} of {total} bytes where chunk {next} of {due} was due");
-            return b.fail(Error::Corrupt { rank: from, message }, false);
+        let header = frame.header;
+        if let Err(error) = stream.push(from, &header, frame) {
+            b.fail(error, false);
         }
-        stream.next_seq += 1;
-        stream.chunks.push_back(frame.payload);
     }
 }

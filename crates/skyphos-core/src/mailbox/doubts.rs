@@ -1,4 +1,4 @@
-//! Doubts: a peer's program has seen other calls fail than this rank's (decision 0028).
+//! Doubts: a peer's program knows of other failed calls than this rank's (decision 0028).
 //!
 //! ```text
 //! a frame's hash of outcomes differs:  exchange outcomes with the peer; the call makes no progress meanwhile
@@ -16,7 +16,7 @@ use crate::frame::{CallSig, Frame, FrameKind, Header};
 use skyphos_types::Error;
 
 impl Mailbox {
-    /// Outcomes have come for a call: compares them, or keeps them until this rank enters it.
+    /// A peer's outcomes have arrived for a call: compares them, or keeps them until this rank enters the call.
     pub(super) fn deliver_outcomes(&mut self, from: u32, frame: Frame) {
         let Header { comm, call, round, .. } = frame.header;
         let asks = round == 0;
@@ -74,7 +74,7 @@ impl Mailbox {
         self.outcomes_of(comm).into_iter().for_each(|outcomes| outcomes.forget(call));
     }
 
-    /// A peer has called something else: it is at another place of its program, or runs another program.
+    /// A peer has made a different call: it is at another place of its program, or runs another program.
     pub(super) fn disagree(&mut self, k: usize, own: (u32, CallSig), other: (u32, CallSig)) {
         let b = &mut self.calls[k];
         if own.1.outcomes == other.1.outcomes {
@@ -85,7 +85,7 @@ impl Mailbox {
         self.doubt(k, other.0);
     }
 
-    /// This rank enters a call: doubts the peers whose frames came before and have another hash of outcomes.
+    /// This rank enters a call: doubts the peers whose frames arrived before with another hash of outcomes.
     pub(super) fn doubt_early(&mut self, k: usize, own: CallSig) {
         let b = &mut self.calls[k];
         let Some((_, first)) = b.first else { return };
@@ -108,7 +108,7 @@ impl Mailbox {
         }
     }
 
-    /// A peer's program has seen other calls fail than this rank's: exchanges outcomes with it.
+    /// A peer's program knows of other failed calls than this rank's: exchanges outcomes with it.
     pub(super) fn doubt(&mut self, k: usize, peer: u32) {
         let b = &mut self.calls[k];
         if !b.doubts.iter().any(|(one, _)| *one == peer) {
@@ -126,14 +126,14 @@ impl Mailbox {
         self.replies.push(Reply { to: peer, header, payload });
     }
 
-    /// A peer's outcomes have come, in a call that this rank is in.
+    /// A peer's outcomes have arrived, in a call that this rank is in.
     pub(super) fn receive_outcomes(&mut self, k: usize, peer: u32, bytes: &[u8], asks: bool) {
         let (comm, call) = (self.calls[k].comm, self.calls[k].call);
         let Some(own) = self.outcomes_of(comm) else { return };
         let error = match Outcomes::from_wire(bytes) {
             Some(theirs) if own.fit(&theirs, call) => None,
             Some(_) => Some(self.differs_from(comm, peer)),
-            None => Some(Error::Corrupt { rank: peer, message: "outcomes that make no sense".to_owned() }),
+            None => Some(Error::Corrupt { rank: peer, message: "malformed outcomes".to_owned() }),
         };
         let b = &mut self.calls[k];
         match b.doubts.iter_mut().find(|(one, _)| *one == peer) {
@@ -157,7 +157,7 @@ impl Mailbox {
         diverged(self.rank_in(comm).unwrap_or(self.me), peer)
     }
 
-    /// A peer that is gone can no longer settle the doubts about it: the calls in doubt fail.
+    /// A peer that is gone can no longer send its outcomes: the calls that wait for them fail.
     pub(super) fn confirm_doubts(&mut self, peer: u32, comm: Option<u64>) {
         for k in 0..self.calls.len() {
             let b = &self.calls[k];

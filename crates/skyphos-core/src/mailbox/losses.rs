@@ -9,8 +9,8 @@ use crate::transport::{Health, Loss};
 use skyphos_types::Error;
 
 impl Mailbox {
-    /// Why no call in a group can succeed here any more, if so. Only losses that this rank has seen itself count: a rank that
-    /// sees one tells all.
+    /// The reason why no call of a group can succeed here any more; `None` if calls can. Only losses that this rank has detected count,
+    /// because a rank that detects one reports it to all.
     pub(crate) fn reason_to_stop(&self, group: &Group) -> Option<Error> {
         let has_left = |rank: &u32| self.lost_peers.get(rank).is_some_and(|peer| peer.loss == Loss::Left);
         let (left, others): (Vec<u32>, Vec<u32>) = group.ranks.iter().partition(|rank| has_left(rank));
@@ -72,7 +72,7 @@ impl Mailbox {
         Some(Error::PeerLost { rank, address, cause: format!("{cause}{last_error}{here}") })
     }
 
-    /// How ranks of a group were lost, by their places in it.
+    /// The losses of a group, by rank.
     pub(crate) fn losses(&self, group: &Group) -> Vec<Option<Loss>> {
         group.ranks.iter().map(|rank| self.lost_peers.get(rank).map(|peer| peer.loss)).collect()
     }

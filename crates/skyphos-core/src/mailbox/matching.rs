@@ -166,7 +166,7 @@ impl Mailbox {
             return;
         }
         let group = header.sig.n;
-        let next = messages.came.get(&(group, from)).copied().unwrap_or(0);
+        let next = messages.matched.get(&(group, from)).copied().unwrap_or(0);
         if count < next {
             return;
         }
@@ -183,8 +183,8 @@ impl Mailbox {
     /// Matches the messages of a sender that are next in its order.
     fn match_due(&mut self, group: u64, from: u32) {
         loop {
-            let Mailbox { messages: Messages { early, came, receives, arrivals, .. }, calls, .. } = self;
-            let next = came.entry((group, from)).or_default();
+            let Mailbox { messages: Messages { early, matched, receives, arrivals, .. }, calls, .. } = self;
+            let next = matched.entry((group, from)).or_default();
             let is_due = |arrival: &Arrival| {
                 let Envelope { id, .. } = arrival.envelope;
                 (arrival.group, id.peer, id.count) == (group, from, *next)
@@ -217,7 +217,7 @@ impl Mailbox {
         let is_it =
             |arrival: &&Arrival| (arrival.envelope.id.pair, arrival.envelope.id.count) == (pair, count);
         let begun = match header.sig.flags == CallSig::SENDS {
-            true => self.messages.came.get(&(group, from)),
+            true => self.messages.matched.get(&(group, from)),
             false => self.messages.sent.get(&(group, from)),
         };
         let is_here =
@@ -249,10 +249,10 @@ impl Mailbox {
 
     /// Drops the messages of a group that is closed.
     pub(super) fn close_messages(&mut self, comm: u64) {
-        let Messages { arrivals, early, sent, came, .. } = &mut self.messages;
+        let Messages { arrivals, early, sent, matched, .. } = &mut self.messages;
         arrivals.retain(|arrival| arrival.group != comm);
         early.retain(|arrival| arrival.group != comm);
         sent.retain(|(of, _), _| *of != comm);
-        came.retain(|(of, _), _| *of != comm);
+        matched.retain(|(of, _), _| *of != comm);
     }
 }

@@ -1,4 +1,4 @@
-//! Point-to-point messages: their names, what a receive takes, and those that have arrived.
+//! Point-to-point messages: their identifiers, the filters of receives, and messages that wait for a receive.
 
 use super::stream::Stream;
 use crate::frame::{CallSig, Frame, FrameKind, Header};
@@ -10,10 +10,10 @@ use std::collections::{BTreeMap, VecDeque};
 /// Calls from here on are point-to-point. Their numbers are this rank's own: no peer sees them.
 pub(super) const FIRST_LOCAL: u64 = 1 << 46;
 
-/// In the name of every pair of ranks, so that no group has the same number.
+/// Part of the number of every pair of ranks, so that no group has the same number.
 pub(super) const PAIR: u64 = 0x5041_4952;
 
-/// The name that both ends have for a message.
+/// The identifier of a message, the same at both ends up to the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct MessageId {
     /// The rank at the other end, in the transport.
@@ -46,7 +46,7 @@ impl Filter {
     }
 }
 
-/// What is known of a message before its data is read.
+/// The properties of a message that are known before its data is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Envelope {
     pub(crate) id: MessageId,
@@ -73,7 +73,7 @@ impl Post {
     }
 }
 
-/// A message that has begun to arrive and that no receive has got.
+/// A message that has begun to arrive and is not matched with a receive.
 pub(super) struct Arrival {
     pub(super) group: u64,
     pub(super) envelope: Envelope,
@@ -93,7 +93,7 @@ pub(super) struct Messages {
     pub(super) receives: VecDeque<(u64, u64, Filter)>,
     /// By group and rank: messages sent to it, and messages from it that were matched or wait in `arrivals`.
     pub(super) sent: BTreeMap<(u64, u32), u64>,
-    pub(super) came: BTreeMap<(u64, u32), u64>,
+    pub(super) matched: BTreeMap<(u64, u32), u64>,
     pub(super) next_local: u64,
 }
 
@@ -102,6 +102,7 @@ pub(super) fn is_pair(comm: u64) -> bool {
     comm != 0 && comm.is_multiple_of(2)
 }
 
+/// The number of an ordered pair of ranks of a group.
 pub(super) fn pair_of(group: u64, sender: u32, receiver: u32) -> u64 {
     let number = Group::number_of_some(group, PAIR, &[sender, receiver]) & !1;
     number.max(2)
@@ -127,6 +128,7 @@ impl Messages {
 }
 
 impl Arrival {
+    /// Takes a frame of the message.
     pub(super) fn take_frame(&mut self, from: u32, frame: Frame) {
         let header = frame.header;
         let failed = match header.kind {
@@ -138,7 +140,92 @@ impl Arrival {
     }
 }
 
+/// The error in an abort frame.
 pub(super) fn error_in(from: u32, frame: &Frame) -> Error {
     Error::from_wire(frame.payload.as_bytes())
-        .unwrap_or(Error::Aborted { rank: from, cause: "it did not say why".to_owned() })
+        .unwrap_or(Error::Aborted { rank: from, cause: "it sent no cause".to_owned() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::frame::CallKind;
+    use crate::slab::Pool;
+
+    const GROUP: u64 = 7;
+
+    fn message(sender: u32, tag: u32) -> Arrival {
+        let sig = CallSig { extra: tag, ..CallSig::plain(CallKind::PointToPoint) };
+        let header =
+            Header { sig, total: 1, ..Header::control(FrameKind::Data, pair_of(GROUP, sender, 0), 0) };
+        Arrival::of(GROUP, sender, &header, VecDeque::new())
+    }
+
+    #[test]
+    fn a_receive_gets_the_first_message_that_its_filter_accepts() {
+        let mut messages = Messages::default();
+        messages.arrivals.extend([message(1, 5), message(2, 5), message(2, 6)]);
+        let table = [
+            // source, tag, index
+            (None, None, Some(0)),
+            (Some(2), None, Some(1)),
+            (Some(2), Some(6), Some(2)),
+            (None, Some(6), Some(2)),
+            (Some(1), Some(6), None),
+            (Some(3), None, None),
+        ];
+        for (source, tag, index) in table {
+            assert_eq!(messages.position(GROUP, Filter { source, tag }), index, "{source:?} {tag:?}");
+        }
+        assert_eq!(messages.position(GROUP + 2, Filter { source: None, tag: None }), None, "another group");
+    }
+
+    #[test]
+    fn a_filter_is_read_from_the_calls_signature() {
+        let group = Group::new(GROUP, vec![10, 11, 12], 0);
+        let sig = |rank, tag| CallSig::of_message(GROUP, CallSig::RECEIVES, rank, tag);
+        for (rank, tag, source) in
+            [(Some(2), Some(5), Some(12)), (None, Some(0), None), (Some(0), None, Some(10))]
+        {
+            assert_eq!(Filter::of(&group, sig(rank, tag)), Filter { source, tag });
+        }
+    }
+
+    #[test]
+    fn a_call_needs_the_rank_at_its_other_end() {
+        let from = |source| Filter { source, tag: None };
+        for (post, rank, needed) in [
+            (Post::Send(1), 1, true),
+            (Post::Send(1), 2, false),
+            (Post::Receive(from(Some(1))), 1, true),
+            (Post::Receive(from(Some(1))), 2, false),
+            (Post::Receive(from(None)), 2, true),
+            (Post::Probe(from(None)), 2, true),
+        ] {
+            assert_eq!(post.needs(rank), needed, "{post:?} {rank}");
+        }
+    }
+
+    #[test]
+    fn numbers_of_pairs_are_even_and_differ_by_direction() {
+        assert_ne!(pair_of(GROUP, 1, 2), pair_of(GROUP, 2, 1));
+        for (one, other) in [(0, 1), (1, 0), (5, 5)] {
+            assert!(is_pair(pair_of(GROUP, one, other)));
+        }
+        assert!(!is_pair(0) && !is_pair(Group::number_after(GROUP, 3)));
+    }
+
+    #[test]
+    fn the_first_error_of_a_message_counts() {
+        let mut arrival = message(1, 5);
+        let frame = |kind, seq, payload: &[u8]| {
+            let header = Header { seq, total: 1, ..Header::control(kind, 12, 0) };
+            Frame { header, payload: Pool::default().copy_of(payload) }
+        };
+        arrival.take_frame(1, frame(FrameKind::Data, 0, &[1]));
+        assert!(arrival.failed.is_none() && arrival.stream.chunks.len() == 1);
+        arrival.take_frame(1, frame(FrameKind::Abort, 0, &Error::bad_input("first").to_wire()));
+        arrival.take_frame(1, frame(FrameKind::Abort, 0, &[]));
+        assert!(arrival.failed.unwrap().to_string().contains("first"));
+    }
 }

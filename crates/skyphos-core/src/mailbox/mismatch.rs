@@ -1,4 +1,4 @@
-//! The error of ranks that have called different things.
+//! The error of two ranks in different calls.
 
 use crate::arguments::Differences;
 use crate::frame::CallSig;
@@ -14,7 +14,7 @@ pub(super) fn mismatch(one: (u32, CallSig), other: (u32, CallSig)) -> Error {
     Error::Mismatch { left, left_call, right, right_call }
 }
 
-/// The error where it is known which arguments differ. Without any, earlier calls have led the ranks to different choices.
+/// The error if the differing arguments are known. Without any, the ranks' choices differ because of earlier calls.
 pub(super) fn mismatch_named(one: (u32, CallSig), other: (u32, CallSig), differ: Differences) -> Error {
     let call = |(rank, sig): (u32, CallSig), function: &str, differ: &str| match (function, differ) {
         ("", "") => (rank, format!("{sig}, going by other calls before")),
@@ -27,4 +27,51 @@ pub(super) fn mismatch_named(one: (u32, CallSig), other: (u32, CallSig), differ:
     let ((left, left_call), (right, right_call)) =
         if here.0 <= there.0 { (here, there) } else { (there, here) };
     Error::Mismatch { left, left_call, right, right_call }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::frame::CallKind;
+
+    const DENSE: CallSig = CallSig::plain(CallKind::AllreduceDense);
+
+    fn parts(error: Error) -> (u32, String, u32, String) {
+        let Error::Mismatch { left, left_call, right, right_call } = error else { panic!("{error}") };
+        (left, left_call, right, right_call)
+    }
+
+    #[test]
+    fn the_lower_rank_comes_first() {
+        let barrier = CallSig::plain(CallKind::Barrier);
+        let one = parts(mismatch((4, DENSE), (1, barrier)));
+        assert_eq!(one, parts(mismatch((1, barrier), (4, DENSE))));
+        assert_eq!((one.0, one.2), (1, 4));
+    }
+
+    #[test]
+    fn calls_that_look_alike_are_told_apart_by_their_hashes() {
+        let (_, left, _, right) =
+            parts(mismatch((0, CallSig { extra: 1, ..DENSE }), (1, CallSig { extra: 2, ..DENSE })));
+        assert!(left.contains("settings #1") && right.contains("settings #2"), "{left} {right}");
+    }
+
+    #[test]
+    fn differing_arguments_are_named() {
+        let texts = |function: &str, here: &str, there: &str| {
+            let differ = Differences {
+                function: function.to_owned(),
+                other_function: function.to_owned(),
+                here: here.to_owned(),
+                there: there.to_owned(),
+            };
+            let (_, left, _, right) = parts(mismatch_named((0, DENSE), (1, DENSE), differ));
+            (left, right)
+        };
+        let call = DENSE.to_string();
+        assert_eq!(texts("", "k=1", "k=2"), (format!("{call} with k=1"), format!("{call} with k=2")));
+        assert_eq!(texts("f", "k=1", "k=2"), ("f(k=1)".to_owned(), "f(k=2)".to_owned()));
+        assert_eq!(texts("f", "", ""), ("f".to_owned(), "f".to_owned()));
+        assert!(texts("", "", "").0.contains("other calls before"));
+    }
 }

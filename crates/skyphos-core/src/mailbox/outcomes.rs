@@ -28,7 +28,7 @@ fn mixed(call: u64) -> u16 {
     (call.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (64 - OUTCOME_BITS)) as u16
 }
 
-/// What a program knows of a call.
+/// A program's knowledge of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Known {
     Succeeded,
@@ -51,7 +51,7 @@ pub(crate) struct Outcomes {
 }
 
 impl Outcomes {
-    /// The same on all ranks whose programs know of the same failures.
+    /// The hash of the known failures. It is equal on ranks whose programs know of the same failures.
     pub(crate) fn hash(&self) -> u16 {
         self.hash
     }
@@ -128,7 +128,7 @@ impl Outcomes {
             one.failures.iter().filter(|failure| failure.call < call).all(|failure| {
                 match by.of(failure.call) {
                     Known::Failed(theirs) => !failure.at_once || theirs.reported_at <= call,
-                    // That program went on without knowing; this one knew, and may not have.
+                    // That program continued without knowing of the failure; this one knew, and may have skipped calls.
                     Known::Unreported => !failure.at_once || failure.call < by.since,
                     Known::Succeeded => false,
                 }

@@ -14,11 +14,33 @@ impl Reply {
         Reply { to, header: Header::control(kind, comm, call), payload: Vec::new() }
     }
 
-    /// A control frame about a point-to-point message, from its other end.
-    pub(super) fn about(to: u32, kind: FrameKind, asked: &Header) -> Reply {
-        let flags = if asked.sig.flags == CallSig::SENDS { CallSig::RECEIVES } else { CallSig::SENDS };
-        let header =
-            Header { sig: CallSig { flags, ..asked.sig }, ..Header::control(kind, asked.comm, asked.call) };
+    /// A control frame of a point-to-point message, in reply to a frame from its other end.
+    pub(super) fn about(to: u32, kind: FrameKind, request: &Header) -> Reply {
+        let flags = if request.sig.flags == CallSig::SENDS { CallSig::RECEIVES } else { CallSig::SENDS };
+        let header = Header {
+            sig: CallSig { flags, ..request.sig },
+            ..Header::control(kind, request.comm, request.call)
+        };
         Reply { to, header, payload: Vec::new() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::frame::CallKind;
+
+    #[test]
+    fn a_reply_about_a_message_comes_from_its_other_end() {
+        for (end, other) in [(CallSig::SENDS, CallSig::RECEIVES), (CallSig::RECEIVES, CallSig::SENDS)] {
+            let sig = CallSig { flags: end, extra: 5, n: 7, ..CallSig::plain(CallKind::PointToPoint) };
+            let request = Header { sig, ..Header::control(FrameKind::Probe, 12, 3) };
+            let reply = Reply::about(2, FrameKind::Present, &request);
+            assert_eq!(
+                (reply.to, reply.header.kind, reply.header.comm, reply.header.call),
+                (2, FrameKind::Present, 12, 3)
+            );
+            assert_eq!(reply.header.sig, CallSig { flags: other, ..sig });
+        }
     }
 }

@@ -15,7 +15,7 @@ use std::sync::Arc;
 pub(super) struct GroupState {
     pub(super) group: Arc<Group>,
     pub(super) next_call: u64,
-    /// Calls that failed because ranks had called different things.
+    /// Number of calls that failed because ranks had made different calls.
     pub(super) mismatches: u64,
     /// The last calls that failed here, in the order in which they ended.
     pub(super) failed_calls: VecDeque<u64>,
@@ -38,7 +38,7 @@ pub(crate) struct Mailbox {
     pub(super) addresses: Arc<[String]>,
     /// By group and rank: ranks that make no more calls in a group.
     pub(super) departed: BTreeMap<(u64, u32), Departure>,
-    /// By peer: the error with which it left a call that was over here. If the peer is lost next, that is the reason.
+    /// By peer: the error with which it left a call that was over here. If the peer is lost next, this is the reason.
     pub(super) last_errors: BTreeMap<u32, Error>,
     pub(super) messages: Messages,
     /// This rank in the transport.
@@ -103,7 +103,7 @@ impl Mailbox {
         self.group(comm).map(|state| state.group.ranks[state.group.me as usize])
     }
 
-    /// Calls of a group that failed because ranks had called different things.
+    /// Number of calls of a group that failed because ranks had made different calls.
     pub(crate) fn mismatches(&self, comm: u64) -> u64 {
         self.group(comm).map_or(0, |state| state.mismatches)
     }

@@ -56,7 +56,7 @@ struct Call<B> {
     left: BTreeMap<u32, (BTreeSet<u32>, Header, B)>,
 }
 
-/// Chunks that have come, by call.
+/// Chunks that have arrived, by call.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Inflow<B> {
     numbering: Numbering,
@@ -99,7 +99,7 @@ impl<B: Body> Inflow<B> {
         self.calls.entry((comm, call)).or_insert_with(fresh)
     }
 
-    /// A chunk that process `by` made has come from `from`, `raced` if every replica sends it anyway.
+    /// A chunk of process `by` has arrived from process `from`; `raced` if every replica sends it.
     pub fn chunk(
         &mut self,
         from: u32,

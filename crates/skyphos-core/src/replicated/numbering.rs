@@ -1,4 +1,4 @@
-//! Who is a replica of whom (Kylix §V).
+//! The numbering of replicas: which processes are which rank (Kylix §V).
 //!
 //! With m = ⌊P / s⌋ ranks, processes i, m + i, 2m + i … are the replicas of rank i. Processes that are left over are one more
 //! replica of the first ranks: spares that have everything already.
@@ -79,8 +79,8 @@ impl Numbering {
         self.processes_of(self.rank()).filter(move |process| *process != me)
     }
 
-    /// Refuses replicas of a rank that share a host: one that dies would take both. `hosts` are those of the processes,
-    /// `name` tells people which one it is.
+    /// Refuses replicas of a rank that share a host, since a failure of the host would end both. `hosts` has the host of each process;
+    /// `name` returns a process's name for the error.
     pub fn check_hosts(&self, hosts: &[u32], name: impl Fn(u32) -> String) -> Result<()> {
         let mut on: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
         (0..self.processes).for_each(|process| on.entry(hosts[process as usize]).or_default().push(process));

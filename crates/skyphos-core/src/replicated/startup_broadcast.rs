@@ -1,4 +1,4 @@
-//! What all processes of a replicated group must hold true alike, before there are ranks: the first one tells.
+//! Broadcast from process 0 while a replicated group starts, before the processes have ranks.
 
 use crate::frame::{Frame, FrameKind, Header};
 use crate::slab::CHUNK_BYTES;
@@ -6,10 +6,11 @@ use crate::transport::{Event, Facts, Transport};
 use skyphos_types::{Error, Result};
 use std::time::Duration;
 
-/// Group that no other has.
+/// A group number that no group has.
 const COMM: u64 = u64::MAX;
 
-/// Gives all processes what process 0 has to say, an error too. Collective. What else comes meanwhile is left in `waiting`.
+/// Gives all processes the bytes of process 0, or its error. Collective. Other events that arrive meanwhile are appended to
+/// `waiting`.
 pub fn startup_broadcast(
     transport: &mut dyn Transport,
     mine: Result<Vec<u8>>,
@@ -20,7 +21,7 @@ pub fn startup_broadcast(
     let until = clock.now() + timeout;
     if transport.rank() == 0 {
         let bytes = match &mine {
-            Ok(words) => [&[0], &words[..]].concat(),
+            Ok(bytes) => [&[0], &bytes[..]].concat(),
             Err(error) => [&[1], &error.as_seen_by_others(0).to_wire()[..]].concat(),
         };
         let header = |seq| Header {
@@ -37,40 +38,40 @@ pub fn startup_broadcast(
         while !transport.is_idle() {
             let left = until.saturating_sub(clock.now());
             if left.is_zero() {
-                break; // who has not got it will say so
+                break; // processes without the bytes report a timeout
             }
             transport.poll(left.min(Duration::from_millis(100)), waiting);
         }
         return mine;
     }
-    let mut heard: Vec<u8> = Vec::new();
+    let mut received: Vec<u8> = Vec::new();
     loop {
         let mut events = Vec::new();
         let left = until.saturating_sub(clock.now());
         transport.poll(left.min(Duration::from_millis(100)), &mut events);
-        let (mut total, mut gone) = (None, None);
+        let (mut total, mut lost) = (None, None);
         for event in events {
             match event {
                 Event::Frame { from: 0, frame } if frame.header.comm == COMM => {
-                    heard.extend_from_slice(frame.payload.as_bytes());
+                    received.extend_from_slice(frame.payload.as_bytes());
                     total = Some(frame.header.total);
                 }
                 Event::PeerDown { rank: 0, ref cause, .. } => {
-                    gone = Some(cause.clone());
+                    lost = Some(cause.clone());
                     waiting.push(event);
                 }
                 other => waiting.push(other),
             }
         }
-        if total == Some(heard.len() as u64) {
-            return match heard.split_first() {
-                Some((0, words)) => Ok(words.to_vec()),
+        if total == Some(received.len() as u64) {
+            return match received.split_first() {
+                Some((0, bytes)) => Ok(bytes.to_vec()),
                 Some((_, error)) => Err(Error::from_wire(error)
-                    .unwrap_or(Error::Aborted { rank: 0, cause: "it did not say why".to_owned() })),
-                None => Err(Error::Corrupt { rank: 0, message: "it said nothing".to_owned() }),
+                    .unwrap_or(Error::Aborted { rank: 0, cause: "it sent no cause".to_owned() })),
+                None => Err(Error::Corrupt { rank: 0, message: "it sent no bytes".to_owned() }),
             };
         }
-        if let Some(cause) = gone {
+        if let Some(cause) = lost {
             return Err(Error::PeerLost { rank: 0, address: addresses[0].clone(), cause });
         }
         if left.is_zero() {

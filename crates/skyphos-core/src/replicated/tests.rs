@@ -1,10 +1,18 @@
-//! What the transport of replicas does with single frames.
+//! Tests of the replicated transport with single frames.
 
-use super::*;
+use super::Replicated;
+use super::transport::SHARED_BYTES;
+use crate::extensions::{NativeCollectives, Replication, UnderReplicas};
+use crate::frame::{Frame, FrameKind, HEADER_BYTES, Header};
 use crate::local::{Local, local_group};
 use crate::slab::Pool;
+use crate::transport::{Event, Facts, Transport, Waker};
+use skyphos_types::{Error, Result};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
-/// Connections that take whatever is posted; while it is full nothing of that is there.
+/// Connections that take all posted frames. While it is full none of them arrives.
 struct Network {
     inner: Local,
     posted: Vec<usize>,
@@ -51,7 +59,7 @@ impl Transport for Network {
 
 #[test]
 fn who_waits_for_room_is_told_of_it() {
-    // What is here goes to connections that take it at once, and so have nothing to tell.
+    // The connections take the frames at once, so they report no `Writable`.
     let (inner, full) = (local_group(4).swap_remove(0), Arc::new(AtomicBool::new(true)));
     let network = Network { inner, posted: vec![0; 4], full: full.clone() };
     let mut replicated = Replicated::new(Box::new(network), 2, true, Vec::new()).unwrap();
@@ -73,7 +81,7 @@ fn who_waits_for_room_is_told_of_it() {
 
 #[test]
 fn a_sibling_brings_nothing_of_its_own_rank() {
-    // Processes 0 and 2 are rank 0. What the latter says is nothing that this rank could take in, or tell anybody of.
+    // Processes 0 and 2 are rank 0. This rank must ignore the frames of process 2.
     for (kind, origin) in
         [(FrameKind::Data, 0), (FrameKind::Forward, 0), (FrameKind::Forwarded, 0), (FrameKind::Forwarded, 2)]
     {

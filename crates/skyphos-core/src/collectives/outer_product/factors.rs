@@ -2,7 +2,7 @@
 
 use super::{Block, Pairs, ProductShape};
 use crate::endpoint::Endpoint;
-use crate::slab::Large;
+use crate::slab::LargeBuffer;
 use skyphos_kernels::product::{Factor, Rows};
 use std::ops::Range;
 
@@ -42,8 +42,8 @@ pub(super) struct Factors<S> {
     cols: usize,
     /// The number of each rank's first pair.
     starts: Vec<usize>,
-    a: Large,
-    b: Large,
+    a: LargeBuffer,
+    b: LargeBuffer,
     /// Numbers received of each rank.
     received: Vec<usize>,
     _sums: std::marker::PhantomData<S>,
@@ -113,7 +113,7 @@ impl<S> Factors<S> {
     }
 
     /// All rows of a and of b.
-    pub(super) fn into_both(self) -> (Large, Large) {
+    pub(super) fn into_both(self) -> (LargeBuffer, LargeBuffer) {
         (self.a, self.b)
     }
 }

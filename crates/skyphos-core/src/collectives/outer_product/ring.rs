@@ -6,7 +6,7 @@ use super::tiles::{product_of, tile_rows};
 use super::{BLOCKS, BlockAssignment, Pairs, ProductShape};
 use crate::collectives::around::{RingNeighbours, RingStep, around};
 use crate::endpoint::Endpoint;
-use crate::slab::{Large, Payload};
+use crate::slab::{LargeBuffer, Payload};
 use skyphos_kernels::fold_all;
 use skyphos_kernels::product::Factor;
 use skyphos_types::{ReduceOp, Result};
@@ -43,7 +43,7 @@ impl<T: Factor> Panels<'_, T> {
 }
 
 /// Factors converted to the type of sums.
-pub(super) fn widened<T: Factor>(ep: &Endpoint, numbers: &[T]) -> Large {
+pub(super) fn widened<T: Factor>(ep: &Endpoint, numbers: &[T]) -> LargeBuffer {
     let mut wide = ep.node().pool().large(size_of::<T::Sum>() * numbers.len());
     T::widen(numbers, wide.as_slice_mut());
     wide

@@ -7,7 +7,7 @@ use super::factors::Factors;
 use super::{Block, ProductShape};
 use crate::clock::Effort;
 use crate::endpoint::Endpoint;
-use crate::slab::Large;
+use crate::slab::LargeBuffer;
 use skyphos_kernels::product::{Before, Factor, Rows, multiply};
 use std::ops::Range;
 
@@ -187,9 +187,9 @@ fn product_into<T: Factor>(
 /// All ranks' factors, in rank order.
 pub struct Gathered {
     /// K rows of N numbers.
-    pub a: Large,
+    pub a: LargeBuffer,
     /// K rows of M numbers.
-    pub b: Large,
+    pub b: LargeBuffer,
 }
 
 /// The product of this rank's own pairs, for some rows of G, in the type of sums, so that nothing is rounded before the end.

@@ -1,0 +1,84 @@
+//! Departures: lost processes, processes that leave a call, and the end of a call.
+
+use super::queue::{Queue, Queued};
+use super::state::Outflow;
+use crate::replicated::chunk::{Body, Chunk};
+use std::collections::{BTreeMap, BTreeSet};
+
+impl<B: Body> Outflow<B> {
+    /// A process is lost.
+    pub fn lose(&mut self, process: u32) {
+        if !self.lost.insert(process) {
+            return;
+        }
+        self.is_active_again(process);
+        let queue = &mut self.queues[process as usize];
+        (queue.queued, queue.fallback, queue.bytes) = Default::default();
+        for fallback in self.queues.iter_mut().flat_map(|queue| queue.fallback.iter_mut()) {
+            fallback.via = fallback.via.filter(|via| *via != process);
+        }
+        let (rank, bit) = (self.numbering.rank_of(process), self.bit(process));
+        self.pending.retain(|chunk, pending| {
+            pending.missing &= if chunk.rank == rank { !bit } else { !0 };
+            pending.missing != 0
+        });
+        self.forward_if_alone();
+    }
+
+    /// If this process is the only active one of its rank, a receiver forwards its unsent chunks to the receiver's siblings, which would
+    /// have got them from a sibling of this process.
+    pub(super) fn forward_if_alone(&mut self) {
+        let missing = |process: u32| self.lost.contains(&process) || self.late.contains(&process);
+        if !self.numbering.siblings().all(missing) {
+            return;
+        }
+        let own = |(to, queue): (usize, &Queue<B>)| -> Vec<(Chunk, u32)> {
+            let chunk = |queued: &Queued<B>| match queued {
+                Queued::Own { chunk, .. } => Some((*chunk, to as u32)),
+                Queued::Passed(..) => None,
+            };
+            queue.queued.iter().filter_map(chunk).collect()
+        };
+        let queued: BTreeMap<Chunk, u32> = self.queues.iter().enumerate().flat_map(own).collect();
+        let mut passed = BTreeSet::new();
+        for fallback in self.queues.iter_mut().flat_map(|queue| queue.fallback.iter_mut()) {
+            if let Some(via) = queued.get(&fallback.chunk).filter(|_| fallback.via.is_none()) {
+                fallback.via = Some(*via);
+                passed.insert((fallback.chunk, *via));
+            }
+        }
+        for (to, queue) in self.queues.iter_mut().enumerate() {
+            for queued in &mut queue.queued {
+                if let Queued::Own { chunk, pass_on, .. } = queued {
+                    *pass_on |= passed.contains(&(*chunk, to as u32));
+                }
+            }
+        }
+    }
+
+    /// A process has left a call: it sends and receives nothing more in it.
+    pub fn leave(&mut self, process: u32, comm: u64, call: u64) {
+        self.left.insert((comm, call, process));
+        let (rank, bit) = (self.numbering.rank_of(process), self.bit(process));
+        self.pending.retain(|chunk, pending| {
+            if (chunk.comm, chunk.call, chunk.rank) == (comm, call, rank) {
+                pending.missing &= !bit;
+            }
+            pending.missing != 0
+        });
+    }
+
+    /// A call is over here. `failed`: its unsent chunks are dropped.
+    pub fn end(&mut self, comm: u64, call: u64, failed: bool, over: impl Fn(u64, u64) -> bool) {
+        let is_it = |chunk: &Chunk| (chunk.comm, chunk.call) == (comm, call);
+        self.early_acks.retain(|chunk, _| !is_it(chunk));
+        if failed {
+            self.pending.retain(|chunk, _| !is_it(chunk));
+        }
+        if !self.left.is_empty() {
+            let pending: BTreeSet<(u64, u64)> =
+                self.pending.keys().map(|chunk| (chunk.comm, chunk.call)).collect();
+            self.left.retain(|(comm, call, _)| !over(*comm, *call) || pending.contains(&(*comm, *call)));
+        }
+    }
+}

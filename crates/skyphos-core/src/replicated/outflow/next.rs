@@ -1,0 +1,99 @@
+//! The choice of the next chunk to a process: its own, or one in a sibling's place.
+
+use super::queue::{Fallback, Queued};
+use super::state::Outflow;
+use crate::frame::{FrameKind, Header};
+use crate::replicated::chunk::{Body, Chunk};
+
+/// Bytes by which the limit of bytes on their way grows with each chunk sent in place of a late sibling.
+pub(super) const MORE_BYTES: usize = 256 * 1024;
+
+impl<B: Body> Outflow<B> {
+    /// Whether there may be a frame for a process.
+    pub fn has_any(&self, to: u32) -> bool {
+        let queue = &self.queues[to as usize];
+        !queue.queued.is_empty() || !queue.fallback.is_empty() && self.has_missing_sender()
+    }
+
+    /// The next frame for a process, if there is one. From then on its connection is responsible for it.
+    /// `on_way`: bytes that are on their way there.
+    ///
+    /// Order: queued chunks of the same exchange or an earlier one, then chunks in a sibling's place, then queued chunks of later
+    /// exchanges, which may depend on them.
+    pub fn take(&mut self, to: u32, on_way: impl FnOnce() -> usize) -> Option<(Header, B)> {
+        let bit = self.bit(to);
+        let next = self.queues[to as usize].queued.iter().find_map(|queued| match queued {
+            Queued::Own { chunk, .. } => self
+                .pending
+                .get(chunk)
+                .filter(|pending| pending.missing & bit != 0)
+                .map(|pending| pending.exchange),
+            Queued::Passed(..) => Some(0),
+        });
+        let instead = self.instead_of_others(to, next.unwrap_or(u64::MAX), on_way);
+        while instead.is_none()
+            && let Some(queued) = self.queues[to as usize].queued.pop_front()
+        {
+            self.queues[to as usize].bytes -= queued.bytes();
+            match queued {
+                Queued::Passed(header, body) => return Some((header, body)),
+                Queued::Own { chunk, pass_on, .. } => {
+                    let kind = if pass_on { FrameKind::Forward } else { FrameKind::Data };
+                    if let Some((header, body)) = self.hand_over(&chunk, bit) {
+                        return Some((Header { kind, ..header }, body));
+                    }
+                }
+            }
+        }
+        let fallback = self.queues[to as usize].fallback.remove(instead?).expect("seen");
+        self.sent_instead += 1;
+        self.hand_over(&fallback.chunk, bit)
+    }
+
+    /// Index of the next fallback chunk that this process sends in its owner's place, if its exchange is before `before`. While an
+    /// owner is merely late they go one by one at first, so that few are sent twice.
+    fn instead_of_others(&mut self, to: u32, before: u64, on_way: impl FnOnce() -> usize) -> Option<usize> {
+        if !self.has_missing_sender() {
+            return None;
+        }
+        self.first_fallback(to)?;
+        let (bit, fallback) = (self.bit(to), &self.queues[to as usize].fallback);
+        let exchange = |fallback: &Fallback| {
+            self.pending
+                .get(&fallback.chunk)
+                .filter(|pending| pending.missing & bit != 0)
+                .map(|pending| pending.exchange)
+        };
+        let is_mine = |fallback: &Fallback| {
+            fallback.via.is_none() && self.owner(&fallback.chunk, to) == self.numbering.me()
+        };
+        // They are in the order of their exchanges; some have arrived meanwhile.
+        let earlier = fallback
+            .iter()
+            .enumerate()
+            .filter_map(|(place, fallback)| Some((place, fallback, exchange(fallback)?)));
+        let mut mine = earlier
+            .take_while(|(.., exchange)| *exchange < before)
+            .filter(|(_, fallback, _)| is_mine(fallback));
+        let (first, _, of) = mine.next()?;
+        // A late owner sends from the front, so this process begins at the back.
+        let place = match self.late.is_empty() {
+            true => first,
+            false => {
+                mine.take_while(|(.., exchange)| *exchange == of).last().map_or(first, |(place, ..)| place)
+            }
+        };
+        (self.late.is_empty() || on_way() <= self.sent_instead * MORE_BYTES).then_some(place)
+    }
+
+    /// Takes a chunk that a receiver misses, and counts it as sent.
+    fn hand_over(&mut self, chunk: &Chunk, bit: u32) -> Option<(Header, B)> {
+        let pending = self.pending.get_mut(chunk).filter(|pending| pending.missing & bit != 0)?;
+        pending.missing &= !bit;
+        let frame = (pending.header, pending.body.clone());
+        if pending.missing == 0 {
+            self.pending.remove(chunk);
+        }
+        Some(frame)
+    }
+}

@@ -1,0 +1,154 @@
+//! The state of the chunks that replicas of a rank send.
+
+use super::queue::{Fallback, Queue, Queued};
+use crate::frame::Header;
+use crate::replicated::chunk::{Body, Chunk};
+use crate::replicated::delay::DelayEstimate;
+use crate::replicated::numbering::Numbering;
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+/// A chunk that some receivers may not have yet.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Pending<B> {
+    pub(super) header: Header,
+    pub(super) body: B,
+    /// A bit for each replica of the receiver that has not acknowledged it.
+    pub(super) missing: u32,
+    /// Number of the exchange that it belongs to, in the order of their beginnings.
+    pub(super) exchange: u64,
+    pub(super) since: Duration,
+}
+
+/// Chunks to be sent, and chunks that siblings should send.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Outflow<B> {
+    pub(super) numbering: Numbering,
+    /// Lost processes.
+    pub(super) lost: BTreeSet<u32>,
+    /// Siblings that have not sent their chunks in time.
+    pub(super) late: BTreeSet<u32>,
+    /// Chunks sent in place of late siblings, since one is late.
+    pub(super) sent_instead: usize,
+    /// Group, call and process: processes that have left a call.
+    pub(super) left: BTreeSet<(u64, u64, u32)>,
+    pub(super) queues: Vec<Queue<B>>,
+    pub(super) pending: BTreeMap<Chunk, Pending<B>>,
+    /// The exchange of the chunk that was posted last, and its number.
+    pub(super) last: (u64, u64, u32),
+    pub(super) exchanges: u64,
+    /// Acknowledged chunks that this process has not posted yet: bits of the receivers, checksum, and sender.
+    pub(super) early_acks: BTreeMap<Chunk, (u32, u32, u32)>,
+    /// When a frame of this process last moved: siblings' frames will be moving too.
+    pub(super) last_progress: Duration,
+    /// When a chunk of each sibling's was last acknowledged.
+    pub(super) last_delivery: BTreeMap<u32, Duration>,
+    /// When siblings were last compared.
+    pub(super) last_check: Duration,
+    pub(super) delay: DelayEstimate,
+}
+
+impl<B: Body> Outflow<B> {
+    /// An empty state.
+    pub fn new(numbering: Numbering) -> Outflow<B> {
+        Outflow {
+            numbering,
+            lost: BTreeSet::new(),
+            late: BTreeSet::new(),
+            sent_instead: 0,
+            left: BTreeSet::new(),
+            queues: (0..numbering.processes()).map(|_| Queue::default()).collect(),
+            pending: BTreeMap::new(),
+            last: (0, 0, 0),
+            exchanges: 0,
+            early_acks: BTreeMap::new(),
+            last_progress: Duration::ZERO,
+            last_delivery: BTreeMap::new(),
+            last_check: Duration::ZERO,
+            delay: DelayEstimate::default(),
+        }
+    }
+
+    /// Processes of a rank that take part in a call.
+    pub(super) fn receivers(
+        &self,
+        rank: u32,
+        comm: u64,
+        call: u64,
+    ) -> impl Iterator<Item = u32> + use<'_, B> {
+        let here = move |p: &u32| !self.lost.contains(p) && !self.left.contains(&(comm, call, *p));
+        self.numbering.processes_of(rank).filter(here)
+    }
+
+    /// Whether a replica of this rank sends its chunks.
+    pub(super) fn is_active(&self, process: u32, chunk: &Chunk) -> bool {
+        process == self.numbering.me()
+            || !self.lost.contains(&process)
+                && !self.late.contains(&process)
+                && !self.left.contains(&(chunk.comm, chunk.call, process))
+    }
+
+    /// The replica of this rank that owns a chunk to a process.
+    pub(super) fn owner(&self, chunk: &Chunk, to: u32) -> u32 {
+        let all = self.numbering.processes_of(self.numbering.rank());
+        let count = all.clone().count() as u32;
+        // Messages of one chunk are spread too.
+        let words = [chunk.round, chunk.rank, self.numbering.replica_of(to)];
+        let turn = words.into_iter().fold(chunk.seq, u32::wrapping_add);
+        let in_turn = all.clone().skip((turn % count) as usize).chain(all.take((turn % count) as usize));
+        in_turn.into_iter().find(|process| self.is_active(*process, chunk)).unwrap_or(self.numbering.me())
+    }
+
+    pub(super) fn bit(&self, process: u32) -> u32 {
+        1 << self.numbering.replica_of(process)
+    }
+
+    /// A process that was late has sent a chunk, or is lost.
+    pub(super) fn is_active_again(&mut self, process: u32) {
+        if self.late.remove(&process) && self.late.is_empty() {
+            self.sent_instead = 0;
+        }
+    }
+
+    /// Forwards another rank's chunk to a sibling.
+    pub fn forward(&mut self, to: u32, header: Header, body: B) {
+        if !self.lost.contains(&to) {
+            self.queues[to as usize].push(Queued::Passed(header, body));
+        }
+    }
+
+    /// Whether this process may have to send a sibling's chunks, or chunks that a receiver should forward.
+    pub(super) fn has_missing_sender(&self) -> bool {
+        !self.late.is_empty() || !self.left.is_empty() || !self.lost.is_empty()
+    }
+
+    pub(super) fn is_missing(&self, chunk: &Chunk, bit: u32) -> bool {
+        self.pending.get(chunk).is_some_and(|pending| pending.missing & bit != 0)
+    }
+
+    /// The first chunk to a process that another one should send.
+    pub(super) fn first_fallback(&mut self, to: u32) -> Option<Fallback> {
+        let bit = self.bit(to);
+        while let Some(front) = self.queues[to as usize].fallback.front()
+            && !self.is_missing(&front.chunk, bit)
+        {
+            self.queues[to as usize].fallback.pop_front();
+        }
+        self.queues[to as usize].fallback.front().copied()
+    }
+
+    /// Bytes queued for a process.
+    pub fn bytes(&self, to: u32) -> usize {
+        self.queues[to as usize].bytes
+    }
+
+    /// Whether nothing is queued or pending.
+    pub fn is_idle(&self) -> bool {
+        self.pending.is_empty() && self.queues.iter().all(|queue| queue.queued.is_empty())
+    }
+
+    /// Whether a sibling is late.
+    pub fn is_late(&self, process: u32) -> bool {
+        self.late.contains(&process)
+    }
+}

@@ -1,0 +1,174 @@
+//! Frames and losses that the transport below reports, and the calls that fail by them.
+
+use super::acknowledgements;
+use super::chunk::{Chunk, ChunkMismatch};
+use super::inflow::{Acknowledgement, Action};
+use super::input_checksums::InputMismatch;
+use super::sending::ASKS_ANSWER;
+use super::transport::{RACED_BYTES, Replicated};
+use crate::frame::{Frame, FrameKind, Header};
+use crate::slab::Payload;
+use crate::transport::{Event, Loss};
+use skyphos_types::Error;
+
+impl Replicated {
+    pub(super) fn receive(&mut self, from: u32, frame: Frame, events: &mut Vec<Event>) {
+        let now = self.clock.now();
+        self.last_heard[from as usize] = now;
+        let (rank, Frame { header, payload }) = (self.numbering.rank_of(from), frame);
+        match header.kind {
+            FrameKind::Data | FrameKind::Forward | FrameKind::Forwarded => {
+                let by = if header.kind == FrameKind::Forwarded { u32::from(header.origin) } else { from };
+                if by >= self.numbering.processes() || self.numbering.rank_of(by) == self.numbering.rank() {
+                    return self.damaged(from, "brings what no process of another rank sent", events);
+                }
+                let raced = payload.len() <= RACED_BYTES;
+                let mismatch = self.inflow.chunk(from, by, header, payload, raced, &mut self.actions);
+                self.fail_by_chunk(mismatch, events);
+            }
+            FrameKind::Acknowledge => {
+                self.update_flow(now);
+                // The system acknowledges the bytes at once with this answer.
+                if header.call == ASKS_ANSWER && self.lost[from as usize].is_none() {
+                    let header = Header::control(FrameKind::Acknowledge, 0, 0);
+                    self.send(from, Frame { header, payload: Payload::default() });
+                }
+                let Some(notices) = acknowledgements::decode(payload.as_bytes(), rank) else {
+                    return self.damaged(from, "sent a notice that makes no sense", events);
+                };
+                for Acknowledgement { chunk, sum, by } in notices {
+                    let over = self.inflow.over().has(chunk.comm, chunk.call);
+                    let mismatch = self.out.acknowledge(now, from, chunk, sum, by, over);
+                    self.fail_by_chunk(mismatch, events);
+                }
+            }
+            FrameKind::InputChecksum if rank != self.numbering.rank() => {
+                return self.damaged(from, "sent an input checksum of another rank", events);
+            }
+            FrameKind::InputChecksum => {
+                let place = (header.comm, header.call);
+                let mismatch = self.input_checksums.receive(from, place, header.total, self.inflow.over());
+                self.fail_by_input(mismatch, events);
+            }
+            FrameKind::Abort if concerns_one(payload.as_bytes()) => {
+                self.inflow.abort(from, header, payload, &mut self.actions);
+            }
+            _ if rank == self.numbering.rank() && header.kind != FrameKind::Abort => {}
+            _ => events.push(Event::Frame { from: rank, frame: Frame { header, payload } }),
+        }
+        self.apply_actions(events);
+    }
+
+    /// Carries out the actions that follow from frames.
+    pub(super) fn apply_actions(&mut self, events: &mut Vec<Event>) {
+        let mut actions = std::mem::take(&mut self.actions);
+        for action in actions.drain(..) {
+            match action {
+                Action::Deliver(from, header, payload) => {
+                    events.push(Event::Frame { from, frame: Frame { header, payload } });
+                }
+                Action::Forward(header, payload) => {
+                    for sibling in self.numbering.siblings() {
+                        self.out.forward(sibling, header, payload.clone());
+                    }
+                }
+                Action::Left(process, comm, call) => self.out.leave(process, comm, call),
+            }
+        }
+        self.actions = actions;
+    }
+
+    /// Fails the call in which replicas sent different bytes, or the next one if it is over.
+    pub(super) fn fail_by_chunk(&mut self, mismatch: Option<ChunkMismatch>, events: &mut Vec<Event>) {
+        let Some(ChunkMismatch { chunk, processes: (one, other) }) = mismatch else { return };
+        let (rank, one, other) = (self.numbering.rank_of(one), one.min(other), one.max(other));
+        let Chunk { comm, call, round, seq, .. } = chunk;
+        let message = format!(
+            "its replicas, processes {one} and {other}, sent different bytes (call {call} of group {comm:x}, round {round}, chunk \
+             {seq}): they hold different data or made different calls, or took in messages of another rank whose replicas do; all \
+             replicas of a rank must hold the same data and make the same calls"
+        );
+        self.end_with(comm, call, Error::Corrupt { rank, message }, events);
+    }
+
+    /// Fails the call to which replicas had different inputs, or the next one if it is over.
+    pub(super) fn fail_by_input(&mut self, mismatch: Option<InputMismatch>, events: &mut Vec<Event>) {
+        let Some(InputMismatch { comm, call, process }) = mismatch else { return };
+        let (one, other) = (process.min(self.numbering.me()), process.max(self.numbering.me()));
+        let message = format!(
+            "its replicas, processes {one} and {other}, put different data into call {call} of group {comm:x}, or made different \
+             calls: all replicas of a rank must hold the same data and make the same calls"
+        );
+        self.end_with(comm, call, Error::Corrupt { rank: self.numbering.rank(), message }, events);
+    }
+
+    pub(super) fn damaged(&mut self, from: u32, what: &str, events: &mut Vec<Event>) {
+        let message = format!("process {from} {what}");
+        let error = Error::Corrupt { rank: self.numbering.rank_of(from), message };
+        self.end_with(0, 0, error, events);
+    }
+
+    /// Fails a call of a group here, or the first one that has not ended; all ranks get the error.
+    pub(super) fn end_with(&mut self, comm: u64, call: u64, error: Error, events: &mut Vec<Event>) {
+        let over = self.inflow.over();
+        let call = if over.has(comm, call) { over.first_open(comm) } else { call };
+        let header = Header::control(FrameKind::Abort, comm, call);
+        let payload = self.facts.pool.copy_of(&error.to_wire());
+        self.failure.get_or_insert((comm, call, error));
+        events.push(Event::Frame { from: self.numbering.rank(), frame: Frame { header, payload } });
+    }
+
+    pub(super) fn lose(&mut self, process: u32, loss: Loss, cause: String, events: &mut Vec<Event>) {
+        self.lost[process as usize] = Some((loss, cause));
+        self.out.lose(process);
+        self.input_checksums.lose(process);
+        let mut actions = std::mem::take(&mut self.actions);
+        let last = self.inflow.lose(process, loss == Loss::Left, &mut actions);
+        self.actions = actions;
+        self.apply_actions(events);
+        let rank = self.numbering.rank_of(process);
+        if !last || rank == self.numbering.rank() {
+            return;
+        }
+        let all: Vec<u32> = self.numbering.processes_of(rank).collect();
+        let lost = |process: &u32| self.lost[*process as usize].clone().expect("all are lost");
+        let causes: Vec<String> = all
+            .iter()
+            .map(|process| {
+                format!(
+                    "process {process} at {}: {}",
+                    self.facts.addresses[*process as usize],
+                    lost(process).1
+                )
+            })
+            .collect();
+        let losses: Vec<Loss> = all.iter().map(|process| lost(process).0).collect();
+        // A process that has left had sent all chunks of its rank.
+        let loss = [Loss::Left, Loss::Silent].into_iter().find(|loss| losses.contains(loss));
+        let cause = match &causes[..] {
+            [_] => causes[0].clone(),
+            _ => format!("all its replicas are ({})", causes.join("; ")),
+        };
+        events.push(Event::PeerDown { rank, cause, loss: loss.unwrap_or(Loss::Ended) });
+    }
+
+    /// Handles the events of the transport below.
+    pub(super) fn file_events(&mut self, events: &mut Vec<Event>) {
+        let mut raw = std::mem::take(&mut self.raw);
+        for event in raw.drain(..) {
+            match event {
+                Event::Frame { from, frame } => self.receive(from, frame, events),
+                Event::PeerDown { rank, cause, loss } => self.lose(rank, loss, cause, events),
+                // Reported by `report_writable`.
+                Event::Writable { .. } => {}
+            }
+        }
+        self.raw = raw;
+    }
+}
+
+/// Whether an error concerns only the replica that has left the call.
+fn concerns_one(error: &[u8]) -> bool {
+    let error = Error::from_wire(error);
+    matches!(error, Some(Error::Aborted { .. } | Error::Timeout { .. } | Error::PeerLost { .. }))
+}
