@@ -3,8 +3,7 @@
 use super::call_kind::CallKind;
 use skyphos_types::{DType, ReduceOp};
 
-/// What all ranks must agree on in a call. Every data frame carries it, so ranks that made different calls notice at the
-/// first frame.
+/// The signature of a call. Every data frame carries it, so ranks that made different calls detect that at the first frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct CallSig {
     /// Which collective.
