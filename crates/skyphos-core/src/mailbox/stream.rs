@@ -53,8 +53,8 @@ mod tests {
     #[test]
     fn chunks_are_accepted_in_order_only() {
         // Chunks as (number, total), and the index of the refused one.
-        let table: [(&[(u32, u64)], Option<usize>); 5] = [
-            (&[(0, 3), (1, 3), (2, 3)], None),
+        let table = [
+            (&[(0, 3), (1, 3), (2, 3)][..], None),
             (&[(1, 3)], Some(0)),
             (&[(0, 3), (0, 3)], Some(1)),
             (&[(0, 3), (2, 3)], Some(1)),
