@@ -97,7 +97,7 @@ lint: build
 	cargo clippy --quiet --manifest-path fuzz/Cargo.toml --target-dir target --all-targets -- -D warnings
 	$(BIN)/ruff check python tests bench examples crates fuzz tools
 	$(BIN)/ruff format --check python tests bench examples crates fuzz tools
-	$(BIN)/python tools/layers.py --aside crates/skyphos
+	$(BIN)/python tools/layers.py
 	$(BIN)/mypy
 	$(BIN)/python -m mypy.stubtest skyphos._skyphos
 

@@ -4,9 +4,8 @@
 Covers the files of each Rust crate and of the Python package. ``tools/layers.toml`` lists the layers, top first;
 ARCHITECTURE.md shows the same list.
 
-Run ``python tools/layers.py`` from anywhere. ``--aside FOLDER`` ignores circles inside a folder that is still to be
-untied; ``--map`` prints the layers; ``--write-map`` puts them into ARCHITECTURE.md; ``--arrows FILE`` prints what a
-file imports, and what imports it.
+Run ``python tools/layers.py`` from anywhere. ``--map`` prints the layers; ``--write-map`` puts them into
+ARCHITECTURE.md; ``--arrows FILE`` prints what a file imports, and what imports it.
 """
 
 from __future__ import annotations
@@ -70,7 +69,6 @@ def with_map(text: str, layers: Layers) -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--aside", metavar="FOLDER", action="append", default=[], help="ignore circles inside FOLDER")
     parser.add_argument("--map", action="store_true", help="print the layers and stop")
     parser.add_argument("--write-map", action="store_true", help="put the layers into ARCHITECTURE.md and stop")
     parser.add_argument("--arrows", metavar="FILE", help="print what FILE imports and what imports it, and stop")
@@ -88,11 +86,7 @@ def main() -> int:
         print("imports:", *sorted(graph.get(options.arrows, ())), sep="\n  ")
         print("imported by:", *sorted(file for file, targets in graph.items() if options.arrows in targets), sep="\n  ")
         return 0
-    faults = [
-        f"circle of {len(circle)} files: {' <-> '.join(circle)}"
-        for circle in circles(graph)
-        if not any(all(file.startswith(f"{folder}/") for file in circle) for folder in options.aside)
-    ]
+    faults = [f"circle of {len(circle)} files: {' <-> '.join(circle)}" for circle in circles(graph)]
     faults += arrows_up(graph, layers)
     if with_map(architecture, layers) != architecture:
         faults.append("ARCHITECTURE.md shows other layers than tools/layers.toml: run tools/layers.py --write-map")

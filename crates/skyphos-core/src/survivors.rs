@@ -21,7 +21,7 @@
 //! cannot reach each other at most one continues.
 //!
 //! **Needs**: messages between two ranks arrive in order or not at all; a lost rank stays lost, and nothing arrives from it
-//! afterwards. `tests/survivors.rs` checks every order of events at small sizes.
+//! afterwards. `tests/model_checks/survivors.rs` checks every order of events at small sizes.
 
 use crate::transport::Loss;
 

@@ -85,17 +85,17 @@ pub struct OuterReport {
     traffic: Py<Traffic>,
 }
 
-fn report(py: Python<'_>, OuterSum { told, traffic }: OuterSum) -> PyResult<OuterReport> {
-    let stages = told.predicted.as_ref().map_or(Ok(Vec::new()), |one| stages_of(py, &one.stages))?;
+fn report(py: Python<'_>, OuterSum { choice, traffic }: OuterSum) -> PyResult<OuterReport> {
+    let stages = choice.predicted.as_ref().map_or(Ok(Vec::new()), |one| stages_of(py, &one.stages))?;
     Ok(OuterReport {
-        algorithm: told.algorithm.name(),
-        exchange: told.exchange.map(Schedule::name),
-        owners: told.level.name(),
-        grid: told.grid,
-        pairs: told.pairs,
+        algorithm: choice.algorithm.name(),
+        exchange: choice.exchange.map(Schedule::name),
+        owners: choice.level.name(),
+        grid: choice.grid,
+        pairs: choice.pairs,
         stages,
-        predicted_seconds: told.predicted.map(|one| one.seconds),
-        others: told.others,
+        predicted_seconds: choice.predicted.map(|one| one.seconds),
+        others: choice.others,
         traffic: Py::new(py, Traffic::from(traffic))?,
     })
 }

@@ -254,5 +254,5 @@ pub fn simulated_hosts(py: Python<'_>, network: Described, seed: u64) -> PyResul
 /// Names of the collectives that can be simulated.
 #[pyfunction]
 pub fn simulated_collectives() -> Vec<&'static str> {
-    Collective::ALL.iter().map(|(_, name)| *name).collect()
+    Collective::ALL.map(Collective::name).into()
 }

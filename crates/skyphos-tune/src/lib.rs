@@ -11,7 +11,8 @@
 //!    ([`cache`]).
 //!
 //! Reading order: [`parameters`] (every constant, with its measurement), [`choice`] (predictions of all algorithms), [`trials`],
-//! [`cache`], [`observations`], [`corrections`], [`tuner`]. [`plan_degrees`] chooses the layers of plans.
+//! [`cache`], [`observations`], [`corrections`], [`tuner`]. [`plan_degrees`] chooses the layers of plans, [`outer`] the
+//! algorithm of a sum of outer products.
 //! Decisions 0009, 0010 and 0013 have the reasons and measurements.
 
 pub mod algorithm;
@@ -21,6 +22,7 @@ pub mod corrections;
 pub mod dense;
 pub mod numbers;
 pub mod observations;
+pub mod outer;
 pub mod parameters;
 pub mod plan_degrees;
 pub mod trials;

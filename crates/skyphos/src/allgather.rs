@@ -1,10 +1,10 @@
-//! Allgather of sparse vectors: by the schedule that should take the least time for items as large as the last ones.
+//! Allgather of sparse vectors. `auto` takes the schedule with the least predicted time for items as large as those of the last call.
 
 use crate::Comm;
 use crate::arguments::single;
 use crate::call_builder::{Body, CallBuilder};
+use crate::input_checksum;
 use crate::vector_input::{VectorInput, decode_all, is_wide, plain_sig};
-use crate::vouch;
 use skyphos_core::collectives::gather::{Item, Schedule, allgather};
 use skyphos_core::frame::{CallKind, CallSig};
 use skyphos_core::slab::CHUNK_BYTES;
@@ -15,27 +15,27 @@ use skyphos_plan::{Profile, Stage};
 use skyphos_types::{Element, Result};
 use std::marker::PhantomData;
 
-/// How large an item is taken to be of which nothing is known.
+/// Assumed bytes of an item before the first call.
 const USUAL_BYTES: u64 = 16 * 1024;
 
-/// A schedule, and what it should cost.
+/// A schedule, and its predicted cost.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ScheduleChoice {
     /// The schedule.
     pub schedule: Schedule,
-    /// What was predicted, where `auto` chose.
+    /// The prediction, if `auto` chose.
     pub predicted: Option<Stage>,
-    /// The next best, with the seconds that they should take.
+    /// The next best schedules, with their predicted seconds.
     pub others: Vec<(Schedule, f64)>,
 }
 
 impl ScheduleChoice {
-    /// The one that was asked for.
+    /// The schedule that the caller named.
     pub fn named(schedule: Schedule) -> ScheduleChoice {
         ScheduleChoice { schedule, predicted: None, others: Vec::new() }
     }
 
-    /// The one of the least predicted time, for items of so many bytes.
+    /// The schedule with the least predicted time for items of `bytes` bytes.
     pub fn best(profile: &Profile, ranks: u32, item_bytes: f64) -> ScheduleChoice {
         let doubling = if ranks.is_power_of_two() { Schedule::RecursiveDoubling } else { Schedule::Bruck };
         let candidates = [Schedule::Direct, doubling, Schedule::Ring];
@@ -47,7 +47,7 @@ impl ScheduleChoice {
     }
 }
 
-/// What a rank does by a schedule.
+/// A rank's messages and work by a schedule.
 fn stage(schedule: Schedule, ranks: u32, item_bytes: f64) -> Stage {
     let (others, halvings) = (f64::from(ranks - 1), f64::from(ranks.next_power_of_two().ilog2()));
     let (messages, rounds, senders) = match schedule {
@@ -59,22 +59,22 @@ fn stage(schedule: Schedule, ranks: u32, item_bytes: f64) -> Stage {
     Stage { sent: bytes, received: bytes, messages, rounds, senders, ..Stage::default() }
 }
 
-/// The vectors of all ranks, and how they came.
+/// The result of [`Comm::allgather`].
 #[derive(Clone, Debug)]
 pub struct Gathered<T> {
-    /// In rank order.
+    /// The vectors of all ranks, in rank order.
     pub vectors: Vec<SparseVec<T>>,
-    /// By which schedule.
+    /// The schedule.
     pub choice: ScheduleChoice,
-    /// What that moved on this rank.
+    /// Bytes and frames on this rank.
     pub traffic: Traffic,
-    /// Bytes of an item: their mean.
+    /// Mean bytes of an item.
     item_bytes: u64,
 }
 
 impl Comm {
-    /// The schedule that `auto` takes for an allgather of arrays of `bytes`: where each fills a chunk, around a ring, which
-    /// copies least; else as predicted.
+    /// The schedule that `auto` takes for an allgather of arrays of `bytes` bytes: a ring, which copies least, if each array fills
+    /// a chunk; else the one with the least predicted time.
     pub fn schedule_of_arrays(&self, bytes: usize) -> ScheduleChoice {
         match bytes >= CHUNK_BYTES {
             true => ScheduleChoice::named(Schedule::Ring),
@@ -83,15 +83,15 @@ impl Comm {
     }
 
     fn best_schedule(&self, item_bytes: f64) -> ScheduleChoice {
-        let has_common_start = self.observed().has_common_start();
+        let has_common_start = self.tuner().observations.has_common_start();
         match has_common_start {
             true => ScheduleChoice::best(&self.start_profile(), self.size(), item_bytes),
-            // Ranks may think differently of their machines.
+            // Ranks may have measured different profiles.
             false => ScheduleChoice::named(Schedule::Direct),
         }
     }
 
-    /// What an allgather goes by, the call without that, and with it.
+    /// The choice of an allgather, and the call's signature without it and with it.
     fn plan_allgather<T: Element>(
         &self,
         n: u64,
@@ -112,7 +112,7 @@ impl Comm {
         (choice, asked, sig(number))
     }
 
-    /// The vectors of all ranks, in rank order, by the schedule that should take the least time unless the options name one.
+    /// The vectors of all ranks, in rank order. Without a schedule in the options, the one with the least predicted time runs.
     /// Collective.
     ///
     /// ```
@@ -134,7 +134,7 @@ impl Comm {
 /// Settings of [`Comm::allgather`]. All ranks pass the same.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AllgatherOptions {
-    /// The schedule. `None`: the one that should take the least time for items as large as the last ones.
+    /// The schedule. `None`: the one with the least predicted time for items as large as those of the last call.
     pub schedule: Option<Schedule>,
 }
 
@@ -186,7 +186,7 @@ async fn allgather_on<T: Element>(
     choice: ScheduleChoice,
 ) -> Result<Gathered<T>> {
     view.check(n, width)?;
-    vouch::views(ep, width, &[view]);
+    input_checksum::views(ep, width, &[view]);
     let items = allgather(ep, choice.schedule, encode(ep, view, width, 0, 0, n)).await?;
     let bytes = |item: &Item| item.iter().map(|segment| segment.len() as u64).sum::<u64>();
     let item_bytes = items.iter().map(bytes).sum::<u64>() / items.len() as u64;

@@ -1,14 +1,14 @@
 //! Allreduce of sparse vectors and dense arrays.
 
 use crate::Comm;
-use crate::algorithm::{Algorithm, AllreduceOptions, DenseThreshold};
+use crate::allreduce_options::AllreduceOptions;
 use crate::as_dense::{reduce_array, reduce_as_dense};
 use crate::call_builder::{Body, CallBuilder};
 use crate::decide::{Decided, Undecided, decide};
 use crate::explain::Explanation;
+use crate::input_checksum;
 use crate::tuning::Basis;
 use crate::vector_input::{VectorInput, is_wide};
-use crate::vouch;
 use skyphos_core::butterfly::check_degrees;
 use skyphos_core::collectives::Split;
 use skyphos_core::collectives::allreduce::butterfly::{RangeForm, butterfly};
@@ -20,22 +20,22 @@ use skyphos_core::stream::Terms;
 use skyphos_core::{Asked, Endpoint};
 use skyphos_kernels::BlockHash;
 use skyphos_kernels::stream::{Form, Shape, SparseVec, View, shuffle, unshuffle};
-use skyphos_tune::{CallReport, Reduction, ResultSize, SurveyResult, Variant};
+use skyphos_tune::{Algorithm, CallReport, DenseThreshold, Reduction, ResultSize, SurveyResult, Variant};
 use skyphos_types::{Element, Error, ReduceOp, Result};
 use std::marker::PhantomData;
 
-/// A reduced vector, and how it came about.
+/// The result of [`Comm::allreduce`].
 #[derive(Clone, Debug)]
 pub struct Allreduced<T> {
-    /// The reduction.
+    /// The reduced vector.
     pub sum: SparseVec<T>,
-    /// What was done.
+    /// The algorithm, its prediction and the bytes that it moved.
     pub explanation: Explanation,
-    /// What the values of this rank's entries became, where inputs are quantised and the options ask for it; else empty.
+    /// The quantised values of this rank's entries, if inputs are quantised and the options ask for them; else empty.
     pub sent: Vec<T>,
 }
 
-/// A reduced array, and how it came about.
+/// The result of [`Comm::allreduce_dense`].
 #[derive(Clone, Debug)]
 pub struct ReducedArray<Out> {
     /// The array that took the reduction.
@@ -119,8 +119,8 @@ impl<T: Element, V: AsRef<[T]> + Send, Out: AsMut<[T]> + Send> Body for Allreduc
 impl Comm {
     /// The reduction of all ranks' vectors, on every rank.
     ///
-    /// Collective. The result is sparse or dense, as its density and the algorithm make it; an index that no rank
-    /// holds is absent. Blocking calls learn: later calls of the same kind choose by what earlier ones took.
+    /// Collective. The result is sparse or dense, depending on its density and the algorithm; an index without an entry on any
+    /// rank is absent. Blocking calls are timed, and later calls of the same kind choose by these times.
     ///
     /// ```
     /// use skyphos::{Algorithm, AllreduceOptions, Comm, IndexList, SparseVec};
@@ -139,7 +139,7 @@ impl Comm {
         CallBuilder::new(self, Allreduce { x, basis: Basis::default(), of: PhantomData })
     }
 
-    /// Reduces the dense arrays of all ranks into `out`, which comes back in the result; all have the same length. Collective.
+    /// Reduces the dense arrays of all ranks into `out`, which is returned in the result. All arrays have the same length. Collective.
     ///
     /// ```
     /// use skyphos::{Comm, ReduceOp};
@@ -173,7 +173,7 @@ pub(crate) async fn allreduce_on<T: Element>(
     if let Some(degrees) = &options.degrees {
         check_degrees(degrees, ep.size())?;
     }
-    vouch::views(ep, width, &[view]);
+    input_checksum::views(ep, width, &[view]);
     let mut sent = Vec::new();
     let Ran { form, variant, survey, size } = if options.split == Split::Hash {
         if options.quantize.is_some() {
@@ -187,9 +187,8 @@ pub(crate) async fn allreduce_on<T: Element>(
         let ran = run(ep, of, shuffled.view(), op, options, None, basis).await?;
         drop(shuffled);
         let form = unshuffle(ran.form, n, width, is_wide(n, &view), hash);
-        let form = form.ok_or_else(|| {
-            Error::bad_input(format!("some rank has entries of rows that there are not, beyond n = {n}"))
-        })?;
+        let form =
+            form.ok_or_else(|| Error::bad_input(format!("a rank has entries beyond the n = {n} rows")))?;
         Ran { form, ..ran }
     } else {
         run(ep, (n, width), view, op, options, options.tell_sent.then_some(&mut sent), basis).await?
@@ -215,7 +214,7 @@ async fn allreduce_dense_on<T: Element>(
         let message = format!("out holds {} numbers, the array {}", out.len(), values.len());
         return Err(Error::bad_input(message));
     }
-    vouch::values(ep, values);
+    input_checksum::values(ep, values);
     if options.quantize.is_some() {
         return quantised_dense(ep, values, out, op, options).await;
     }
@@ -223,7 +222,7 @@ async fn allreduce_dense_on<T: Element>(
     done.ok_or_else(|| for_sparse_vectors(options.algorithm))
 }
 
-/// How vectors are stored on the way, and the result.
+/// The form of partial sums and of the result.
 pub(crate) fn terms<'a, T: Element>(
     n: u64,
     width: usize,
@@ -275,7 +274,7 @@ async fn quantised_dense<T: Element>(
 
 struct Ran<T> {
     form: Form<T>,
-    /// How it ran, and the survey's result, if there was one.
+    /// How the call ran, and the survey's result, if there was one.
     variant: Variant,
     survey: Option<SurveyResult>,
     /// The result's size, if it says which rows are entries.

@@ -2,8 +2,8 @@
 
 use crate::Comm;
 use crate::call_builder::{Body, CallBuilder};
+use crate::input_checksum;
 use crate::vector_input::{VectorInput, check_count, check_root, decode, decode_all, is_wide, plain_sig};
-use crate::vouch;
 use skyphos_core::collectives::gather::{Item, alltoall, scatter};
 use skyphos_core::frame::CallKind;
 use skyphos_core::stream::encode;
@@ -26,7 +26,7 @@ impl<T: Element, X: VectorInput<T>> Vectors<T, X> {
         let &Vectors { n, width, .. } = self;
         let views: Vec<View<'_, T>> = self.xs.iter().map(VectorInput::view).collect();
         views.iter().try_for_each(|view| view.check(n, width))?;
-        vouch::views(ep, width, &views);
+        input_checksum::views(ep, width, &views);
         let items = views.iter().map(|view| encode(ep, *view, width, 0, 0, n)).collect();
         Ok((items, n > 1 << 32 || views.iter().any(|view| is_wide(n, view))))
     }

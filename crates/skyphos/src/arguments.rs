@@ -1,4 +1,4 @@
-//! Arguments that ranks must agree on and that frames carry as a hash, by name, as users write them.
+//! Names and values of the arguments that all ranks must pass alike. Frames carry them as a hash; errors name those that differ.
 
 use crate::outer_product::OuterOptions;
 use crate::signature::Shape;
@@ -32,7 +32,7 @@ fn optional(name: &str, value: Option<impl ToString>) -> (String, String) {
     pair(name, value.map_or("None".to_owned(), |value| value.to_string()))
 }
 
-/// Those of a call on arrays, beside others.
+/// The arguments of a call on arrays.
 pub(crate) fn of_arrays(shape: Shape, others: Named) -> Arguments {
     match shape.is_none() && others.is_empty() {
         true => Arguments::Usual(|| vec![pair("shape", shape_text(&None))]),
@@ -80,7 +80,7 @@ impl AllreduceOptions {
         ]
     }
 
-    /// By name. Usual ones cost nothing.
+    /// Names and values. Default arguments cost nothing.
     pub(crate) fn arguments(&self) -> Arguments {
         let AllreduceOptions {
             algorithm,
@@ -139,8 +139,8 @@ impl OuterOptions {
 }
 
 impl Comm {
-    /// Returns if all ranks pass the same function and arguments, else names those that differ. For what is made of several
-    /// calls; before the first of them. Collective; ⌈log2 P⌉ α.
+    /// Checks that all ranks pass the same function and arguments; the error names those that differ. For functions that make
+    /// several calls, before the first of them. Collective; ⌈log2 P⌉ α.
     pub fn agree_arguments(&self, function: &str, arguments: Named) -> Result<()> {
         let mut all = vec![pair(FUNCTION, function)];
         all.extend(arguments);

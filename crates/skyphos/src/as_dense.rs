@@ -1,5 +1,5 @@
-//! Allreduce by the schedules for dense arrays: of arrays, and of sparse vectors as arrays, which pays where nearly every
-//! index is some rank's.
+//! Allreduce by the schedules for dense arrays, of arrays and of sparse vectors. A sparse vector is reduced as an array if nearly
+//! every index has an entry on some rank.
 
 use crate::native_allreduce::{check_native, has_native};
 use skyphos_core::Endpoint;
@@ -11,8 +11,8 @@ use skyphos_kernels::stream::{Addend, Form, Shape, View, absent_number, as_entri
 use skyphos_tune::{Algorithm, choose_dense};
 use skyphos_types::{Element, ReduceOp, Result};
 
-/// Reduces `values` of all ranks into `out`, which is as long. Returns the schedule that was used; `None` if
-/// `algorithm` is none for arrays.
+/// Reduces `values` of all ranks into `out` of the same length. Returns the schedule that was used, or `None` if `algorithm` is
+/// not for arrays.
 pub(crate) async fn reduce_array<T: Element>(
     ep: &Endpoint,
     algorithm: Algorithm,
@@ -43,7 +43,7 @@ pub(crate) async fn reduce_array<T: Element>(
     Ok(Some(algorithm))
 }
 
-/// Reduces sparse vectors as arrays. Where the numbers of the array cannot say what is an entry, a bitmap goes beside it.
+/// Reduces sparse vectors as arrays. If the array's values cannot show which rows are entries, a bitmap is reduced beside it.
 pub(crate) async fn reduce_as_dense<T: Element>(
     ep: &Endpoint,
     algorithm: Algorithm,

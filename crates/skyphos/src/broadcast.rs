@@ -1,4 +1,4 @@
-//! Broadcast: the root chooses the route that should take the least time, once it knows how much there is.
+//! Broadcast: the root chooses the route with the least predicted time for the length of its message.
 
 use crate::Comm;
 use crate::call_builder::{Body, CallBuilder};
@@ -13,17 +13,17 @@ use skyphos_plan::Profile;
 use skyphos_types::{Error, Result};
 use std::time::Duration;
 
-/// The least that a chunk has which `auto` chooses.
+/// The least bytes of a chunk that `auto` chooses.
 const LEAST_CHUNK: usize = 8 * 1024;
 
 /// Settings of [`Comm::broadcast`].
 #[derive(Clone, Copy, Debug, Default)]
 pub struct BroadcastOptions {
-    /// The route; all ranks name the same. `None`: the one that should take the least time.
+    /// The route; all ranks pass the same. `None`: the one with the least predicted time.
     pub route: Option<Route>,
-    /// The most bytes of a chunk, up to 128 KB: only the root's counts. `None`: by the model.
+    /// Bytes of a chunk, at most 128 KB; only the root's value counts. `None`: by prediction.
     pub chunk_bytes: Option<usize>,
-    /// How long root waits for ranks to acknowledge that they have the message, while nothing moves. `None`: the group's time-out.
+    /// The time without progress after which the root stops waiting for acknowledgements. `None`: the group's time-out.
     pub ack_timeout: Option<Duration>,
 }
 
@@ -31,20 +31,20 @@ pub struct BroadcastOptions {
 #[derive(Clone, Debug)]
 #[must_use = "`missed` names a rank that was lost"]
 pub struct Broadcasted<R> {
-    /// The memory that took the parts; as it was on the root.
+    /// The memory that received the parts; unchanged on the root.
     pub room: R,
-    /// The route, and how long its chunks were at most.
+    /// The route, and the most bytes of its chunks.
     pub way: RouteChoice,
     /// Bytes of the message.
     pub bytes: usize,
-    /// What it moved on this rank.
+    /// Bytes and frames on this rank.
     pub traffic: Traffic,
-    /// [`Error::PeerLost`] of the first of the ranks that were lost before they had it: all others have it all the same.
+    /// [`Error::PeerLost`] of the first rank that was lost before it had the message. All other ranks have it.
     pub missed: Option<Error>,
 }
 
-/// Seconds that a message of so many bytes should take by a route, in chunks of so many: *Twister* eq. 1 to 3 with the message
-/// in chunks on all routes.
+/// Predicted seconds of a message of `bytes` bytes by a route in chunks of `chunk` bytes: *Twister* eq. 1 to 3, with chunks on
+/// all routes.
 fn seconds(profile: &Profile, ranks: u32, bytes: usize, way: RouteChoice) -> f64 {
     let (p, n) = (f64::from(ranks), bytes as f64);
     let chunk = n.min(way.chunk_bytes as f64);
@@ -58,7 +58,7 @@ fn seconds(profile: &Profile, ranks: u32, bytes: usize, way: RouteChoice) -> f64
     }
 }
 
-/// The chunk with which a chain takes the least time: √(n α / ((P - 2) β)) (*Twister* §4.4).
+/// The chunk length with the least time of a chain: √(n α / ((P - 2) β)) (*Twister* §4.4).
 fn chunk_of_chain(profile: &Profile, ranks: u32, bytes: usize) -> usize {
     let further = f64::from(ranks.saturating_sub(2).max(1));
     let best = (bytes as f64 * profile.latency_s * profile.rate / further).sqrt();
@@ -67,7 +67,7 @@ fn chunk_of_chain(profile: &Profile, ranks: u32, bytes: usize) -> usize {
 
 impl BroadcastOptions {
     fn sig(&self, root: u32, comm: &Comm) -> CallSig {
-        // Of a replicated rank all processes are gone when it is lost, and replicas must send the same.
+        // A replicated rank is lost when all its processes are gone, and replicas must send the same.
         let heals = if comm.node().is_replicated() { 0 } else { CallSig::HEALS };
         let flags = self.route.map_or(0, |route| route as u8) | heals;
         CallSig { flags, extra: root, ..CallSig::plain(CallKind::Broadcast) }
@@ -82,7 +82,7 @@ impl BroadcastOptions {
         }
     }
 
-    /// What a root decides for so many bytes.
+    /// The root's choice for a message of `bytes` bytes.
     pub(crate) fn way(&self, profile: &Profile, ranks: u32, bytes: usize) -> RouteChoice {
         let way = |route| {
             let usual = match route {
@@ -111,7 +111,7 @@ pub struct Broadcast<P, R> {
     root: u32,
     payload: Option<Payload<P>>,
     room: R,
-    /// The machine that the root plans for, as known when the call is made.
+    /// The profile that the root plans with, taken when the call is made.
     profile: Option<Profile>,
 }
 
@@ -156,15 +156,14 @@ impl<P: AsRef<[u8]> + Send + Sync, R: ReceiveBuffer> Body for Broadcast<P, R> {
 }
 
 impl Comm {
-    /// Brings the parts that `root` has to all other ranks, whose `room` takes them and comes back in the result. `parts` on the
-    /// root alone. Collective.
+    /// Sends the root's `parts` to all other ranks. Their `room` receives the parts and is returned in the result. Only the root
+    /// passes `parts`. Collective.
     ///
-    /// Ranks that are lost meanwhile are passed over ([`Broadcasted::missed`]); where ranks are replicated, a lost rank is an
-    /// error.
+    /// Ranks that are lost during the call are left out ([`Broadcasted::missed`]). In a replicated group a lost rank is an error.
     ///
     /// # Errors
-    /// `BadInput` for a root that is no rank; the error of a rank's `room`, on all ranks; `PeerLost` if a rank is lost that alone
-    /// had what others need.
+    /// `BadInput` if `root` is not a rank; the error of a rank's `room`, on all ranks; `PeerLost` if a lost rank was the only one
+    /// with data that other ranks still need.
     ///
     /// ```
     /// use skyphos::{Comm, MessageBuffer};
@@ -187,7 +186,7 @@ impl Comm {
         CallBuilder::new(self, Broadcast { root, payload, room, profile: None })
     }
 
-    /// [`Comm::broadcast`] of parts that have lengths and no bytes.
+    /// [`Comm::broadcast`] of parts with lengths and no bytes, for simulations.
     pub(crate) fn broadcast_lengths<R: ReceiveBuffer>(
         &self,
         root: u32,

@@ -6,9 +6,9 @@ use skyphos_types::{ReduceOp, Result};
 
 /// The operation of a collective: a [`ReduceOp`], or `()` where nothing is combined.
 pub trait OpSetting: Send + Sync + 'static {
-    /// The operation of a call that names none.
+    /// The default operation.
     const USUAL: Self;
-    /// Whether the call runs code of the caller's, so that only threads that wait may poll it.
+    /// Whether the call runs code of the caller, so only threads that wait may poll it.
     fn is_custom(&self) -> bool;
 }
 
@@ -37,8 +37,8 @@ pub trait Body: Send + Sized {
     /// The optional settings.
     type Options: Default + Send + Sync + 'static;
 
-    /// The signature that all ranks compare. Called once, as the call gets its number: state of the group that the call
-    /// relies on is read here.
+    /// The signature that all ranks compare. Called once, when the call gets its number; the call reads the state of the group
+    /// that it depends on here.
     fn asked(&mut self, comm: &Comm, op: &Self::Op, options: &Self::Options) -> Asked;
 
     /// Moves and combines the data.
@@ -90,7 +90,7 @@ impl<'c, B: Body> CallBuilder<'c, B> {
         CallBuilder { comm, body, op: B::Op::USUAL, options: B::Options::default() }
     }
 
-    /// The optional settings, in place of the defaults.
+    /// Sets the options.
     pub fn options(mut self, options: B::Options) -> Self {
         self.options = options;
         self
@@ -115,20 +115,20 @@ impl<B: Body<Op = ReduceOp>> CallBuilder<'_, B> {
 }
 
 impl<B: Body<Output: 'static> + 'static> CallBuilder<'_, B> {
-    /// Gives the call its number; it gets under way later, by [`Call::start`] or [`Call::run`].
+    /// Gives the call its number. [`Call::start`] or [`Call::run`] starts it later.
     ///
     /// # Errors
-    /// `BadInput` for a group that is closed, or that a fork copied.
+    /// `BadInput` if the group is closed, or was copied by a fork.
     pub fn prepare(self) -> Result<Call<B::Output>> {
         let CallBuilder { comm, mut body, op, options } = self;
         let (asked, is_custom) = (body.asked(comm, &op, &options), op.is_custom());
         comm.prepare(asked, is_custom, move |ep| async move { body.perform(&ep, &op, &options).await })
     }
 
-    /// Starts the call, which then goes on while this thread does something else.
+    /// Starts the call and returns; the call continues while this thread does other work.
     ///
     /// # Errors
-    /// As of [`CallBuilder::prepare`]; what ends the call later comes out of [`Work::wait`].
+    /// Those of [`CallBuilder::prepare`]. [`Work::wait`] returns later errors.
     pub fn start(self) -> Result<Work<B::Output>> {
         self.prepare().map(Call::start)
     }

@@ -1,7 +1,7 @@
 //! A group of ranks and its collectives.
 
 use crate::group_start::{decode_profile, decode_topology, encode_profile, encode_topology};
-use crate::shrink::Shrunk;
+use crate::shrink_state::ShrinkState;
 use skyphos_core::collectives::allgather::{allgather_bytes, allgather_numbers};
 use skyphos_core::collectives::gather::scatter_arrays;
 use skyphos_core::frame::{CallKind, CallSig};
@@ -15,22 +15,22 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// Round from which ranks tell each other their places.
+/// First round in which ranks exchange their hosts and racks.
 const PLACES: u32 = 0x1000;
 
-/// A group of ranks. All its methods but the getters are collective: every rank must call the same
-/// ones in the same order, or all of them get [`Error::Mismatch`].
+/// A group of ranks. All methods except the getters are collective: every rank must call the same methods in the same order, or
+/// all ranks get [`Error::Mismatch`].
 ///
-/// Each collective returns a [`CallBuilder`](crate::CallBuilder), which runs it on this thread or starts it, to go on while this
-/// thread does something else. Ranks make calls in one order; calls complete in any.
+/// Each collective returns a [`CallBuilder`](crate::CallBuilder), which runs the call on this thread, or starts it and returns.
+/// All ranks make calls in the same order; calls complete in any order.
 ///
-/// Dropping a `Comm` leaves its group; dropping the last one of a process says goodbye to the peers.
+/// Dropping a `Comm` leaves its group. Dropping the last one of a process closes the transport.
 pub struct Comm {
     node: Arc<Node>,
     group: Arc<Group>,
     closed: AtomicBool,
     pub(crate) tuner: Mutex<Tuner<CallSig>>,
-    pub(crate) shrunk: Mutex<Shrunk>,
+    pub(crate) shrink_state: Mutex<ShrinkState>,
 }
 
 /// The ranks of an in-process group.
@@ -60,7 +60,7 @@ impl Comm {
         Comm::over_placed(transport, settings, |_| Ok(None))
     }
 
-    /// The same with ranks in places that somebody else knows, told which there are.
+    /// Like [`Comm::over`], with a topology from the caller: `placed` gets the ranks. `None`: the transport's topology.
     pub(crate) fn over_placed(
         transport: Box<dyn Transport>,
         settings: Settings,
@@ -89,41 +89,41 @@ impl Comm {
             node,
             group,
             closed: AtomicBool::new(false),
-            shrunk: Mutex::default(),
+            shrink_state: Mutex::default(),
             tuner: Mutex::new(Tuner::new(TuningParameters::DEFAULT, Observations::of_child(parent))),
         }
     }
 
-    /// What a probe measured, as all ranks agreed ([`Comm::agree_profile`]); `None`: `auto` begins with defaults.
+    /// The profile that `auto` starts with, which is the same on all ranks ([`Comm::agree_profile`]); `None`: the defaults.
     pub fn profile(&self) -> Option<Profile> {
-        self.observed().base
+        self.tuner().observations.base
     }
 
-    /// Lets `auto` begin with these numbers. Not collective: all ranks must pass the same.
+    /// Sets the profile that `auto` starts with. Not collective, but all ranks must pass the same.
     pub fn set_profile(&self, profile: Option<Profile>) {
-        self.observed().base = profile;
+        self.tuner().observations.base = profile;
     }
 
-    /// Whether what other ranks send may be taken for this program's own words: they have proved that they know the token or
-    /// have a certificate, or all are on this host, or MPI has started them.
+    /// Whether messages of other ranks may be trusted like this program's own data: the ranks have proved that they know the
+    /// token or have a certificate, or all are on this host, or MPI has started them.
     pub fn is_trusted(&self) -> bool {
         self.node().is_trusted()
     }
 
-    /// Whether `auto` learns from calls: tries what is predicted to take about as long, and keeps what took least. If not,
-    /// it goes by data and profile alone, so that each run of a program does the same.
+    /// Whether `auto` learns from calls: it tries the algorithms with about the same predicted time, and keeps the fastest. If
+    /// not, choices depend only on data and profile, so each run of a program makes the same ones.
     pub fn adapts(&self) -> bool {
-        !self.observed().fixed
+        !self.tuner().observations.fixed
     }
 
-    /// Gives all ranks the profile of rank 0, and whether calls are learned from ([`Comm::adapts`]), whatever the others
-    /// would have had. Collective; ⌈log2 P⌉ α.
+    /// Gives all ranks rank 0's profile and its value of `adapt` ([`Comm::adapts`]); those of other ranks do not count.
+    /// Collective; ⌈log2 P⌉ α.
     pub fn agree_profile(&self, mine: Option<Profile>, adapt: bool) -> Result<Option<Profile>> {
         self.agree(mine, adapt, false).map(|(profile, _)| profile)
     }
 
-    /// [`Comm::agree_profile`], and where rank 0 passes a topology, a group of the same ranks that goes by it; then this one
-    /// is closed. Collective.
+    /// [`Comm::agree_profile`]. If rank 0 passes a topology, returns a group of the same ranks with that topology, and closes
+    /// this one. Collective.
     pub fn begin_with(
         &self,
         mine: Option<Profile>,
@@ -146,15 +146,14 @@ impl Comm {
             self.call(CallSig::plain(CallKind::Profile), async |ep| allgather_bytes(ep, 0, &block).await)?;
         let (profile, cores) = decode_profile(&all[0]);
         self.set_profile(profile);
-        let mut observed = self.observed();
         let [.., adapts, more] = all[0][..] else { unreachable!("as many bytes as here") };
-        (observed.host_cores, observed.fixed) = (Some(cores), adapts == 0);
-        drop(observed);
+        let mut tuner = self.tuner();
+        (tuner.observations.host_cores, tuner.observations.fixed) = (Some(cores), adapts == 0);
+        drop(tuner);
         Ok((profile, more == 1))
     }
 
-    /// The same ranks as another group, which goes by rank 0's topology. Collective; a message from rank 0 to each, and
-    /// ⌈log2 P⌉ α.
+    /// Another group of the same ranks, with rank 0's topology. Collective; a message from rank 0 to each rank, and ⌈log2 P⌉ α.
     pub fn with_topology(&self, mine: Option<&Topology>) -> Result<Comm> {
         let mine = mine.filter(|_| self.rank() == 0).map_or_else(Vec::new, encode_topology);
         let (all, call) = self.call(CallSig::plain(CallKind::Split), async |ep| {
@@ -173,8 +172,8 @@ impl Comm {
         Ok(self.regroup(Group::number_after(self.group.comm, call), &everyone, topology))
     }
 
-    /// A group of some ranks of this one, in this order. Not collective: each of them makes it by itself, of the same ranks
-    /// and name. Two groups of the same ranks that are open at once have different names.
+    /// A group of some ranks of this one, in this order. Not collective: each member calls it with the same ranks and name. Two
+    /// groups of the same ranks that are open at the same time must have different names.
     pub fn group_of(&self, ranks: &[u32], name: u64) -> Result<Comm> {
         self.check_usable()?;
         let mut sorted = ranks.to_vec();
@@ -184,17 +183,17 @@ impl Comm {
         if !known || sorted.len() != ranks.len() || !sorted.contains(&self.rank()) {
             let (me, size) = (self.rank(), self.size());
             let message = format!(
-                "a group of ranks {ranks:?} of {size}, made by rank {me}: each once, and it among them"
+                "rank {me} cannot make a group of ranks {ranks:?} of {size}: list distinct ranks, with rank {me} among them"
             );
             return Err(Error::bad_input(message));
         }
-        // No call of this group has the number that is first.
+        // No call has the number u64::MAX, so this number differs from those of groups that a call agreed on.
         let named = Group::number_after(Group::number_after(self.group.comm, u64::MAX), name);
         let number = ranks.iter().fold(named, |number, rank| Group::number_after(number, u64::from(*rank)));
         Ok(self.regroup(number, ranks, self.group.topology.of_group(ranks)))
     }
 
-    /// A group of these ranks and this number, which a call of this one agreed on.
+    /// A group of `members` with the number `comm`, on which a call of this group agreed.
     pub(crate) fn regroup(&self, comm: u64, members: &[u32], topology: Topology) -> Comm {
         self.group_named_by(self.group.named_by.clone(), comm, members, topology)
     }
@@ -208,11 +207,11 @@ impl Comm {
     ) -> Comm {
         let me = members.iter().position(|r| *r == self.rank()).expect("this rank is a member") as u32;
         let ranks = members.iter().map(|r| self.group.ranks[*r as usize]).collect();
-        let observed = *self.observed();
-        Comm::of_group(self.node.clone(), Group { comm, ranks, me, topology, named_by }, observed)
+        let observations = self.tuner().observations;
+        Comm::of_group(self.node.clone(), Group { comm, ranks, me, topology, named_by }, observations)
     }
 
-    /// The number by which its frames are known.
+    /// The group's number, which its frames carry.
     pub(crate) fn number(&self) -> u64 {
         self.group.comm
     }
@@ -222,12 +221,12 @@ impl Comm {
         self.group.ranks[rank as usize]
     }
 
-    /// Calls that ended here since ranks had called different things.
+    /// Number of calls that ended on this rank with a mismatch.
     pub(crate) fn mismatches(&self) -> u64 {
         self.node.mismatches(&self.group)
     }
 
-    /// Where the group's ranks are.
+    /// Hosts and racks of the group's ranks.
     pub fn topology(&self) -> &Topology {
         &self.group.topology
     }
@@ -261,7 +260,7 @@ impl Comm {
         &self.node
     }
 
-    /// Refuses a Comm that is closed, or that a fork copied: the sockets are the parent's.
+    /// Refuses a Comm that is closed, or that was copied by a fork, whose sockets belong to the parent.
     pub(crate) fn check_usable(&self) -> Result<()> {
         if self.is_closed() {
             return Err(Error::bad_input(format!("rank {}: this Comm is closed", self.rank())));
@@ -284,8 +283,7 @@ impl Comm {
         self.node.call(&self.group, asked, body)
     }
 
-    /// Makes a collective call that can go on by itself. `is_custom`: it runs code of the caller's, which only threads that
-    /// wait may run.
+    /// Makes a non-blocking call. `is_custom`: the call runs code of the caller, so only threads that wait may poll it.
     pub(crate) fn prepare<R: Send + 'static, F: Future<Output = Result<R>> + Send + 'static>(
         &self,
         asked: impl Into<Asked>,
@@ -296,13 +294,13 @@ impl Comm {
         Ok(self.node.prepare(&self.group, asked, is_custom, body))
     }
 
-    /// From now on non-blocking calls wait for [`Comm::release`] (or until somebody waits for one), so that the
-    /// messages of each of their rounds travel together. Nests.
+    /// Holds non-blocking calls back until [`Comm::release`], or until a thread waits for one, so that messages of the same round
+    /// travel together. Nests.
     pub fn hold(&self) {
         self.node.hold();
     }
 
-    /// Starts the calls that were held.
+    /// Starts the calls that [`Comm::hold`] has held back.
     pub fn release(&self) {
         self.node.release();
     }
@@ -312,21 +310,19 @@ impl Comm {
         self.node.calls_begun(&self.group)
     }
 
-    /// Notes that a collective has failed in the eyes of this rank's program, which consists of all calls since so many had
-    /// begun ([`Comm::calls_begun`]). Ranks whose programs take it for completed then end the next call with
-    /// [`Error::Diverged`].
+    /// Records that a function of this rank's program has failed, which made all calls after the first `first`
+    /// ([`Comm::calls_begun`]). If it has succeeded on other ranks, the next call ends with [`Error::Diverged`].
     pub fn note_failure_since(&self, first: u64) {
         self.node.report_failure_since(&self.group, first);
     }
 
-    /// Leaves the next call with an error that this rank found before it could enter: the others, who
-    /// are in the call or will come to it, raise it too.
+    /// Ends the next call with an error that this rank found before entering it. The other ranks raise the error when they are
+    /// in that call. Returns the error.
     pub fn fail_call(&self, error: Error) -> Error {
         self.fail(error, false)
     }
 
-    /// The same for a program that makes the same calls afterwards as ranks that have not heard of it yet, because theirs is
-    /// under way.
+    /// [`Comm::fail_call`] for a program that makes the same calls afterwards as ranks whose call is still under way.
     pub fn fail_call_and_go_on(&self, error: Error) -> Error {
         self.fail(error, true)
     }
@@ -334,17 +330,17 @@ impl Comm {
     fn fail(&self, error: Error, goes_on: bool) -> Error {
         match self.check_usable() {
             Ok(()) => self.node.fail_call(&self.group, error, goes_on),
-            Err(_) => error, // there is no group to tell
+            Err(_) => error, // the group is gone
         }
     }
 
-    /// Groups of the ranks that name the same `color`, ordered by `key`, then by rank here. A rank
-    /// that names no color gets none.
+    /// A group of the ranks with the same `color`, ordered by `key`, then by rank in this group. A rank without a color gets no
+    /// group.
     pub fn split(&self, color: Option<u64>, key: i64) -> Result<Option<Comm>> {
         self.split_named_by(None, color, key)
     }
 
-    /// [`Comm::split`] for a group of which no user knows: its errors name ranks as those of this group do.
+    /// [`Comm::split`] for a group that is hidden from users: its errors name ranks by their numbers in this group.
     pub fn split_within(&self, color: Option<u64>, key: i64) -> Result<Option<Comm>> {
         let named_by = self.group.named_by.clone().unwrap_or_else(|| self.group.clone());
         self.split_named_by(Some(named_by), color, key)
@@ -380,10 +376,11 @@ impl Comm {
         Ok(Some(self.group_named_by(named_by, number, &places, topology)))
     }
 
-    /// Leaves the group; later calls are refused. The last Comm of a process also closes the
-    /// transport: its peers are told, and everything sent is handed over first.
+    /// Leaves the group; later calls are refused. The last Comm of a process also closes the transport: it delivers everything
+    /// sent, then says goodbye to the peers.
     ///
-    /// `Err`: in replicated groups it may come out only now that a replica had put other data into the last calls.
+    /// # Errors
+    /// In a replicated group, `close` may be the first to learn that the last calls had different input on a replica.
     pub fn close(&self) -> Result<()> {
         if self.closed.swap(true, Ordering::AcqRel) {
             return Ok(());
@@ -395,8 +392,8 @@ impl Comm {
         }
     }
 
-    /// [`Comm::close`] at the end of a program: what is under way may end before, for so long at most, for other ranks wait
-    /// for it. `why`: the program has failed, and this is what peers are told.
+    /// [`Comm::close`] at the end of a program. Waits up to `most` for calls under way, because other ranks wait for them. `why`
+    /// is the reason that peers get if the program has failed; then nothing is waited for.
     pub fn close_at_exit(&self, most: Duration, why: Option<&str>) -> Result<()> {
         if self.is_closed() || !self.node.is_ours() {
             return Ok(());

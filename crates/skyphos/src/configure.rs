@@ -1,12 +1,12 @@
-//! Index sets known ahead: configure once, reduce many times; or both at once.
+//! Configuration of index sets: configure once and reduce many times, or do both in one call.
 
 use crate::Comm;
 use crate::call_builder::{Body, CallBuilder};
 use crate::decide::check_hint;
 use crate::degrees::{self, agree};
 use crate::index_input::IndexInput;
+use crate::input_checksum;
 use crate::signature::custom_tag;
-use crate::vouch;
 use skyphos_core::butterfly::check_degrees;
 use skyphos_core::collectives::allgather::allgather_numbers;
 use skyphos_core::collectives::configure::{self, Missing, Request};
@@ -24,15 +24,15 @@ use std::marker::PhantomData;
 pub struct ConfigureOptions {
     /// Size of the index space; `None`: one more than the largest index on any rank.
     pub n: Option<u64>,
-    /// Numbers an index.
+    /// Numbers per index.
     pub width: usize,
     /// Degree of each layer; `None`: chosen by the planner.
     pub degrees: Option<Vec<u32>>,
-    /// What becomes of an index that is wanted and that no rank contributes.
+    /// The treatment of a wanted index that no rank contributes.
     pub missing: Missing,
-    /// Smallest message worth sending: degrees are then chosen by the papers' rule.
+    /// The smallest message worth sending. With it, degrees are chosen by the papers' rule.
     pub min_packet_bytes: Option<f64>,
-    /// Indices that all ranks' sets should have together: the planner then need not ask the other ranks.
+    /// Expected indices in the union of all ranks' sets. With it, the planner needs no survey of the ranks.
     pub expected_nnz: Option<u64>,
 }
 
@@ -55,7 +55,7 @@ impl ConfigureOptions {
         ConfigureOptions { n: Some(n), ..ConfigureOptions::default() }
     }
 
-    /// What takes part in the check that all ranks called the same.
+    /// The words that all ranks compare.
     fn sig(&self, kind: CallKind) -> CallSig {
         let mut extra = 0u32;
         for d in self.degrees.iter().flatten() {
@@ -91,7 +91,7 @@ impl<C: IndexInput, W: IndexInput> Body for Configure<C, W> {
     type Options = ConfigureOptions;
 
     fn asked(&mut self, comm: &Comm, (): &(), options: &ConfigureOptions) -> Asked {
-        self.seen = *comm.observed();
+        self.seen = comm.tuner().observations;
         (options.sig(CallKind::Configure), options.arguments()).into()
     }
 
@@ -102,12 +102,12 @@ impl<C: IndexInput, W: IndexInput> Body for Configure<C, W> {
     }
 }
 
-/// A reduction whose index sets came with it.
+/// The result of [`Comm::configure_reduce`].
 #[derive(Debug)]
 pub struct ConfiguredReduction<Out> {
     /// The plan, for further reductions over the same indices.
     pub plan: Plan,
-    /// The array that took the result.
+    /// The array with the result.
     pub out: Out,
 }
 
@@ -132,7 +132,7 @@ where
     type Options = ConfigureOptions;
 
     fn asked(&mut self, comm: &Comm, op: &ReduceOp, options: &ConfigureOptions) -> Asked {
-        self.sets.seen = *comm.observed();
+        self.sets.seen = comm.tuner().observations;
         (options.sig_with::<T>(op), options.arguments()).into()
     }
 
@@ -151,7 +151,7 @@ where
 }
 
 impl Comm {
-    /// Tells the group which indices this rank contributes values for and which it wants.
+    /// Makes a plan from the indices that this rank contributes values for, and those that it wants.
     ///
     /// Indices are of the space `0..n`, in any order, repeats allowed. Collective. [`Comm::reduce`] uses the plan.
     ///
@@ -175,8 +175,8 @@ impl Comm {
         CallBuilder::new(self, Configure { contribute, want, seen: Observations::default() })
     }
 
-    /// [`Comm::configure`] and [`Comm::reduce`] in one pass down and up, for indices that change every time. Returns the plan
-    /// too: it can be used again. Collective.
+    /// [`Comm::configure`] and [`Comm::reduce`] in one pass down and up, for indices that change with every call. The result has
+    /// the plan, which can be used again. Collective.
     ///
     /// ```
     /// use skyphos::{Comm, ConfigureOptions};
@@ -207,7 +207,8 @@ impl Comm {
     }
 }
 
-/// Prepares the sets; agrees on n and the degrees where they were left open. Without values yet: for numbers of `T`'s size.
+/// Prepares the sets, and agrees on n and the degrees unless the options have them. `T` gives the size of values, which may
+/// come later.
 async fn request<T: Element>(
     ep: &Endpoint,
     lists: [Indices<'_>; 2],
@@ -215,7 +216,7 @@ async fn request<T: Element>(
     options: &ConfigureOptions,
     seen: Observations,
 ) -> Result<Request> {
-    vouch::lists(ep, lists, values);
+    input_checksum::lists(ep, lists, values);
     let [contribute, want] = lists;
     if let Some(degrees) = &options.degrees {
         check_degrees(degrees, ep.size())?;
@@ -239,7 +240,7 @@ async fn request<T: Element>(
     let same = contribute.is_same_memory(want);
     let contribute = contribute.prepare(n, hash, "contribute")?;
     let want = if same { contribute.clone() } else { want.prepare(n, hash, "want")? };
-    // A prime (or single) group has one choice of degrees: nothing to agree on.
+    // For a prime number of ranks, or one, there is only one choice of degrees.
     let one_choice = (2..ep.size()).all(|d| !ep.size().is_multiple_of(d));
     let mut considered = Vec::new();
     let degrees = match &options.degrees {
@@ -264,7 +265,7 @@ async fn request<T: Element>(
         want,
         want_len,
         considered,
-        // The call's number: the same on all ranks, whatever failed before.
+        // The call's number, which is the same on all ranks whatever has failed before.
         id: ep.call_number() as u32,
         sizes: None,
     })
@@ -280,8 +281,8 @@ async fn agree_n(ep: &Endpoint, contribute: Indices<'_>, want: Indices<'_>) -> R
     Ok(all.iter().map(|said| said[0]).max().unwrap_or(0))
 }
 
-/// Rows that this rank is expected to send to others in each layer, down and up, by Kylix Prop. 4.1
-/// from its own counts: beside [`Plan::volume`], a check of the model. Not collective.
+/// Predicted rows that this rank sends to others in each layer, down and up: Kylix Prop. 4.1 with this rank's counts. Compare
+/// with [`Plan::volume`] to check the model. Not collective.
 pub fn predicted_rows(plan: &Plan) -> Vec<(f64, f64)> {
     let sizes = Sizes {
         ranks: plan.degrees.iter().product(),

@@ -1,7 +1,7 @@
-//! Decides how a reduction of sparse vectors runs: as earlier calls of its kind, as the caller named, or by a survey of all
-//! ranks and the tuner's choice.
+//! Decides how a reduction of sparse vectors runs: like earlier calls of its kind, as the caller named, or by the tuner's choice
+//! after a survey of all ranks.
 
-use crate::algorithm::AllreduceOptions;
+use crate::allreduce_options::AllreduceOptions;
 use crate::native_allreduce::{check_native, has_native};
 use crate::tuning::{Basis, start_profile};
 use skyphos_core::Endpoint;
@@ -22,7 +22,7 @@ pub(crate) struct Decided {
     pub(crate) variant: Variant,
     /// The survey's result, if there was one.
     pub(crate) survey: Option<SurveyResult>,
-    /// Entries that the reduction should have, if the ranks were surveyed.
+    /// Expected entries of the reduction, if the ranks were surveyed.
     pub(crate) entries: Option<u64>,
 }
 
@@ -60,7 +60,7 @@ pub(crate) async fn decide<T: Element>(
     if options.algorithm != Algorithm::Auto {
         return named(ep, view, (n, width), op, options).await;
     }
-    // Where timings do not count, they must not enter a survey either: replicas measure different ones.
+    // If timings do not count, they must not enter a survey either, because replicas measure different ones.
     let (surveyed_before, adapts) = (trials.is_some(), !observed.fixed);
     let trials = trials.filter(|_| adapts);
     let substitute = |algorithm| match op {
@@ -136,7 +136,7 @@ async fn named<T: Element>(
     Ok(Decided::by(variant, trials.map(|trials| SurveyResult { trials, hint: None })))
 }
 
-/// Adds the bounds of the ranks' ranges to a round's variants.
+/// Adds the bounds of the ranks' ranges to the variants of a round.
 async fn with_ranges<T: Element>(
     ep: &Endpoint,
     next: NextRound,
@@ -192,7 +192,7 @@ fn check_layers(options: &AllreduceOptions) -> Result<()> {
     }
 }
 
-/// Refuses an algorithm that cannot do what is asked.
+/// Refuses an algorithm that cannot run this call.
 pub(crate) fn check_algorithm(algorithm: Algorithm, op: &ReduceOp, options: &AllreduceOptions) -> Result<()> {
     if matches!(op, ReduceOp::MeanPresent) {
         let one_layer = options.degrees.as_ref().is_none_or(|degrees| degrees.len() == 1);

@@ -1,5 +1,5 @@
-//! Asks all ranks for samples of their index sets, and chooses the degrees that suit a plan ([`skyphos_tune::plan_degrees`]).
-//! Sets must be prepared, because samples are taken in hash order.
+//! Choice of a plan's degrees from samples of all ranks' index sets ([`skyphos_tune::plan_degrees`]). Sets must be prepared,
+//! because samples are taken in hash order.
 
 use crate::tuning::start_profile;
 use skyphos_core::Endpoint;
@@ -12,23 +12,23 @@ use skyphos_tune::plan_degrees::{NO_BLOCK, SampleLayout, best_degrees};
 use skyphos_tune::{Observations, PROFILE_WORDS, agreed_profile};
 use skyphos_types::Result;
 
-/// Round of the exchange; those of the agreement on n come before it.
+/// Round of the exchange, after those of the agreement on n.
 const ROUND: u32 = 0x40;
 
-/// Numbers in front of a rank's samples: how many indices it contributes and wants, whether these are the same, and its
-/// profile.
+/// Numbers in front of a rank's samples: its numbers of contributed and wanted indices, whether these are the same set, and
+/// its profile.
 const COUNTS: usize = 3;
 const HEAD: usize = COUNTS + PROFILE_WORDS;
 
-/// What a choice depends on, beside the sets.
+/// The inputs of a choice, other than the sets.
 pub(crate) struct Asked {
     pub(crate) n: u64,
     pub(crate) hash: BlockHash,
     /// Bytes of an index's values.
     pub(crate) row_bytes: usize,
-    /// The smallest message that is worth sending, for the papers' rule; `None`: by the planner.
+    /// The smallest message worth sending, for the papers' rule; `None`: the planner chooses.
     pub(crate) min_packet_bytes: Option<f64>,
-    /// Indices in the union of all ranks' sets; `None`: the ranks are asked.
+    /// Indices in the union of all ranks' sets; `None`: ranks exchange samples.
     pub(crate) expected_nnz: Option<u64>,
 }
 
@@ -69,7 +69,7 @@ pub(crate) async fn agree(
     let length = layout.words();
     let is_damaged = |a: &Vec<u64>| !a[HEAD..].chunks(length).all(|sample| layout.is_valid(sample));
     if let Some(rank) = all.iter().position(is_damaged) {
-        return Err(ep.corrupt(rank as u32, "a sample of blocks that there are not"));
+        return Err(ep.corrupt(rank as u32, "a sample with blocks outside its windows"));
     }
     let union = |side: usize| {
         let samples: Vec<&[u64]> = all.iter().map(|a| &a[HEAD + side * length..][..length]).collect();

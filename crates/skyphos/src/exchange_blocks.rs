@@ -1,4 +1,4 @@
-//! Blocks of bytes from every rank to every other, taken one by one while others are still on their way.
+//! Exchange of blocks: each rank sends a block of bytes to each other rank, and takes incoming blocks one by one as they arrive.
 
 use crate::Comm;
 use skyphos_core::collectives::exchange_blocks::{BlockLimits, Blocks, exchange_blocks};
@@ -9,19 +9,19 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-/// What has come.
+/// The received blocks.
 #[derive(Default)]
 struct Came {
-    /// By rank: whole blocks that nobody has taken.
+    /// Complete blocks that were not taken, by rank.
     whole: BTreeMap<u32, Vec<u8>>,
-    /// Of the call, to tell it that there is room.
+    /// The waker of the call, which waits for room.
     call: Weak<Endpoint>,
 }
 
 #[derive(Default)]
 struct Queue {
     came: Mutex<Came>,
-    /// A block has come since this was unset.
+    /// A block has arrived since this was unset.
     news: AtomicBool,
 }
 
@@ -31,15 +31,15 @@ impl Queue {
     }
 }
 
-/// What comes in an exchange.
+/// The incoming blocks of an exchange.
 pub struct ComingBlocks {
     queue: Arc<Queue>,
-    /// Ranks whose blocks were not taken, in the order in which they are.
+    /// Ranks whose blocks were not taken, in the order of taking.
     order: std::vec::IntoIter<u32>,
 }
 
 impl ComingBlocks {
-    /// The next block and whose it is, if it has come. From the next rank, the one after it, and so on around.
+    /// The next block with its sender, if it has arrived. Blocks come from the next rank, the one after it, and so on around.
     pub fn take(&mut self) -> Option<(u32, Vec<u8>)> {
         let rank = self.order.as_slice().first().copied()?;
         let mut came = self.queue.lock();
@@ -47,17 +47,17 @@ impl ComingBlocks {
         let call = came.call.upgrade();
         drop(came);
         self.order.next();
-        // It may ask for another.
+        // The call may request another block now.
         call.into_iter().for_each(|call| call.look_again());
         Some((rank, block))
     }
 
-    /// How many blocks were not taken, come or not.
+    /// Number of blocks that were not taken, whether they have arrived or not.
     pub fn left(&self) -> usize {
         self.order.len()
     }
 
-    /// How many blocks have come that were not taken.
+    /// Number of blocks that have arrived and were not taken.
     pub fn waiting(&self) -> usize {
         self.queue.lock().whole.len()
     }
@@ -66,16 +66,17 @@ impl ComingBlocks {
 /// An exchange under way: see [`Comm::exchange_blocks`].
 pub struct BlockExchange {
     work: Work<Traffic>,
-    /// How it ended, once that is known.
+    /// The call's result, once it is known.
     done: Option<Result<Traffic>>,
     blocks: ComingBlocks,
 }
 
 impl BlockExchange {
-    /// The next block and whose it is; `None` once all were taken. From the next rank, the one after it, and so on around.
+    /// The next block with its sender; `None` once all were taken. Blocks come from the next rank, the one after it, and so on
+    /// around.
     ///
     /// # Errors
-    /// What ended the call, which has no blocks after that.
+    /// The error that ended the call. It has no blocks after that.
     pub fn next_block(&mut self) -> Result<Option<(u32, Vec<u8>)>> {
         while self.blocks.left() > 0 {
             self.blocks.queue.news.store(false, Ordering::Release);
@@ -91,27 +92,27 @@ impl BlockExchange {
         Ok(None)
     }
 
-    /// How many blocks have come that were not taken.
+    /// Number of blocks that have arrived and were not taken.
     pub fn waiting(&self) -> usize {
         self.blocks.waiting()
     }
 
-    /// Ends the call on all ranks: this one takes no more.
+    /// Ends the call on all ranks; no more blocks are taken.
     pub fn fail(&self, error: Error) {
         let call = self.blocks.queue.lock().call.upgrade();
         call.into_iter().for_each(|call| call.fail(error.clone()));
     }
 
-    /// Waits until this rank's own blocks are gone, too, if all others were taken.
+    /// Waits until the other ranks have this rank's blocks, if all incoming blocks were taken.
     ///
     /// # Errors
-    /// What ended the call.
+    /// The error that ended the call.
     pub fn finish(self) -> Result<Traffic> {
         self.done.unwrap_or_else(|| self.work.wait())
     }
 }
 
-/// A rank's blocks for the others, and those that come.
+/// A rank's outgoing and incoming blocks.
 struct Both<P> {
     parts: Vec<Option<P>>,
     lens: Vec<usize>,
@@ -141,7 +142,7 @@ impl<P: AsRef<[u8]> + Send> Blocks for Both<P> {
     }
 
     fn put(&mut self, from: u32, bytes: &[u8]) -> Result<()> {
-        // The length that a rank claims is believed as far as bytes have come.
+        // A claimed length is trusted only up to the bytes that have arrived.
         let room = self.open.entry(from).or_default();
         room.try_reserve(bytes.len()).map_err(|_| {
             let so_far = room.len();
@@ -163,7 +164,7 @@ impl<P: AsRef<[u8]> + Send> Blocks for Both<P> {
     }
 }
 
-/// An exchange that has its call and is not under way: see [`Comm::exchange_blocks`].
+/// An exchange that has not started: see [`Comm::exchange_blocks`].
 pub struct PreparedExchange {
     call: Call<Traffic>,
     blocks: ComingBlocks,
@@ -175,18 +176,18 @@ impl PreparedExchange {
         BlockExchange { work: self.call.start(), done: None, blocks: self.blocks }
     }
 
-    /// The call, and apart from it the blocks that come in it.
+    /// The call, and its incoming blocks.
     pub fn into_call(self) -> (Call<Traffic>, ComingBlocks) {
         (self.call, self.blocks)
     }
 }
 
 impl Comm {
-    /// Brings block k of `blocks` to rank k, from each rank. The blocks of the others are taken from the started exchange one by
-    /// one; this rank's own goes nowhere. All ranks pass the same limits. Collective.
+    /// Sends block k of `blocks` to rank k. Blocks of other ranks are taken from the started exchange one by one. The block for
+    /// this rank itself is not sent. All ranks pass the same limits. Collective.
     ///
     /// # Errors
-    /// In the call: `BadInput` unless there are as many blocks as ranks, or where there is no memory for one.
+    /// In the call: `BadInput` unless there is one block per rank, and memory for each incoming block.
     ///
     /// ```
     /// use skyphos::{BlockLimits, Comm};

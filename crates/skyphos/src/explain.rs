@@ -1,20 +1,20 @@
-//! What a reduction did.
+//! Explanation of a reduction: its algorithm, prediction and traffic.
 
 use skyphos_core::Traffic;
 use skyphos_tune::{Algorithm, Choice};
 use std::sync::Arc;
 
-/// How a vector was reduced, and what that moved on this rank.
+/// The algorithm of a reduction, its prediction, and its traffic on this rank.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Explanation {
-    /// The schedule; for `auto` what it chose.
+    /// The algorithm; with `auto`, the chosen one.
     pub algorithm: Algorithm,
-    /// Layers, where it is a butterfly.
+    /// Degrees of the layers of a butterfly.
     pub degrees: Vec<u32>,
-    /// Entries above which a vector turns dense (δ), if the schedule lets it; 0: it never does.
+    /// Entries above which a vector turns dense (δ); 0: it never does.
     pub dense_threshold: f64,
     /// Bytes and frames.
     pub traffic: Traffic,
-    /// What was predicted, where `auto` chose.
+    /// The choice and its prediction, if `auto` chose.
     pub choice: Option<Arc<Choice>>,
 }

@@ -1,9 +1,9 @@
-//! How much memory there is for what a call needs, before it sends anything.
+//! Free memory of this machine, for checks before a call sends anything.
 
 use std::fs::read_to_string;
 
-/// Bytes that the system can give now: what is free on this machine, or what is left of its control group's limit (cgroup v2),
-/// whichever is less; `None` where the system does not say.
+/// Bytes that can be allocated now: the smaller of the machine's free memory and the rest of the control group's limit
+/// (cgroup v2). `None` if the system does not report them.
 pub(crate) fn available_bytes() -> Option<u64> {
     let meminfo = read_to_string("/proc/meminfo").ok()?;
     let free = of_meminfo(&meminfo)?;

@@ -2,8 +2,8 @@
 
 use crate::Comm;
 use crate::call_builder::{Body, CallBuilder};
+use crate::input_checksum;
 use crate::vector_input::{VectorInput, check_root, decode_all, is_wide, plain_sig};
-use crate::vouch;
 use skyphos_core::collectives::gather::gather;
 use skyphos_core::frame::CallKind;
 use skyphos_core::stream::encode;
@@ -32,7 +32,7 @@ impl<T: Element, X: VectorInput<T>> Body for Gather<T, X> {
         let (n, width, view) = (self.x.n(), self.x.width(), self.x.view());
         view.check(n, width)?;
         check_root(ep, self.root)?;
-        vouch::views(ep, width, &[view]);
+        input_checksum::views(ep, width, &[view]);
         let items = gather(ep, self.root, encode(ep, view, width, 0, 0, n)).await?;
         decode_all(ep, (n, width, is_wide(n, &view)), &items)
     }

@@ -1,4 +1,4 @@
-//! The messages that rank 0 sends when a group starts: profile and cores, and where the ranks are.
+//! Encodings of the messages that rank 0 sends when a group starts: profile and cores, and the topology.
 
 use skyphos_core::Topology;
 use skyphos_plan::Profile;
@@ -12,26 +12,26 @@ pub(crate) fn own_cores() -> f64 {
 /// Bytes of [`encode_profile`].
 pub(crate) const PROFILE_BYTES: usize = 8 * (Profile::LEN + 1);
 
-/// The numbers of a profile (zeros: none), and the cores of this machine.
+/// Encodes a profile (zeros: none) and the cores of this machine.
 pub(crate) fn encode_profile(profile: Option<Profile>) -> Vec<u8> {
     let numbers = profile.map_or([0.0; Profile::LEN], |profile| profile.numbers());
     numbers.into_iter().chain([own_cores()]).flat_map(f64::to_le_bytes).collect()
 }
 
-/// The profile and the cores in at least [`PROFILE_BYTES`].
+/// Decodes profile and cores from at least [`PROFILE_BYTES`] bytes.
 pub(crate) fn decode_profile(bytes: &[u8]) -> (Option<Profile>, f64) {
     let number = |k: usize| f64::from_le_bytes(bytes[8 * k..][..8].try_into().expect("8 bytes"));
-    // Zeros are no profile.
+    // Zeros encode the absence of a profile.
     (Profile::from_numbers(std::array::from_fn(number)), number(Profile::LEN))
 }
 
-/// Host and rack of each rank, 8 bytes a rank.
+/// Encodes host and rack of each rank in 8 bytes.
 pub(crate) fn encode_topology(topology: &Topology) -> Vec<u8> {
     let pairs = topology.hosts().iter().zip(topology.racks());
     pairs.flat_map(|(host, rack)| [host.to_le_bytes(), rack.to_le_bytes()]).flatten().collect()
 }
 
-/// The topology of ranks on these hosts and racks.
+/// Decodes a topology.
 pub(crate) fn decode_topology(bytes: &[u8]) -> Result<Topology> {
     let half = |from: usize| -> Vec<u32> {
         let pairs = bytes.chunks_exact(8);

@@ -1,9 +1,9 @@
-//! Index lists that collectives take: borrowed by a call that blocks, owned by one that goes on by itself.
+//! Index lists as input of collectives: blocking calls may borrow them, non-blocking calls own them.
 
 use skyphos_kernels::Indices;
 use std::sync::Arc;
 
-/// A list of indices, as input of a collective. Each call of the method gives the same answer.
+/// A list of indices as input of a collective. The method must return the same list each time.
 pub trait IndexInput: Send + Sync {
     /// The indices.
     fn indices(&self) -> Indices<'_>;

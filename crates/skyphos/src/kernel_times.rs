@@ -21,12 +21,12 @@ use skyphos_types::{ReduceOp, Result};
 use std::hint::black_box;
 use std::time::Instant;
 
-/// Positions that make a vector sparse enough to be merged, or dense enough for blocks.
+/// Sizes of index spaces: vectors are sparse enough in `FAR` to be merged, and dense enough in the others for block sums.
 const FAR: u64 = ENTRIES as u64 * 256;
 const MIDDLE: u64 = ENTRIES as u64 * 16;
 const NEAR: u64 = ENTRIES as u64 * 2;
 
-/// Bytes of dense arrays: more than caches hold.
+/// Bytes of dense arrays: more than caches have.
 const ARRAY_BYTES: usize = 16 << 20;
 
 /// First round of the closing barrier; the opening one begins at 0.
@@ -71,7 +71,7 @@ fn reduce_s(ep: &Endpoint, n: u64, sources: usize, values: &[f32]) -> Result<f64
     let mut failed = Ok(());
     let seconds = median_s(|| {
         let once = || -> Result<Form<f32>> {
-            let damaged = |_| ep.corrupt(ep.rank(), "segments of its own making");
+            let damaged = |_| ep.corrupt(ep.rank(), "segments that this rank has encoded");
             let mut collector = Collector::new(0, n, shape(1.0), 0f32, ENTRIES * sources);
             let mut fold = Fold::<f32, &[u8]>::new(&op, sources, 1, 0, n, density)?;
             for (source, segments) in bytes.iter().enumerate() {
@@ -121,10 +121,10 @@ fn measure(ep: &Endpoint) -> Result<Kernels> {
     let mut to = vec![0u8; ARRAY_BYTES];
     let copy_s = median_s(|| black_box(&mut to[..]).copy_from_slice(black_box(&from)));
     let dense_byte_s = copy_s / ARRAY_BYTES as f64;
-    // The one before goes when the next is there, as a program's results do that calls again and again.
-    let mut kept = Vec::new();
-    let fresh_s = median_s(|| kept = black_box(vec![1u8; ARRAY_BYTES / 2]));
-    let fresh_byte_s = fresh_s / kept.len() as f64;
+    // The previous array is freed after the next is allocated, like the results of a program that calls in a loop.
+    let mut array = Vec::new();
+    let fresh_s = median_s(|| array = black_box(vec![1u8; ARRAY_BYTES / 2]));
+    let fresh_byte_s = fresh_s / array.len() as f64;
 
     let bitmap_s = bitmap_s(ep, &values)?;
     Ok(Kernels {
@@ -179,18 +179,18 @@ pub(crate) fn product_s() -> f64 {
 /// Seconds of writing a byte of an array, and additional seconds of a byte of newly allocated memory.
 pub(crate) fn pass_s() -> (f64, f64) {
     let fill = |bytes: &mut [u8]| bytes.fill(black_box(1));
-    let mut known = vec![0u8; PASS_BYTES];
-    fill(&mut known);
-    let known_s = median_s(|| fill(black_box(&mut known)));
+    let mut reused = vec![0u8; PASS_BYTES];
+    fill(&mut reused);
+    let reused_s = median_s(|| fill(black_box(&mut reused)));
     let fresh_s = median_s(|| {
         let mut fresh = Vec::<u8>::with_capacity(PASS_BYTES);
         fresh.resize(PASS_BYTES, black_box(1));
         drop(black_box(fresh));
     });
-    (known_s / PASS_BYTES as f64, (fresh_s - known_s).max(0.0) / PASS_BYTES as f64)
+    (reused_s / PASS_BYTES as f64, (fresh_s - reused_s).max(0.0) / PASS_BYTES as f64)
 }
 
-/// Bytes of such an array: more than a core's cache holds.
+/// Bytes of the array of [`pass_s`]: more than a core's cache has.
 const PASS_BYTES: usize = 8 << 20;
 
 impl Comm {

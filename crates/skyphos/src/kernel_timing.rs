@@ -1,14 +1,14 @@
-//! Timing of one kernel by the processor's clock, and the indices it runs on.
+//! Timing of one kernel in processor time, and random indices for it.
 
 use crate::probe::cpu_s;
 
 /// Entries of a vector.
 pub(crate) const ENTRIES: usize = 1 << 16;
 
-/// Runs of each kernel.
+/// Runs of each kernel, of which the median counts.
 const RUNS: usize = 5;
 
-/// Processor time of a kernel: the median of its runs.
+/// The median processor seconds of [`RUNS`] runs.
 pub(crate) fn median_s(mut run: impl FnMut()) -> f64 {
     let mut times: Vec<f64> = (0..RUNS)
         .map(|_| {
@@ -21,7 +21,7 @@ pub(crate) fn median_s(mut run: impl FnMut()) -> f64 {
     times[RUNS / 2]
 }
 
-/// Ascending indices below `n`, evenly drawn, one in each of equal stretches.
+/// Ascending random indices below `n`, one in each of [`ENTRIES`] equal ranges.
 pub(crate) fn drawn(n: u64, seed: u64) -> Vec<u32> {
     let stretch = n / ENTRIES as u64;
     let mut random = seed.wrapping_mul(2).wrapping_add(1);

@@ -20,9 +20,9 @@
 #![deny(missing_docs)]
 #![forbid(unsafe_code)]
 
-mod algorithm;
 mod allgather;
 mod allreduce;
+mod allreduce_options;
 mod alltoall;
 mod arguments;
 mod as_dense;
@@ -39,6 +39,7 @@ mod free_memory;
 mod gather;
 mod group_start;
 mod index_input;
+mod input_checksum;
 mod kernel_times;
 mod kernel_timing;
 mod messages;
@@ -54,13 +55,13 @@ mod reduce_to_root;
 mod replicas;
 mod row_times;
 mod shrink;
+mod shrink_state;
 mod signature;
 pub mod simulate;
 mod stopwatch;
 mod topk_allreduce;
 mod tuning;
 mod vector_input;
-mod vouch;
 
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
@@ -85,9 +86,9 @@ pub mod fuzzing {
     }
 }
 
-pub use algorithm::AllreduceOptions;
 pub use allgather::{AllgatherOptions, Gathered, ScheduleChoice};
 pub use allreduce::{Allreduced, ReducedArray};
+pub use allreduce_options::AllreduceOptions;
 pub use broadcast::{BroadcastOptions, Broadcasted};
 pub use call_builder::{Body, CallBuilder, OpSetting};
 pub use comm::{Comm, LocalRanks};
@@ -98,8 +99,8 @@ pub use index_input::IndexInput;
 pub use kernel_times::KernelTimes;
 pub use move_arrays::{ArrayMove, ArrayOptions, MovedArrays};
 pub use outer_product::{
-    GatheredPairs, GatheredSparsePairs, OuterAlgorithm, OuterOptions, OuterProduct, OuterShape, OuterSum,
-    OuterTold, SparseFactors, SparseOuterSum, SparsePairs,
+    GatheredPairs, GatheredSparsePairs, OuterAlgorithm, OuterChoice, OuterOptions, OuterProduct, OuterShape,
+    OuterSum, SparseFactors, SparseOuterSum, SparsePairs,
 };
 pub use probe::{Flows, Pairs, Received, Streamed};
 pub use quantize::{QuantizeOptions, Stage};

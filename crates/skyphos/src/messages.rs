@@ -1,4 +1,4 @@
-//! Messages from one rank to another.
+//! Point-to-point messages.
 
 use crate::Comm;
 use skyphos_core::Call;
@@ -7,11 +7,11 @@ use skyphos_core::point_to_point::{self, ReceiveInto, ReceivedMessage, Status};
 use skyphos_types::{Error, Result};
 
 impl Comm {
-    /// Sends parts to a rank, with a tag. Not collective. A message of up to 8 MiB goes out whether or not `dest` receives it;
-    /// the rest of a larger one waits for that.
+    /// Sends parts to a rank, with a tag. Not collective. Up to 8 MiB are sent before `dest` receives the message; the rest of a
+    /// larger message waits for the receive.
     ///
     /// # Errors
-    /// A rank that there is not; later [`Error::PeerLost`], or what its receiver failed with meanwhile.
+    /// `BadInput` if `dest` is not a rank. Later [`Error::PeerLost`], or the error of the receiver.
     ///
     /// ```
     /// use skyphos::Comm;
@@ -39,15 +39,14 @@ impl Comm {
         }))
     }
 
-    /// Receives the first message that fits; `None`: from any rank, with any tag. If its first part is the one of `room`, and
-    /// its second as long as the memory there, that part goes there.
+    /// Receives the first message that matches; `None` matches any rank, or any tag. If its first part equals that of `room`, and
+    /// its second part has the length of `room`'s memory, the second part is received there.
     ///
-    /// Messages of one sender are received in the order in which they were sent, and by receives in the order in which those
-    /// were made.
+    /// Messages of one sender are received in the order of sending, by receives in the order in which they were posted.
     ///
     /// # Errors
-    /// A rank that there is not, or any rank where ranks are replicated, who could take different ones; later
-    /// [`Error::PeerLost`]: the sender is gone, or one of the group is that might have sent it.
+    /// `BadInput` if `source` is not a rank, or is any rank in a replicated group, where replicas could receive different
+    /// messages. Later [`Error::PeerLost`]: the sender is lost, or, for any rank, a rank of the group.
     pub fn receive<M: AsMut<[u8]> + Send + 'static>(
         &self,
         source: Option<u32>,
@@ -60,7 +59,7 @@ impl Comm {
         }))
     }
 
-    /// Waits until there is a message that fits, and leaves it where it is. Errors as of [`Comm::receive`].
+    /// Waits for a message that matches, and does not receive it. Errors are those of [`Comm::receive`].
     pub fn probe(&self, source: Option<u32>, tag: Option<u32>) -> Result<Call<Status>> {
         let sig = self.receiving(CallSig::PROBES, source, tag)?;
         Ok(self.node().prepare_message(
@@ -70,17 +69,17 @@ impl Comm {
         ))
     }
 
-    /// The first message that fits, if it has come.
+    /// The first message that matches, if one has arrived.
     ///
     /// # Errors
-    /// As of [`Comm::receive`]; where ranks are replicated it would differ among replicas.
+    /// Those of [`Comm::receive`], and `BadInput` in a replicated group, whose replicas would get different answers.
     pub fn probe_now(&self, source: Option<u32>, tag: Option<u32>) -> Result<Option<Status>> {
         self.refuse_if_replicated("iprobe()", "probe(source=…)")?;
         let sig = self.receiving(CallSig::PROBES, source, tag)?;
         self.node().look_for_message(self.group(), sig)
     }
 
-    /// In place of a message: its receiver gets this error.
+    /// Sends an error in place of a message. The receive raises it.
     pub fn fail_send(&self, dest: u32, tag: u32, error: Error) -> Error {
         match self.check_usable().and_then(|()| self.check_member("dest", dest)) {
             Ok(()) => self.node().fail_message(self.group(), dest, tag, error),

@@ -1,11 +1,11 @@
-//! Allgather, gather, alltoall, scatter and message of arrays, which travel as they are.
+//! Allgather, gather, alltoall, scatter and messages of arrays, which are not encoded.
 
 use crate::Comm;
 use crate::arguments::of_arrays;
 use crate::call_builder::{Body, CallBuilder};
+use crate::input_checksum;
 use crate::signature::{Shape, shape_hash};
 use crate::vector_input::check_root;
-use crate::vouch;
 use skyphos_core::collectives::gather::{
     Schedule, allgather_arrays, alltoall_arrays, alltoall_uneven, gather_equal_arrays, message,
     scatter_arrays,
@@ -15,21 +15,21 @@ use skyphos_core::{Arguments, Asked, Endpoint, Traffic};
 use skyphos_types::{Element, Error, Result};
 use std::marker::PhantomData;
 
-/// Which arrays go where. Arrays are seen as one block a rank.
+/// A movement of arrays. An array has one block per rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ArrayMove {
-    /// Everyone's array to all; a block is an array.
+    /// The array of each rank to all ranks; a block is an array.
     Allgather(Schedule),
-    /// Everyone's array to one rank.
+    /// The array of each rank to one rank.
     Gather {
-        /// That rank.
+        /// The rank.
         root: u32,
     },
-    /// Block j of everyone's array to rank j.
+    /// Block j of each rank's array to rank j.
     Alltoall,
     /// Block j of one rank's array to rank j.
     Scatter {
-        /// That rank.
+        /// The rank.
         root: u32,
     },
     /// Rank 0's array to rank 1, in a group of two. Rank 0 waits for rank 1 only if the array is larger than the window.
@@ -58,7 +58,7 @@ impl ArrayMove {
         of_arrays(shape, others)
     }
 
-    /// Refuses arrays of which one is not as long as the other makes it.
+    /// Refuses arrays whose lengths do not match.
     fn check(self, ep: &Endpoint, values: usize, out: usize) -> Result<()> {
         let size = ep.size() as usize;
         let (fits, root) = match self {
@@ -82,7 +82,7 @@ impl ArrayMove {
 
 async fn move_on<T: Element>(ep: &Endpoint, what: ArrayMove, values: &[T], out: &mut [T]) -> Result<()> {
     what.check(ep, values.len(), out.len())?;
-    vouch::values(ep, values);
+    input_checksum::values(ep, values);
     let (values, out) = (bytemuck::cast_slice(values), bytemuck::cast_slice_mut(out));
     match what {
         ArrayMove::Allgather(schedule) => allgather_arrays(ep, schedule, values, out).await,
@@ -103,7 +103,7 @@ pub struct ArrayOptions {
 /// The result of [`Comm::move_arrays`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MovedArrays<Out> {
-    /// The array that took what came.
+    /// The array with the received blocks.
     pub out: Out,
     /// Bytes and frames on this rank.
     pub traffic: Traffic,
@@ -148,13 +148,13 @@ impl<V: AsRef<[u8]> + Send, Out: AsMut<[u8]> + Send> Body for AlltoallUneven<V, 
     type Options = ();
 
     fn asked(&mut self, _: &Comm, (): &(), (): &()) -> Asked {
-        // Uneven blocks: another call than that of even ones.
+        // A call with uneven blocks does not match one with even blocks.
         CallSig { extra: 1, flags: CallSig::ARRAYS, ..CallSig::plain(CallKind::Alltoall) }.into()
     }
 
     async fn perform(mut self, ep: &Endpoint, (): &(), (): &()) -> Result<Out> {
         let (values, out) = (self.values.as_ref(), self.out.as_mut());
-        vouch::values(ep, values);
+        input_checksum::values(ep, values);
         alltoall_uneven(ep, values, out, &self.sends, &self.receives).await?;
         Ok(self.out)
     }
@@ -182,8 +182,8 @@ impl Comm {
         CallBuilder::new(self, MoveArrays { what, values, out, of: PhantomData })
     }
 
-    /// Sends each rank `sends[rank]` bytes of `values`, and takes `receives[rank]` of each into `out`, both in rank order;
-    /// gives `out` back. What a rank sends another is what that one expects. Collective.
+    /// Sends `sends[rank]` bytes of `values` to each rank, and receives `receives[rank]` bytes from each into `out`, both in rank
+    /// order. Returns `out`. Each rank must send the number of bytes that the receiver expects. Collective.
     ///
     /// ```
     /// use skyphos::Comm;

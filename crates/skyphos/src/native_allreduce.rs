@@ -1,4 +1,4 @@
-//! The MPI library's own allreduce of dense arrays: where it runs, and where it may be faster than ours.
+//! The MPI library's own allreduce of dense arrays: the groups that have it, and those where it may be faster than ours.
 
 use skyphos_core::Endpoint;
 use skyphos_tune::Algorithm;

@@ -10,55 +10,52 @@
 
 mod fan;
 mod messages;
+mod rounds;
 
 pub(crate) use fan::Order;
 
 use crate::Comm;
 use messages::{Receiver, Sender};
+use rounds::{BEGIN_ROUND, END_ROUND};
 use skyphos_core::Endpoint;
 use skyphos_core::collectives::barrier::barrier_from;
 use skyphos_core::frame::{CallKind, CallSig};
 use skyphos_types::{Error, Result};
 use std::time::Duration;
 
-/// Rounds of a measurement: opening barrier, data, closing barrier.
-const BEGIN_ROUND: u32 = 0;
-const DATA_ROUND: u32 = 0x100;
-const END_ROUND: u32 = 0x200;
-
-/// Ranks that measure with each other, each in one pair at most; the first of a pair decides.
+/// Pairs of ranks that measure with each other. A rank is in at most one pair; the first of a pair decides when to end.
 pub type Pairs = [(u32, u32)];
 
-/// Who sends to whom, all at once.
+/// Pairs of a sender and a receiver, all active at the same time.
 pub type Flows = [(u32, u32)];
 
-/// What came by one flow while it was watched.
+/// The traffic of one flow in its window of measurement, after the chunk that opened the window.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Received {
-    /// Its sender.
+    /// The sender.
     pub from: u32,
-    /// Bytes and messages after the first that was seen, and the seconds from that one on.
+    /// Bytes received.
     pub bytes: u64,
-    /// See `bytes`.
+    /// Messages completed.
     pub messages: u64,
-    /// See `bytes`.
+    /// Seconds from the opening chunk to the last one.
     pub seconds: f64,
 }
 
-/// What streams did to one rank.
+/// One rank's result of [`Comm::stream`].
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Streamed {
-    /// By flow to this rank.
+    /// Traffic of each flow to this rank.
     pub received: Vec<Received>,
-    /// Bytes that this rank sent, all of them.
+    /// Bytes that this rank sent in the whole measurement.
     pub sent_bytes: u64,
-    /// Seconds of the whole, and of this thread's processor in it.
+    /// Seconds of the whole measurement.
     pub seconds: f64,
-    /// See `seconds`.
+    /// Processor seconds of this thread in the whole measurement.
     pub cpu_s: f64,
 }
 
-/// Seconds of this thread's processor.
+/// Processor seconds of this thread so far.
 pub(crate) fn cpu_s() -> f64 {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
     time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
@@ -104,8 +101,8 @@ async fn overhead_on(
     times: u32,
     gap: Duration,
 ) -> Result<Vec<f64>> {
-    let mut took = Vec::new();
-    // What reading the clock takes, which is a system call.
+    let mut overheads = Vec::new();
+    // The time of reading the clock, which is a system call.
     let clock_s = (0..9).map(|_| -(cpu_s() - cpu_s())).fold(f64::INFINITY, f64::min);
     let since = |start: f64| (cpu_s() - start - clock_s).max(0.0);
     barrier_from(ep, BEGIN_ROUND).await?;
@@ -117,7 +114,7 @@ async fn overhead_on(
                 let start = cpu_s();
                 to.begin(false);
                 to.push();
-                took.push(since(start));
+                overheads.push(since(start));
                 to.send_rest().await?;
             }
         }
@@ -132,17 +129,17 @@ async fn overhead_on(
                 }
                 let start = cpu_s();
                 from.receive().await?;
-                took.push(since(start));
+                overheads.push(since(start));
             }
         }
         None => {}
     }
     barrier_from(ep, END_ROUND).await?;
-    Ok(took)
+    Ok(overheads)
 }
 
-/// What a flow to this rank has brought since `watch_s`.
-struct Watched<'a> {
+/// A flow to this rank, and its traffic in the window of measurement.
+struct MeasuredFlow<'a> {
     receiver: Receiver<'a>,
     done: bool,
     bytes: u64,
@@ -151,7 +148,7 @@ struct Watched<'a> {
     last_s: f64,
 }
 
-impl Watched<'_> {
+impl MeasuredFlow<'_> {
     /// Takes the chunks that have arrived. Those within `window`, in seconds from `begin`, count, except for the first one.
     /// Returns whether there were any chunks.
     fn take(&mut self, begin: Duration, window: (f64, f64)) -> Result<bool> {
@@ -176,7 +173,7 @@ impl Watched<'_> {
         Ok(moved)
     }
 
-    fn told(&self) -> Received {
+    fn received(&self) -> Received {
         let seconds = self.first_s.map_or(0.0, |first_s| (self.last_s - first_s).max(0.0));
         Received { from: self.receiver.from, bytes: self.bytes, messages: self.messages, seconds }
     }
@@ -194,10 +191,10 @@ async fn stream_on(
     let to = flows.iter().filter(|(from, _)| *from == me);
     let mut out: Vec<(Sender<'_>, u32)> = to.map(|(_, to)| (Sender::new(ep, *to, bytes), 0)).collect();
     let from = flows.iter().filter(|(_, to)| *to == me);
-    let mut into: Vec<Watched<'_>> = from
+    let mut into: Vec<MeasuredFlow<'_>> = from
         .map(|(from, _)| {
             let receiver = Receiver::new(ep, *from, bytes);
-            Watched { receiver, done: false, bytes: 0, messages: 0, first_s: None, last_s: 0.0 }
+            MeasuredFlow { receiver, done: false, bytes: 0, messages: 0, first_s: None, last_s: 0.0 }
         })
         .collect();
     barrier_from(ep, BEGIN_ROUND).await?;
@@ -231,7 +228,7 @@ async fn stream_on(
     let (seconds, cpu_s) = ((ep.now() - begin).as_secs_f64(), cpu_s() - cpu_begin);
     let sent_bytes = ep.traffic().sent_bytes - sent_before;
     barrier_from(ep, END_ROUND).await?;
-    Ok(Streamed { received: into.iter().map(Watched::told).collect(), sent_bytes, seconds, cpu_s })
+    Ok(Streamed { received: into.iter().map(MeasuredFlow::received).collect(), sent_bytes, seconds, cpu_s })
 }
 
 impl Comm {
@@ -305,14 +302,15 @@ mod tests {
     }
 
     #[test]
-    fn both_ends_tell_what_a_message_cost_them() {
-        let took = on_all(3, |comm| comm.overhead(&[(2, 0)], 40_000, 5, Duration::from_millis(1)).unwrap());
-        assert_eq!(took.iter().map(Vec::len).collect::<Vec<_>>(), [5, 0, 5]);
-        assert!(took.iter().flatten().all(|t| *t >= 0.0) && took[2].iter().sum::<f64>() > 0.0);
+    fn overheads_are_measured_on_both_ends() {
+        let overheads =
+            on_all(3, |comm| comm.overhead(&[(2, 0)], 40_000, 5, Duration::from_millis(1)).unwrap());
+        assert_eq!(overheads.iter().map(Vec::len).collect::<Vec<_>>(), [5, 0, 5]);
+        assert!(overheads.iter().flatten().all(|t| *t >= 0.0) && overheads[2].iter().sum::<f64>() > 0.0);
     }
 
     #[test]
-    fn streams_are_watched_where_they_arrive() {
+    fn streams_are_measured_where_they_arrive() {
         let flows = [(1, 0), (2, 0), (3, 0), (0, 1)];
         let done = on_all(4, |comm| comm.stream(&flows, 50_000, 300, SHORT * 10, Duration::ZERO).unwrap());
         let senders: Vec<u32> = done[0].received.iter().map(|r| r.from).collect();
@@ -332,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn ranks_that_measure_something_else_are_told() {
+    fn mismatches_and_bad_pairs_raise_on_all_ranks() {
         let bad = on_all(3, |comm| comm.ping(&[(0, 3)], 1, 1, SHORT).unwrap_err().to_string());
         assert!(bad.iter().all(|e| e.contains("ranks 0 and 3 of a group of 3")), "{bad:?}");
         let differ = on_all(2, |comm| comm.ping(&[(0, 1)], 1 + comm.rank() as usize, 1, SHORT));

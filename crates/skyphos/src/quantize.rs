@@ -1,4 +1,4 @@
-//! Low precision in an allreduce: what a user may ask for, and what is refused.
+//! Quantisation in an allreduce: its options and their checks.
 
 use crate::Algorithm;
 use skyphos_core::Endpoint;
@@ -9,21 +9,21 @@ use skyphos_types::names::all_variants;
 use skyphos_types::{DType, Element, Error, ReduceOp, Result};
 use strum::{IntoStaticStr, VariantArray};
 
-/// What of an allreduce is quantised.
+/// The values of an allreduce that are quantised.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, IntoStaticStr, VariantArray)]
 #[strum(serialize_all = "snake_case")]
 pub enum Stage {
-    /// An owner's reduced part, before it is shared (SparCML §6); the owner keeps what the others get.
+    /// Each owner's reduced part, before it is sent to all (SparCML §6). The owner keeps the quantised values, too.
     #[default]
     Result,
-    /// What a rank sends of its own (SparCML Algorithm 1); it counts so for itself too.
+    /// Each rank's input (SparCML Algorithm 1). The rank uses the quantised values, too.
     Input,
-    /// Both.
+    /// Inputs and results.
     Both,
 }
 
 impl Stage {
-    /// All of them.
+    /// All stages.
     pub const ALL: [Stage; 3] = all_variants();
 
     /// The name that users write.
@@ -38,9 +38,9 @@ impl Stage {
 /// group, the rank and the bucket: two calls with the same values give different results.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct QuantizeOptions {
-    /// How.
+    /// The quantiser.
     pub params: Quantize,
-    /// What.
+    /// The values that are quantised.
     pub stage: Stage,
 }
 
@@ -55,14 +55,14 @@ impl QuantizeOptions {
         self.stage != Stage::Result
     }
 
-    /// For the call's signature.
+    /// Words for the call's signature.
     pub(crate) fn words(&self) -> [u32; 4] {
         let (seed, scale) = (self.params.seed(), u32::from(self.params.scale() == Scale::Max));
         let how = u32::from(self.params.bits()) | scale << 8 | (self.stage as u32 + 1) << 16;
         [how, self.params.bucket() as u32, seed as u32, (seed >> 32) as u32]
     }
 
-    /// Refuses operations and types that have no meaning here.
+    /// Refuses operations and types that cannot be quantised.
     pub(crate) fn check(&self, op: &ReduceOp, dtype: DType, width: usize) -> Result<QuantisedValues> {
         match op {
             ReduceOp::Sum | ReduceOp::Mean => QuantisedValues::new(self.params, dtype, width),
@@ -73,7 +73,7 @@ impl QuantizeOptions {
         }
     }
 
-    /// Refuses algorithms without an owner of each part, if results are to be quantised.
+    /// Refuses algorithms without owners of parts, if results are quantised.
     pub(crate) fn check_algorithm(&self, algorithm: Algorithm) -> Result<()> {
         match algorithm {
             Algorithm::RecursiveDoubling | Algorithm::Allgather if self.result() => {
@@ -93,7 +93,7 @@ impl QuantizeOptions {
         }
     }
 
-    /// What `auto` uses instead of an algorithm that cannot do this.
+    /// The algorithm that `auto` takes in place of one that cannot quantise.
     pub(crate) fn or_one_that_can(&self, algorithm: Algorithm) -> Algorithm {
         match self.check_algorithm(algorithm) {
             Ok(()) => algorithm,
@@ -102,7 +102,7 @@ impl QuantizeOptions {
         }
     }
 
-    /// Checks this rank's values, and quantises them if that is asked for. The parts lie between `bounds`.
+    /// Checks this rank's values, and quantises them if inputs are quantised. The parts lie between `bounds`.
     pub(crate) fn input_of<T: Element>(
         &self,
         ep: &Endpoint,
@@ -117,7 +117,7 @@ impl QuantizeOptions {
         }
     }
 
-    /// For the terms of a reduction.
+    /// The quantisation of results, for a reduction's terms.
     pub(crate) fn precision<'a>(
         &self,
         codec: QuantisedValues,
@@ -127,7 +127,7 @@ impl QuantizeOptions {
     }
 }
 
-/// For collectives that cannot quantise.
+/// Refuses quantisation for collectives without it.
 pub(crate) fn refuse(quantize: &Option<QuantizeOptions>, call: &str) -> Result<()> {
     match quantize {
         None => Ok(()),

@@ -2,8 +2,8 @@
 
 use crate::Comm;
 use crate::call_builder::{Body, CallBuilder};
+use crate::input_checksum;
 use crate::signature::custom_tag;
-use crate::vouch;
 use skyphos_core::collectives::reduce::{self, Order};
 use skyphos_core::frame::{CallKind, CallSig};
 use skyphos_core::{Asked, Endpoint, Plan};
@@ -19,11 +19,11 @@ use tokio::sync::{Mutex, MutexGuard, OwnedMutexGuard};
 /// Settings of [`Comm::reduce`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReduceOptions {
-    /// Which order values of one index are added in.
+    /// The order in which values of one index are added.
     pub order: Order,
 }
 
-/// A plan as a reduction takes it: `&mut Plan` for a call that blocks, [`SharedPlan`] for several calls under way.
+/// A reduction's access to its plan: `&mut Plan` for blocking calls, [`SharedPlan`] for several calls under way.
 pub trait PlanAccess: Send {
     /// Waits for the plan.
     type Turn: Future<Output: DerefMut<Target = Plan> + Send> + Send;
@@ -51,7 +51,7 @@ fn plan_sig(plan: &Plan) -> CallSig {
     CallSig { width: plan.width as u32, n: plan.n, extra: plan.id, ..CallSig::plain(CallKind::Reduce) }
 }
 
-/// A plan that several calls under way use, one after the other, in the order in which they were made.
+/// A plan for several calls under way, which use it one after the other in the order of the calls.
 #[derive(Clone)]
 pub struct SharedPlan {
     plan: Arc<Mutex<Plan>>,
@@ -93,7 +93,7 @@ impl PlanAccess for SharedPlan {
 
 /// A place in a shared plan's queue.
 pub enum Turn {
-    /// At its head.
+    /// The head of the queue.
     Here(Option<OwnedMutexGuard<Plan>>),
     /// Behind other calls.
     Queued(Pin<Box<dyn Future<Output = OwnedMutexGuard<Plan>> + Send>>),
@@ -113,7 +113,7 @@ impl Future for Turn {
 /// See [`Comm::reduce`].
 pub struct Reduce<T, P: PlanAccess, V, Out> {
     plan: Option<P>,
-    /// In the plan's queue since the call has its number.
+    /// The position in the plan's queue, taken when the call got its number.
     turn: Option<P::Turn>,
     values: V,
     out: Out,
@@ -134,7 +134,7 @@ impl<T: Element, P: PlanAccess, V: AsRef<[T]> + Send, Out: AsMut<[T]> + Send> Bo
 
     async fn perform(mut self, ep: &Endpoint, op: &ReduceOp, options: &ReduceOptions) -> Result<Out> {
         check_order(ep, options.order)?;
-        vouch::values(ep, self.values.as_ref());
+        input_checksum::values(ep, self.values.as_ref());
         let mut plan = self.turn.expect("queued as the call was made").await;
         reduce::reduce(ep, &mut plan, self.values.as_ref(), self.out.as_mut(), op, options.order).await?;
         Ok(self.out)
@@ -142,10 +142,10 @@ impl<T: Element, P: PlanAccess, V: AsRef<[T]> + Send, Out: AsMut<[T]> + Send> Bo
 }
 
 impl Comm {
-    /// Reduces `values` (rows along the plan's `contribute`) into `out` (rows along its `want`); gives `out` back.
+    /// Reduces `values` (one row per index of the plan's `contribute`) into `out` (one per index of its `want`). Returns `out`.
     ///
-    /// Collective. Repeated indices of `contribute` are added up, of `want` answered each. For an example see
-    /// [`Comm::configure`]; calls that go on by themselves take a [`SharedPlan`]:
+    /// Collective. Values of repeated indices of `contribute` are added, and each repeated index of `want` gets the result. See
+    /// [`Comm::configure`] for an example. Non-blocking calls take a [`SharedPlan`]:
     ///
     /// ```
     /// use skyphos::{Comm, SharedPlan};
@@ -168,7 +168,7 @@ impl Comm {
     }
 }
 
-/// Refuses an order of additions that replicas of a rank would not share.
+/// Refuses an order of additions that may differ among replicas.
 fn check_order(ep: &Endpoint, order: Order) -> Result<()> {
     match order {
         Order::Arrival if ep.node().is_replicated() => Err(Error::bad_input(

@@ -1,20 +1,20 @@
-//! Reduce-scatter and reduce of arrays, which travel as they are.
+//! Reduce-scatter and reduce of arrays, which are not encoded.
 
 use crate::Comm;
-use crate::algorithm::{Algorithm, choose_dense};
 use crate::arguments::of_arrays;
 use crate::call_builder::{Body, CallBuilder};
+use crate::input_checksum;
 use crate::move_arrays::ArrayOptions;
 use crate::signature::custom_tag;
 use crate::signature::{Shape, shape_hash};
 use crate::vector_input::check_root;
-use crate::vouch;
 use skyphos_core::collectives::allreduce::dense::{
     direct_reduce_scatter, reduce_to_root, ring_reduce_scatter,
 };
 use skyphos_core::frame::{CallKind, CallSig};
 use skyphos_core::{Asked, Endpoint};
 use skyphos_kernels::split_ranges;
+use skyphos_tune::{Algorithm, choose_dense};
 use skyphos_types::{Element, Error, ReduceOp, Result};
 use std::marker::PhantomData;
 
@@ -38,7 +38,7 @@ async fn reduce_on<T: Element>(
     if out.len() != due {
         return Err(Error::bad_input(format!("out holds {} numbers where {due} are due", out.len())));
     }
-    vouch::values(ep, values);
+    input_checksum::values(ep, values);
     let by_ring = choose_dense(size, size_of_val(values), false) == Algorithm::DenseRing;
     match root {
         Some(root) => reduce_to_root(ep, op, root, values, out, by_ring).await,
@@ -81,8 +81,8 @@ impl<T: Element, V: AsRef<[T]> + Send, Out: AsMut<[T]> + Send> Body for ReduceAr
 }
 
 impl Comm {
-    /// Reduces the arrays of all ranks: each rank gets its even share of the result in `out`, or `root` gets all of it
-    /// and the others, whose `out` is empty, nothing. Gives `out` back. All arrays have the same length. Collective.
+    /// Reduces the arrays of all ranks. Without a root, each rank gets its even share of the result in `out`; with a root, that
+    /// rank gets the whole result, and `out` is empty on the others. Returns `out`. All arrays have the same length. Collective.
     ///
     /// ```
     /// use skyphos::Comm;

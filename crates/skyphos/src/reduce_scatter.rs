@@ -1,15 +1,15 @@
-//! Reduce-scatter of sparse vectors, through the layers that should take the least time.
+//! Reduce-scatter of sparse vectors, with the layers of the least predicted time.
 
 use crate::Comm;
-use crate::algorithm::{Algorithm, AllreduceOptions};
 use crate::allreduce::terms;
+use crate::allreduce_options::AllreduceOptions;
 use crate::call_builder::{Body, CallBuilder};
 use crate::decide::{Decided, Undecided, check_algorithm, decide};
 use crate::explain::Explanation;
+use crate::input_checksum;
 use crate::quantize::refuse;
 use crate::tuning::Basis;
 use crate::vector_input::VectorInput;
-use crate::vouch;
 use skyphos_core::butterfly::{check_degrees, layers_by_rank};
 use skyphos_core::collectives::allreduce::butterfly::{
     RangeForm, reduce_scatter, reduce_scatter_by_topology,
@@ -18,19 +18,19 @@ use skyphos_core::collectives::{Split, bounds};
 use skyphos_core::frame::CallKind;
 use skyphos_core::{Asked, Endpoint};
 use skyphos_kernels::stream::{SparseVec, View};
-use skyphos_tune::{CallReport, Reduction, ResultSize, Variant};
+use skyphos_tune::{Algorithm, CallReport, Reduction, ResultSize, Variant};
 use skyphos_types::{Element, Error, ReduceOp, Result};
 use std::marker::PhantomData;
 use std::ops::Range;
 
-/// A rank's part of a reduction, and how it came about.
+/// The result of [`Comm::reduce_scatter`].
 #[derive(Clone, Debug)]
 pub struct Scattered<T> {
     /// The entries of this rank's range, sparse.
     pub part: SparseVec<T>,
     /// The range.
     pub owned: Range<u64>,
-    /// What was done.
+    /// The layers, their prediction and the bytes that moved.
     pub explanation: Explanation,
 }
 
@@ -64,18 +64,17 @@ impl<T: Element, X: VectorInput<T>> Body for ReduceScatter<T, X> {
         let asked = options.sig::<T>(CallKind::ReduceScatter, op, of.0, of.1);
         let bytes = view.nnz(of.1) * size_of::<T>();
         let body = async |ep: &Endpoint, basis| reduce_scatter_on(ep, of, view, op, options, basis).await;
-        // Predictions of parts say nothing of those of whole vectors.
+        // Timings of reduce-scatters do not correct predictions of allreduces.
         comm.tuned((asked, options.arguments()), bytes, body, |done| (done.explanation.traffic, None))
     }
 }
 
 impl Comm {
-    /// The reduction of all ranks' vectors, of which rank r gets the entries of the r-th range; ranges are as
-    /// `options.split` has them.
+    /// The reduction of all ranks' vectors. Rank r gets the entries of the r-th range; `options.split` defines the ranges.
     ///
-    /// Collective. The result has the entries, sparse, and the range. Layers are those of `options.degrees`; if there are none,
-    /// those that should take the least time. Where hosts have several ranks each, the first layers join those, and ranges go
-    /// to their ranks in the end.
+    /// Collective. The result has the sparse entries and the range. Layers are those of `options.degrees`, or those with the
+    /// least predicted time. If hosts have several ranks each, the first layers join the ranks of a host, and a last message
+    /// brings each range to its rank.
     ///
     /// ```
     /// use skyphos::{Comm, IndexList, SparseVec};
@@ -117,7 +116,7 @@ async fn reduce_scatter_on<T: Element>(
         check_degrees(degrees, ep.size())?;
         check_algorithm(Algorithm::Butterfly, op, options)?;
     }
-    vouch::views(ep, width, &[view]);
+    input_checksum::views(ep, width, &[view]);
     let terms = terms::<T>(n, width, &view, op, options);
     let Decided { variant, survey, entries } = match options.degrees.clone().or_else(|| one_layer(ep, op)) {
         Some(degrees) => {
@@ -142,12 +141,12 @@ async fn reduce_scatter_on<T: Element>(
     let traffic = ep.traffic();
     let explanation = Explanation { algorithm, degrees, dense_threshold: 0.0, traffic, choice };
     let (owned, part) = (part.lo..part.hi, SparseVec { n, width, form: part.form });
-    // No rank sees the whole result: a sample is confirmed by the next one.
+    // No rank has the whole result, so only the next survey can confirm this one.
     let size = entries.map(|entries| ResultSize { entries: entries as usize, largest_range: 0 });
     Ok((Scattered { part, owned, explanation }, CallReport { survey, size }))
 }
 
-/// Where there is but one choice.
+/// The choice of a group with a single factorisation.
 fn one_layer(ep: &Endpoint, op: &ReduceOp) -> Option<Vec<u32>> {
     let size = ep.size();
     let is_prime = (2..).take_while(|d| d * d <= size).all(|d| !size.is_multiple_of(d));

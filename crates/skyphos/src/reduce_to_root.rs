@@ -1,13 +1,13 @@
 //! Reduction of sparse vectors to one rank.
 
 use crate::Comm;
-use crate::algorithm::AllreduceOptions;
 use crate::allreduce::terms;
+use crate::allreduce_options::AllreduceOptions;
 use crate::call_builder::{Body, CallBuilder};
+use crate::input_checksum;
 use crate::quantize::refuse;
 use crate::signature::custom_tag;
 use crate::vector_input::{VectorInput, check_root, plain_sig};
-use crate::vouch;
 use skyphos_core::collectives::bounds;
 use skyphos_core::collectives::reduce_to_root::reduce_to_root;
 use skyphos_core::frame::{CallKind, CallSig};
@@ -39,7 +39,7 @@ impl<T: Element, X: VectorInput<T>> Body for ReduceToRoot<T, X> {
         op.check(T::DTYPE)?;
         view.check(n, width)?;
         check_root(ep, self.root)?;
-        vouch::views(ep, width, &[view]);
+        input_checksum::views(ep, width, &[view]);
         let terms = terms::<T>(n, width, &view, op, options);
         let bounds = bounds(ep, options.split, view, width, n, ep.size()).await?;
         let form = reduce_to_root(ep, view, terms, bounds, self.root).await?;

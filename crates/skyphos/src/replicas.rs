@@ -1,4 +1,4 @@
-//! Groups whose ranks are several processes each.
+//! Replicated groups: each rank is several processes.
 
 use crate::comm::{Comm, LocalRanks};
 use crate::group_start::{
@@ -11,26 +11,26 @@ use skyphos_core::{Settings, Topology};
 use skyphos_plan::Profile;
 use skyphos_types::{Error, Result};
 
-/// How a group's ranks are several processes.
+/// The options of a replicated group.
 #[derive(Clone, Copy, Debug)]
 pub struct Replication {
-    /// Processes of each rank, at least: P processes are ⌊P / s⌋ ranks.
+    /// The least number s of processes per rank: P processes form ⌊P / s⌋ ranks.
     pub each: u32,
-    /// Whether replicas of a rank may share a host, to try things out: its end would be the rank's.
+    /// Allow replicas of a rank to share a host, for experiments. If that host fails, the rank is lost.
     pub share_hosts: bool,
 }
 
 impl Comm {
-    /// The group of all processes of a connected transport, several to a rank (Kylix §V): processes i, m + i, 2m + i … are
-    /// rank i, hold the same data and make the same calls. The group lives as long as one process of each rank does, and a
-    /// slow one holds nobody up. All results are the same bits on all replicas.
+    /// A replicated group of all processes of a connected transport (Kylix §V). Processes i, m + i, 2m + i … are rank i, have the
+    /// same data and make the same calls. The group lives as long as each rank has a live process, and does not wait for slow
+    /// replicas. All replicas get the same bits.
     ///
-    /// What `auto` begins with is process 0's: `mine`, a profile and the hosts and racks of all processes. It learns nothing
-    /// from calls, for replicas would learn different things.
+    /// `auto` starts with process 0's `mine`: a profile, and the hosts and racks of all processes. It does not learn from calls,
+    /// because replicas would measure different times.
     ///
     /// # Errors
-    /// `BadInput` if there are too few processes, replicas of a rank share a host (with the numbering to use), or process 0
-    /// has no profile to tell (`mine`'s own error), on all.
+    /// `BadInput` on all processes if there are too few of them, or if replicas of a rank share a host (the error has the
+    /// numbering to use). Process 0's own error in `mine`, on all processes.
     pub fn replicated(
         mut transport: Box<dyn Transport>,
         replication: Replication,
@@ -43,7 +43,7 @@ impl Comm {
         });
         let bytes = startup_broadcast(&mut *transport, mine, settings.timeout, &mut waiting)?;
         let Some((start, places)) = bytes.split_at_checked(PROFILE_BYTES) else {
-            let message = format!("{} bytes of what a group begins with", bytes.len());
+            let message = format!("a message of {} bytes that cannot start a group", bytes.len());
             return Err(Error::Corrupt { rank: 0, message });
         };
         let processes = transport.size() as usize;
@@ -59,7 +59,7 @@ impl Comm {
         })
     }
 
-    /// Groups for `size` processes inside this one, `each` of them a rank; by process.
+    /// Groups for `size` threads of this process that stand for processes, `each` per rank; in the order of processes.
     pub fn local_replicated(size: u32, each: u32, settings: &Settings) -> Result<LocalRanks> {
         let comms = local_group(size).into_iter().map(|local| {
             let replicated = Replicated::new(Box::new(local), each, true, Vec::new())?;
@@ -75,28 +75,29 @@ impl Comm {
         placed: impl FnOnce(&[u32]) -> Result<Option<Topology>>,
     ) -> Result<Comm> {
         let comm = Comm::over_placed(Box::new(replicated), settings, placed)?;
-        let mut observed = comm.observed();
-        (observed.base, observed.host_cores, observed.fixed) = (profile, Some(cores), true);
-        drop(observed);
+        let mut tuner = comm.tuner();
+        let observations = &mut tuner.observations;
+        (observations.base, observations.host_cores, observations.fixed) = (profile, Some(cores), true);
+        drop(tuner);
         Ok(comm)
     }
 
-    /// This process's number, and how many there are: more than ranks, where those are replicated.
+    /// This process's number, and the number of processes, which exceeds the number of ranks in a replicated group.
     pub fn process(&self) -> (u32, u32) {
         self.node().process()
     }
 
-    /// Processes of each rank, at least.
+    /// The least number of processes of a rank.
     pub fn replication(&self) -> u32 {
         self.process().1 / self.node().size()
     }
 
-    /// Which replica of its rank this process is.
+    /// This process's number among the replicas of its rank.
     pub fn replica(&self) -> u32 {
         self.process().0 / self.node().size()
     }
 
-    /// How the group's processes are: who is lost or late, and whose messages came first here. Not collective.
+    /// Health of the group's processes: which are lost or late, and whose messages arrived first. Not collective.
     pub fn health(&self) -> Vec<Health> {
         self.node().health()
     }

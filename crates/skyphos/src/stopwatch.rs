@@ -1,16 +1,16 @@
-//! The duration of a blocking call, and the time that its thread was busy.
+//! Duration and busy time of a blocking call.
 
 use skyphos_tune::{Timing, TuningParameters};
 use std::time::Instant;
 
-/// The begin of a call.
+/// A running measurement.
 pub(crate) struct Stopwatch {
     start: Instant,
     busy_s: Option<f64>,
 }
 
 impl Stopwatch {
-    /// Begins a call on so many bytes. The busy time, which takes some microseconds to read, is measured for large ones.
+    /// Starts the measurement of a call on `bytes` bytes. Busy time takes some microseconds to read, so only large calls have it.
     pub(crate) fn start(bytes: usize) -> Stopwatch {
         let closely = bytes >= TuningParameters::DEFAULT.timed_bytes;
         Stopwatch { busy_s: closely.then(busy_s).flatten(), start: Instant::now() }
@@ -23,7 +23,7 @@ impl Stopwatch {
     }
 }
 
-/// Seconds that this thread has run, or was ready to run and waited; `None` where the system does not say.
+/// Seconds that this thread has run, or was ready to run and waited for a processor; `None` if the system does not report them.
 fn busy_s() -> Option<f64> {
     let text = std::fs::read_to_string("/proc/thread-self/schedstat").ok()?;
     let mut numbers = text.split_whitespace().map_while(|word| word.parse::<f64>().ok());

@@ -1,12 +1,12 @@
 //! The k largest entries of a sum (Ok-Topk).
 
 use crate::Comm;
-use crate::algorithm::AllreduceOptions;
 use crate::allreduce::terms;
+use crate::allreduce_options::AllreduceOptions;
 use crate::arguments::single;
 use crate::call_builder::{Body, CallBuilder};
+use crate::input_checksum;
 use crate::vector_input::VectorInput;
-use crate::vouch;
 use skyphos_core::collectives::allreduce::butterfly::RangeForm;
 use skyphos_core::collectives::topk_allreduce::topk_allreduce;
 use skyphos_core::frame::{CallKind, CallSig};
@@ -21,11 +21,11 @@ use std::marker::PhantomData;
 pub struct TopkSum<T> {
     /// The largest entries of the sum; the same on all ranks.
     pub sum: SparseVec<T>,
-    /// Indices that this rank put in: its own largest. Those of them that `sum` has are what it contributed.
+    /// Indices of this rank's own k largest entries. It has contributed those that are in `sum`.
     pub offered: IndexList,
-    /// Words (an index or a value each) of entries that this rank sent and received: at most 6k each.
+    /// Words (an index or a value each) of entries that this rank sent: at most 6k.
     pub sent_words: u64,
-    /// See `sent_words`.
+    /// Words of entries that this rank received: at most 6k.
     pub received_words: u64,
 }
 
@@ -51,8 +51,8 @@ impl<T: Magnitude, X: VectorInput<T>> Body for TopkAllreduce<T, X> {
 }
 
 impl Comm {
-    /// The `k` largest entries, by magnitude, of the sum of all ranks' own `k` largest, on every rank. (The largest entries of the
-    /// sum of *all* entries would take sending them all.) Rows are single numbers; the operation is `Sum` or `Mean`.
+    /// The `k` entries of largest magnitude in the sum of all ranks' own `k` largest entries, on every rank. (The largest entries of
+    /// the sum of *all* entries would require sending all entries.) Rows are single numbers; the operation is `Sum` or `Mean`.
     ///
     /// Collective. No rank sends or receives more than 6k words of entries (Ok-Topk: Li & Hoefler 2022).
     ///
@@ -101,7 +101,7 @@ async fn topk_allreduce_on<T: Magnitude>(
         )));
     }
     view.check(n, 1)?;
-    vouch::views(ep, 1, &[view]);
+    input_checksum::views(ep, 1, &[view]);
     let options = AllreduceOptions::default();
     let terms = RangeForm::Sparse.terms(terms::<T>(n, 1, &view, op, &options));
     let (indices, values) = largest(view, k, terms.shape.wide)?;

@@ -1,5 +1,5 @@
-//! Runs blocking calls by what earlier calls of their kind found out: the tuner ([`skyphos_tune`]) of one group, with its
-//! clock and its lock.
+//! A group's tuner ([`skyphos_tune`]) with its clock and lock: blocking calls run by the choices of earlier calls of their kind,
+//! and report their times.
 
 use crate::Comm;
 use crate::group_start::own_cores;
@@ -9,41 +9,23 @@ use skyphos_core::{Arguments, Endpoint, Traffic};
 use skyphos_plan::Profile;
 use skyphos_tune::{CallReport, Choice, Observations, Recalled, Tuner};
 use skyphos_types::Result;
-use std::ops::{Deref, DerefMut};
 use std::sync::{MutexGuard, PoisonError};
 
-/// What a call may rely on, taken when it is made.
+/// The tuner's state that a call depends on, taken when the call gets its number.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Basis {
     pub(crate) recalled: Recalled,
     pub(crate) observed: Observations,
 }
 
-/// The profile that a call on this endpoint starts with.
+/// The profile of a call before its survey.
 pub(crate) fn start_profile(observed: &Observations, ep: &Endpoint) -> Profile {
     observed.start(ep.size(), ep.node().on_one_host(), own_cores)
 }
 
-/// Bytes that count as moved: the larger direction.
+/// Bytes moved in the busier direction.
 pub(crate) fn moved_bytes(traffic: Traffic) -> u64 {
     traffic.sent_bytes.max(traffic.received_bytes)
-}
-
-/// The observations of a group, locked.
-pub(crate) struct Observed<'a>(MutexGuard<'a, Tuner<CallSig>>);
-
-impl Deref for Observed<'_> {
-    type Target = Observations;
-
-    fn deref(&self) -> &Observations {
-        &self.0.observations
-    }
-}
-
-impl DerefMut for Observed<'_> {
-    fn deref_mut(&mut self) -> &mut Observations {
-        &mut self.0.observations
-    }
 }
 
 impl Comm {
@@ -52,17 +34,12 @@ impl Comm {
         self.tuner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What calls have shown of machine and network.
-    pub(crate) fn observed(&self) -> Observed<'_> {
-        Observed(self.tuner())
-    }
-
-    /// The profile that a call starts with.
+    /// The profile of a call before its survey.
     pub(crate) fn start_profile(&self) -> Profile {
         self.tuner().observations.start(self.size(), self.node().on_one_host(), own_cores)
     }
 
-    /// What a call relies on, and the signature that tells the other ranks.
+    /// The state that a call depends on, and the signature by which ranks compare it.
     pub(crate) fn basis(&self, asked: CallSig) -> (Basis, CallSig) {
         let mismatches = self.mismatches();
         let mut tuner = self.tuner();
@@ -71,8 +48,8 @@ impl Comm {
         (Basis { recalled, observed: tuner.observations }, CallSig { extra, ..asked })
     }
 
-    /// Runs a call on so many bytes of values, and lets the tuner learn from it. `shows`: the bytes that it moved, and the
-    /// prediction that its duration corrects.
+    /// Runs a call on `bytes` bytes of values, and reports its time to the tuner. `shows` returns the traffic of the call, and
+    /// the prediction that its duration corrects.
     pub(crate) fn tuned<R>(
         &self,
         (asked, arguments): (CallSig, Arguments),

@@ -1,4 +1,4 @@
-//! Vectors that collectives take: borrowed by a call that blocks, owned by one that goes on by itself.
+//! Vectors as input of collectives: blocking calls may borrow them, non-blocking calls own them.
 
 use skyphos_core::Endpoint;
 use skyphos_core::collectives::gather::Item;
@@ -9,24 +9,24 @@ use skyphos_kernels::stream::{Shape, SparseVec, View};
 use skyphos_types::{Element, Error, Result};
 use std::sync::Arc;
 
-/// A vector of `n` rows of `width` numbers, as input of a collective. Each call of a method gives the same answer.
+/// A vector of `n` rows of `width` numbers as input of a collective. Each method must return the same each time.
 pub trait VectorInput<T>: Send + Sync {
-    /// Rows, those without an entry included.
+    /// Number of rows, including those without an entry.
     fn n(&self) -> u64;
-    /// Numbers a row.
+    /// Numbers per row.
     fn width(&self) -> usize;
-    /// Its entries.
+    /// The entries.
     fn view(&self) -> View<'_, T>;
 }
 
 /// A vector whose entries are borrowed.
 #[derive(Clone, Copy, Debug)]
 pub struct VectorView<'a, T> {
-    /// Rows, those without an entry included.
+    /// Number of rows, including those without an entry.
     pub n: u64,
-    /// Numbers a row.
+    /// Numbers per row.
     pub width: usize,
-    /// Its entries.
+    /// The entries.
     pub view: View<'a, T>,
 }
 
@@ -90,7 +90,7 @@ pub(crate) fn plain_sig<T: Element>(kind: CallKind, n: u64, width: usize, extra:
     CallSig { dtype: T::DTYPE as u8, width, n, extra, ..CallSig::plain(kind) }
 }
 
-/// Refuses a root that is no rank of the group.
+/// Refuses a root that is not a rank of the group.
 pub(crate) fn check_root(ep: &Endpoint, root: u32) -> Result<()> {
     match root < ep.size() {
         true => Ok(()),
@@ -98,7 +98,7 @@ pub(crate) fn check_root(ep: &Endpoint, root: u32) -> Result<()> {
     }
 }
 
-/// Refuses any other number of vectors than one a rank.
+/// Refuses a number of vectors other than the number of ranks.
 pub(crate) fn check_count(ep: &Endpoint, count: usize) -> Result<()> {
     match count == ep.size() as usize {
         true => Ok(()),
@@ -111,7 +111,7 @@ pub(crate) fn is_wide<T>(n: u64, view: &View<'_, T>) -> bool {
     n > 1 << 32 || matches!(view, View::Sparse { indices: Indices::I64(_) | Indices::U64(_), .. })
 }
 
-/// A vector from the segments that `from` sent. It is dense if it has every row.
+/// A vector from the segments that rank `from` sent. It is dense if every row is an entry.
 pub(crate) fn decode<T: Element>(
     ep: &Endpoint,
     from: u32,

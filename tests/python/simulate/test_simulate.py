@@ -91,7 +91,7 @@ def test_time_of_a_shuffle_is_that_of_its_links_and_uplinks() -> None:
     network = Network(20, rate_out=1.25e8, rate_in=1.25e8)
     in_one = simulate(network, "shuffle", entries=10**8, row_bytes=1, sized=True)
     assert in_one.last_s == pytest.approx(0.95 * 1e8 / 1.25e8 * 1538 / 1448, rel=0.02)
-    assert {r.name for r in in_one.phases[-1].rounds} == {"announced", "asked for", "fetched"}
+    assert {r.name for r in in_one.phases[-1].rounds} == {"announced", "requested", "fetched"}
     # Half of a host's data leaves its rack, at a tenth of the rate.
     racks = replace(network, hosts_per_rack=10, uplink_rate=1.25e7)
     assert simulate(racks, "shuffle", entries=10**8, row_bytes=1, sized=True).last_s == pytest.approx(

@@ -1,21 +1,13 @@
-//! The memory check of a sum: refuses one that the ranks of a host cannot hold together, before anything is sent.
+//! The memory check of a sum: refuses a sum that the ranks of a host cannot hold together, before anything is sent.
 
 use super::options::OuterAlgorithm;
 use skyphos_core::Endpoint;
 use skyphos_core::collectives::outer_product::ProductShape;
 use skyphos_kernels::product::Factor;
+use skyphos_tune::outer::OuterNumbers;
 use skyphos_types::{Error, Result};
 
-/// The memory of one rank.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct RankMemory {
-    /// Whether its result is fresh, so that it counts as needed.
-    pub(super) fresh: bool,
-    /// Free bytes of its host.
-    pub(super) free: f64,
-}
-
-/// Bytes that one rank needs: of a fresh result, and beside it.
+/// Bytes that one rank needs for a fresh result and for buffers.
 pub(super) fn needed_bytes<T: Factor>(
     ranks: u32,
     terms: &ProductShape,
@@ -40,24 +32,24 @@ pub(super) fn needed_bytes<T: Factor>(
     kept * if fresh { number } else { 0.0 } + beside
 }
 
-/// Refuses a sum that the ranks of a host cannot hold together. All ranks come to the same answer.
+/// Refuses a sum that the ranks of a host cannot hold together. All ranks get the same answer.
 pub(super) fn check_memory<T: Factor>(
     ep: &Endpoint,
     terms: &ProductShape,
     layout: (OuterAlgorithm, (u32, u32)),
     (factors, scatter): (bool, bool),
-    memory: &[RankMemory],
+    all: &[OuterNumbers],
 ) -> Result<()> {
     let hosts = ep.topology().hosts();
     for (rank, host) in hosts.iter().enumerate() {
         if hosts[..rank].contains(host) {
             continue;
         }
-        let of_host = || memory.iter().zip(hosts).filter(|(_, of)| *of == host).map(|(one, _)| one);
+        let of_host = || all.iter().zip(hosts).filter(|(_, of)| *of == host).map(|(one, _)| one);
         let need =
-            |one: &RankMemory| needed_bytes::<T>(ep.size(), terms, layout, (factors, scatter, one.fresh));
+            |one: &OuterNumbers| needed_bytes::<T>(ep.size(), terms, layout, (factors, scatter, one.fresh));
         let needed: f64 = of_host().map(need).sum();
-        let free = of_host().map(|one| one.free).fold(f64::INFINITY, f64::min);
+        let free = of_host().map(|one| one.free_bytes).fold(f64::INFINITY, f64::min);
         if needed > free {
             let gigabytes = |bytes: f64| bytes / 1e9;
             let (n, m, count) = (terms.n, terms.m, of_host().count());

@@ -1,21 +1,21 @@
-//! Sums of outer products, by the way that should take the least time.
+//! Sums of outer products. `auto` runs the algorithm with the least predicted time.
 
-mod choose;
+mod choice;
 mod memory_check;
 mod options;
 mod sparse;
 
-pub use choose::OuterTold;
+pub use choice::OuterChoice;
 pub use options::{OuterAlgorithm, OuterOptions, OuterShape};
 pub use sparse::{GatheredSparsePairs, SparseFactors, SparseOuterSum, SparsePairs};
 
 use crate::Comm;
 use crate::as_dense::reduce_array;
 use crate::call_builder::{Body, CallBuilder};
+use crate::input_checksum;
 use crate::stopwatch::Stopwatch;
 use crate::tuning::moved_bytes;
-use crate::vouch;
-use choose::{Chosen, choose};
+use choice::choose;
 use memory_check::check_memory;
 use skyphos_core::collectives::gather::Schedule;
 use skyphos_core::collectives::outer_product::{
@@ -25,35 +25,36 @@ use skyphos_core::collectives::outer_product::{
 use skyphos_core::{Asked, Endpoint, Traffic};
 use skyphos_kernels::product::Factor;
 use skyphos_tune::Observations;
+use skyphos_tune::outer::OuterNumbers;
 use skyphos_types::{Element, Error, ReduceOp, Result};
 use std::marker::PhantomData;
 
-/// A sum, and how it came about.
+/// The report of a sum.
 #[derive(Clone, Debug)]
 pub struct OuterSum {
-    /// What was done, and predicted.
-    pub told: OuterTold,
-    /// What it moved on this rank.
+    /// The algorithm and its prediction.
+    pub choice: OuterChoice,
+    /// Bytes and frames on this rank.
     pub traffic: Traffic,
 }
 
 /// The result of [`Comm::outer_product_sum`].
 #[derive(Clone, Debug)]
 pub struct OuterProduct<Out> {
-    /// The array that took the sum.
+    /// The array with the sum.
     pub out: Out,
-    /// How the sum came about.
+    /// The algorithm, its prediction and its traffic.
     pub report: OuterSum,
 }
 
-/// Rows of all ranks' factors, in the order of ranks.
+/// Rows of all ranks' factors, in rank order.
 #[derive(Clone, Debug)]
 pub struct GatheredPairs<T> {
     /// K rows of N numbers.
     pub a: Vec<T>,
     /// K rows of M.
     pub b: Vec<T>,
-    /// What was done.
+    /// The exchange, its prediction and its traffic.
     pub sum: OuterSum,
 }
 
@@ -78,7 +79,7 @@ where
     type Options = OuterOptions;
 
     fn asked(&mut self, comm: &Comm, (): &(), options: &OuterOptions) -> Asked {
-        self.seen = *comm.observed();
+        self.seen = comm.tuner().observations;
         (options.sig::<T>(self.shape, false), options.arguments(false)).into()
     }
 
@@ -116,7 +117,7 @@ where
     type Options = OuterOptions;
 
     fn asked(&mut self, comm: &Comm, (): &(), options: &OuterOptions) -> Asked {
-        self.seen = *comm.observed();
+        self.seen = comm.tuner().observations;
         (options.sig::<T>(self.shape, true), options.arguments(true)).into()
     }
 
@@ -127,12 +128,12 @@ where
 }
 
 impl Comm {
-    /// Sums aᵀ b of all ranks into `out`: N by M on all ranks, or this rank's rows (`scatter`). `factors` are a and b, a row
-    /// for each pair. Collective.
+    /// Sums aᵀ b of all ranks into `out`: N by M numbers on all ranks, or this rank's rows (`scatter`). `factors` are a and b, with
+    /// one row per pair. Collective.
     ///
     /// # Errors
-    /// `BadInput` for factors that do not fit, or more memory than there is; `Mismatch` where ranks have other shapes, types or
-    /// options.
+    /// `BadInput` for factors of a wrong size, or if the sum does not fit memory; `Mismatch` if ranks have different shapes, types
+    /// or options.
     ///
     /// ```
     /// use skyphos::{Comm, OuterShape};
@@ -192,10 +193,10 @@ impl Comm {
     }
 }
 
-/// What all ranks said, and what follows from it.
+/// The sizes and the choice, on which all ranks agree.
 struct Agreed {
     terms: ProductShape,
-    chosen: Chosen,
+    choice: OuterChoice,
 }
 
 async fn agree<T: Factor>(
@@ -206,14 +207,17 @@ async fn agree<T: Factor>(
     seen: Observations,
 ) -> Result<Agreed> {
     options.check(factors)?;
-    let words = choose::words::<T>(ep, shape, options, seen);
-    let said = gather_numbers(ep, &words).await?;
-    let counts = said.iter().map(|said| said[0] as usize).collect();
-    let terms = ProductShape { n: shape.n, m: shape.m, pairs: counts };
-    let chosen = choose::<T>(ep, &terms, options, factors, &said, seen)?;
-    let layout = (chosen.told.algorithm, chosen.told.grid.unwrap_or((1, 1)));
-    check_memory::<T>(ep, &terms, layout, (factors, options.scatter), &choose::memory(&said))?;
-    Ok(Agreed { terms, chosen })
+    let own = choice::numbers::<T>(ep, shape, options, seen);
+    let messages = gather_numbers(ep, &own.words()).await?;
+    let all: Option<Vec<_>> = messages.iter().map(|words| OuterNumbers::from_words(words)).collect();
+    let all =
+        all.ok_or_else(|| Error::bad_input("ranks sent different numbers of words about their factors"))?;
+    let pairs = all.iter().map(|one| one.pairs).collect();
+    let terms = ProductShape { n: shape.n, m: shape.m, pairs };
+    let choice = choose::<T>(ep, &terms, options, factors, &all, seen);
+    let layout = (choice.algorithm, choice.grid.unwrap_or((1, 1)));
+    check_memory::<T>(ep, &terms, layout, (factors, options.scatter), &all)?;
+    Ok(Agreed { terms, choice })
 }
 
 async fn sum_on<T: Factor>(
@@ -238,26 +242,25 @@ async fn sum_on<T: Factor>(
             return Err(Error::bad_input(message));
         }
     }
-    vouch::values(ep, own.a);
-    vouch::values(ep, own.b);
-    let Agreed { terms, chosen } = agree::<T>(ep, shape, options, false, seen).await?;
-    run(ep, &terms, &chosen, own, out, options.scatter).await?;
-    Ok(OuterSum { told: chosen.told, traffic: ep.traffic() })
+    input_checksum::values(ep, own.a);
+    input_checksum::values(ep, own.b);
+    let Agreed { terms, choice } = agree::<T>(ep, shape, options, false, seen).await?;
+    run(ep, &terms, &choice, own, out, options.scatter).await?;
+    Ok(OuterSum { choice, traffic: ep.traffic() })
 }
 
 async fn run<T: Factor>(
     ep: &Endpoint,
     terms: &ProductShape,
-    chosen: &Chosen,
+    choice: &OuterChoice,
     own: Pairs<'_, T>,
     out: &mut [T],
     scatter: bool,
 ) -> Result<()> {
     let (size, me, of) = (ep.size(), ep.rank(), (terms.n, terms.m));
-    let told = &chosen.told;
-    match told.algorithm {
+    match choice.algorithm {
         OuterAlgorithm::Allgather => {
-            let how = Exchange::Whole(told.exchange.unwrap_or(Schedule::Direct));
+            let how = Exchange::Whole(choice.exchange.unwrap_or(Schedule::Direct));
             let assignment = if scatter {
                 BlockAssignment::rows(size, me, of)
             } else {
@@ -268,7 +271,7 @@ async fn run<T: Factor>(
         OuterAlgorithm::Rabenseifner => {
             let assignment = match scatter {
                 true => BlockAssignment::rows(size, me, of),
-                false => BlockAssignment::new(ep.topology(), me, told.level, told.grid, of)?,
+                false => BlockAssignment::new(ep.topology(), me, choice.level, choice.grid, of)?,
             };
             by_owners(ep, terms, &assignment, Exchange::Slices, own, out, scatter).await
         }
@@ -276,7 +279,7 @@ async fn run<T: Factor>(
         OuterAlgorithm::Ring => ring(ep, terms, own, out).await,
         OuterAlgorithm::Butterfly => butterfly(ep, terms, own, out).await,
         OuterAlgorithm::Allreduce => reduced(ep, terms, own, out).await,
-        OuterAlgorithm::Auto => unreachable!("something was chosen"),
+        OuterAlgorithm::Auto => unreachable!("an algorithm was chosen"),
     }
 }
 
@@ -315,10 +318,10 @@ async fn gather_on<T: Factor>(
     seen: Observations,
 ) -> Result<GatheredPairs<T>> {
     check_pairs(shape.n, shape.m, shape.pairs, own.a.len(), own.b.len())?;
-    vouch::values(ep, own.a);
-    vouch::values(ep, own.b);
-    let Agreed { terms, chosen } = agree::<T>(ep, shape, options, true, seen).await?;
-    let schedule = chosen.told.exchange.unwrap_or(Schedule::Direct);
+    input_checksum::values(ep, own.a);
+    input_checksum::values(ep, own.b);
+    let Agreed { terms, choice } = agree::<T>(ep, shape, options, true, seen).await?;
+    let schedule = choice.exchange.unwrap_or(Schedule::Direct);
     let gathered = gather_factors(ep, &terms, schedule, own).await?;
     let back = |sums: &[T::Sum]| {
         let mut numbers = vec![<T as Element>::ZERO; sums.len()];
@@ -326,5 +329,5 @@ async fn gather_on<T: Factor>(
         numbers
     };
     let (a, b) = (back(gathered.a.as_slice()), back(gathered.b.as_slice()));
-    Ok(GatheredPairs { a, b, sum: OuterSum { told: chosen.told, traffic: ep.traffic() } })
+    Ok(GatheredPairs { a, b, sum: OuterSum { choice, traffic: ep.traffic() } })
 }

@@ -1,4 +1,4 @@
-//! The ways to sum outer products that users name, and the settings that all ranks share.
+//! The algorithms for sums of outer products, and their options.
 
 use skyphos_core::collectives::gather::Schedule;
 use skyphos_core::collectives::outer_product::Level;
@@ -7,27 +7,27 @@ use skyphos_types::names::{all_variants, variant_of_name};
 use skyphos_types::{Element, Error, Result};
 use strum::{IntoStaticStr, VariantArray};
 
-/// A way to sum outer products.
+/// An algorithm for sums of outer products.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, IntoStaticStr, VariantArray)]
 #[strum(serialize_all = "snake_case")]
 pub enum OuterAlgorithm {
-    /// What should take the least time.
+    /// The algorithm with the least predicted time.
     #[default]
     Auto,
-    /// All factors to all ranks, which multiply them.
+    /// Every rank gets all factors and multiplies them.
     Allgather,
-    /// Each rank's product, then an allreduce of arrays.
+    /// Each rank multiplies its own factors, then an allreduce of arrays.
     Allreduce,
-    /// The same around a ring, panel by panel.
+    /// Own products, reduced around a ring, panel by panel.
     Ring,
-    /// The paper's generalized Rabenseifner: owners of blocks.
+    /// The paper's generalized Rabenseifner algorithm: each rank owns blocks.
     Rabenseifner,
-    /// Each rank's product, then halving and doubling.
+    /// Own products, reduced by halving and doubling.
     Butterfly,
 }
 
 impl OuterAlgorithm {
-    /// All of them.
+    /// All algorithms.
     pub const ALL: [OuterAlgorithm; 6] = all_variants();
 
     /// The name that users write.
@@ -52,20 +52,20 @@ pub struct OuterShape {
     pub pairs: usize,
 }
 
-/// Settings of [`crate::Comm::outer_product_sum`]. All ranks must pass the same, but for `fresh`.
+/// Options of [`crate::Comm::outer_product_sum`]. All ranks must pass the same, except for `fresh`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OuterOptions {
-    /// The way.
+    /// The algorithm.
     pub algorithm: OuterAlgorithm,
-    /// Of `Allgather`: how factors travel. `None`: by prediction.
+    /// The exchange of factors by `Allgather`. `None`: by prediction.
     pub exchange: Option<Schedule>,
-    /// Of `Rabenseifner`: whose ranks own G together. `None`: all.
+    /// The level whose ranks own G together, for `Rabenseifner`. `None`: all ranks.
     pub level: Option<Level>,
-    /// Of `Rabenseifner`: rows and columns of blocks of a sub-group. `None`: what needs the least of the factors.
+    /// Rows and columns of a sub-group's blocks, for `Rabenseifner`. `None`: the grid that needs the fewest factors.
     pub grid: Option<(u32, u32)>,
-    /// Each rank gets its rows alone: an even, contiguous share.
+    /// Each rank gets only its own rows: an even, contiguous share.
     pub scatter: bool,
-    /// The system has yet to give the memory of `out`.
+    /// The memory of `out` is fresh: its first use takes page faults.
     pub fresh: bool,
 }
 

@@ -1,18 +1,18 @@
 //! Sums of outer products of sparse factors: G is sparse while it has few entries.
 //!
-//! The same ways as for dense factors, with vectors encoded as all sparse vectors are: all factors to all ranks; owners of rows of
-//! G, which get the entries of a in their rows and all of b, and gather the rows of all; or own products, which an allreduce of
-//! sparse vectors reduces.
+//! The algorithms are those for dense factors. Factors are encoded like all sparse vectors. Either every rank gets all factors; or
+//! ranks own rows of G, get the entries of a in their rows and all of b, and gather all rows; or an allreduce of sparse vectors
+//! reduces the ranks' own products.
 
 use super::options::{OuterAlgorithm, OuterOptions};
-use super::{OuterShape, OuterSum, OuterTold};
+use super::{OuterChoice, OuterShape, OuterSum};
 use crate::Comm;
-use crate::algorithm::{Algorithm, AllreduceOptions, DenseThreshold};
 use crate::allreduce::allreduce_on;
+use crate::allreduce_options::AllreduceOptions;
 use crate::call_builder::{Body, CallBuilder};
+use crate::input_checksum;
 use crate::tuning::{Basis, start_profile};
 use crate::vector_input::decode_all;
-use crate::vouch;
 use skyphos_core::collectives::gather::{Item, Schedule, allgather_then, alltoall};
 use skyphos_core::collectives::outer_product::{Level, gather_numbers};
 use skyphos_core::frame::CallSig;
@@ -23,32 +23,32 @@ use skyphos_kernels::sparse_product::{SparseRow, sparse_product};
 use skyphos_kernels::stream::{Form, IndexList, SparseVec, View, put_entries};
 use skyphos_kernels::{Indices, split_ranges};
 use skyphos_plan::outer::SparseOuterWork;
-use skyphos_tune::{Observations, PROFILE_WORDS, agreed_profile};
+use skyphos_tune::{Algorithm, DenseThreshold, Observations, PROFILE_WORDS, agreed_profile};
 use skyphos_types::{Element, Error, ReduceOp, Result};
 use std::marker::PhantomData;
 use std::ops::Range;
 
-/// Rounds of passing on rows of G, after those of factors.
+/// Rounds of the gather of rows of G, after those of factors.
 const ROWS: u32 = 0x2100;
 
-/// Places of what a rank says: its pairs, entries of a and of b, multiply-adds that its own product takes; then its profile.
+/// Positions in a rank's numbers: its pairs, entries of a and of b, multiply-adds of its own product; then its profile.
 const PROFILE: usize = 4;
 
 /// A rank's sparse factors: entries of ascending index k N + i of a, and k M + j of b.
 #[derive(Clone, Copy, Debug)]
 pub struct SparsePairs<'a, T> {
-    /// Of a.
+    /// Entries of a.
     pub a: (&'a [u64], &'a [T]),
-    /// Of b.
+    /// Entries of b.
     pub b: (&'a [u64], &'a [T]),
 }
 
 /// A sum of sparse factors: N M numbers, row after row.
 #[derive(Clone, Debug)]
 pub struct SparseOuterSum<T> {
-    /// All of it, or the rows of this rank.
+    /// The sum, or the rows of this rank.
     pub sum: SparseVec<T>,
-    /// How it came about.
+    /// The algorithm, its prediction and its traffic.
     pub done: OuterSum,
 }
 
@@ -59,11 +59,11 @@ pub struct GatheredSparsePairs<T> {
     pub a: (Vec<u64>, Vec<T>),
     /// Index k M + j.
     pub b: (Vec<u64>, Vec<T>),
-    /// How they came.
+    /// The exchange and its traffic.
     pub done: OuterSum,
 }
 
-/// Sparse factors, as input of a collective. Each call of the method gives the same answer.
+/// Sparse factors as input of a collective. The method must return the same factors each time.
 pub trait SparseFactors<T>: Send + Sync {
     /// The factors.
     fn pairs(&self) -> SparsePairs<'_, T>;
@@ -89,7 +89,7 @@ impl<T: Factor, F: SparseFactors<T>> Body for SparseOuterProductSum<T, F> {
     type Options = OuterOptions;
 
     fn asked(&mut self, comm: &Comm, (): &(), options: &OuterOptions) -> Asked {
-        self.seen = *comm.observed();
+        self.seen = comm.tuner().observations;
         (sig::<T>(options, self.shape, false), options.arguments(false)).into()
     }
 
@@ -112,7 +112,7 @@ impl<T: Factor, F: SparseFactors<T>> Body for GatherSparseOuterFactors<T, F> {
     type Options = OuterOptions;
 
     fn asked(&mut self, comm: &Comm, (): &(), options: &OuterOptions) -> Asked {
-        self.seen = *comm.observed();
+        self.seen = comm.tuner().observations;
         (sig::<T>(options, self.shape, true), options.arguments(true)).into()
     }
 
@@ -167,13 +167,13 @@ impl Comm {
     }
 }
 
-/// A rank with dense factors is in another call.
+/// The signature differs from that of dense factors.
 fn sig<T: Element>(options: &OuterOptions, shape: OuterShape, factors: bool) -> CallSig {
     let sig = options.sig::<T>(shape, factors);
     CallSig { flags: 1, ..sig }
 }
 
-/// What all ranks agreed on.
+/// The sizes and the choice, on which all ranks agree.
 struct Agreed {
     pairs: Vec<usize>,
     algorithm: OuterAlgorithm,
@@ -186,13 +186,13 @@ struct Agreed {
 }
 
 impl Agreed {
-    /// Indices of a rank's entries when they travel: those of a, then those of b.
+    /// Indices of a rank's entries in messages: those of a, then those of b.
     fn span(&self) -> u64 {
         self.most * (self.n + self.m)
     }
 
-    fn told(&self) -> OuterTold {
-        OuterTold {
+    fn choice(&self) -> OuterChoice {
+        OuterChoice {
             algorithm: self.algorithm,
             exchange: (self.algorithm == OuterAlgorithm::Allgather).then_some(self.exchange),
             level: if self.algorithm == OuterAlgorithm::Allgather { Level::Rank } else { Level::All },
@@ -234,8 +234,8 @@ async fn agree<T: Factor>(
     }
     check(shape, own.a.0, own.a.1.len(), shape.n, "a")?;
     check(shape, own.b.0, own.b.1.len(), shape.m, "b")?;
-    vouch::lists(ep, [Indices::U64(own.a.0), Indices::U64(own.b.0)], own.a.1);
-    vouch::values(ep, own.b.1);
+    input_checksum::lists(ep, [Indices::U64(own.a.0), Indices::U64(own.b.0)], own.a.1);
+    input_checksum::values(ep, own.b.1);
     let default = start_profile(&seen, ep);
     let rows = rows_of(shape.pairs, own.b.0, shape.m);
     let met = |(pair, of_a): (usize, Range<usize>)| of_a.len() as f64 * rows[pair].len() as f64;
@@ -244,7 +244,7 @@ async fn agree<T: Factor>(
     let words: Vec<f64> = mine.into_iter().chain(seen.profile_words(default)).collect();
     let said = gather_numbers(ep, &words).await?;
     if said.iter().any(|said| said.len() != PROFILE + PROFILE_WORDS) {
-        return Err(Error::bad_input("ranks said different things of their factors"));
+        return Err(Error::bad_input("ranks sent different numbers of words about their factors"));
     }
     let of = |place: usize| -> Vec<f64> { said.iter().map(|said| said[place]).collect() };
     let sum = |place: usize| of(place).iter().sum::<f64>();
@@ -286,14 +286,14 @@ async fn agree<T: Factor>(
     Ok(Agreed { pairs, algorithm, exchange, others, n, m, most })
 }
 
-/// Where the entries of each pair are, in a list of indices k width + i.
+/// The ranges of each pair's entries in a list of indices k width + i.
 fn rows_of(pairs: usize, list: &[u64], width: usize) -> Vec<Range<usize>> {
     let bound = |pair: usize| list.partition_point(|index| *index < pair as u64 * width as u64);
     let bounds: Vec<usize> = (0..=pairs).map(bound).collect();
     bounds.windows(2).map(|two| two[0]..two[1]).collect()
 }
 
-/// Entries as they travel: of a in some rows, then of b.
+/// A message: the entries of a in some rows, then those of b.
 fn travelling<T: Factor>(
     agreed: &Agreed,
     own: SparsePairs<'_, T>,
@@ -322,13 +322,13 @@ fn travelling<T: Factor>(
 /// Indices and values.
 type Entries<S> = (Vec<u64>, Vec<S>);
 
-/// A rank's entries that came: of a and of b, each of a pair with indices inside it.
+/// Received entries of a rank, of a and of b: for each pair, the indices within it and the values.
 struct Came<S> {
     a: Vec<Entries<S>>,
     b: Vec<Entries<S>>,
 }
 
-/// Entries by pair, of those that came of a rank.
+/// Sorts the received entries of a rank by pair.
 fn by_pair<T: Factor>(agreed: &Agreed, rank: usize, vector: &SparseVec<T>) -> Came<T::Sum> {
     let (list, values) = vector.entries();
     let mut wide = vec![<T::Sum as Element>::ZERO; values.len()];
@@ -350,7 +350,7 @@ fn by_pair<T: Factor>(agreed: &Agreed, rank: usize, vector: &SparseVec<T>) -> Ca
     }
 }
 
-/// The product of what came of some ranks, in some rows.
+/// The product of the received entries of some ranks, in some rows.
 fn product<S: skyphos_kernels::product::Multiply>(
     all: &[Came<S>],
     rows: Range<u64>,
@@ -387,13 +387,13 @@ fn came_of<T: Factor>(ep: &Endpoint, agreed: &Agreed, items: &[Item]) -> Result<
     Ok(all.iter().enumerate().map(|(rank, vector)| by_pair(agreed, rank, vector)).collect())
 }
 
-/// Rows of a rank.
+/// The rows of a rank.
 fn rows_at(agreed: &Agreed, size: u32, rank: u32) -> Range<u64> {
     let bounds = split_ranges(0, agreed.n, size);
     bounds[rank as usize]..bounds[rank as usize + 1]
 }
 
-/// In the form that its entries make it: dense with a bitmap above the threshold of all vectors.
+/// The vector in the form that suits its entries: dense with a bitmap above the usual threshold.
 fn formed<T: Element>(n: u64, first: u64, indices: Vec<u64>, values: Vec<T>) -> SparseVec<T> {
     let dense_above = DenseThreshold::Auto.density(n, size_of::<T>(), true) * n as f64;
     let form = match indices.len() as f64 > dense_above {
@@ -486,7 +486,7 @@ async fn sum_on<T: Factor>(
             SparseVec { n: numbers, width: 1, form }
         }
     };
-    Ok(SparseOuterSum { sum, done: OuterSum { told: agreed.told(), traffic: ep.traffic() } })
+    Ok(SparseOuterSum { sum, done: OuterSum { choice: agreed.choice(), traffic: ep.traffic() } })
 }
 
 async fn gather_on<T: Factor>(
@@ -510,5 +510,5 @@ async fn gather_on<T: Factor>(
         joined(agreed.n, came.iter().flat_map(|came| &came.a).collect()),
         joined(agreed.m, came.iter().flat_map(|came| &came.b).collect()),
     );
-    Ok(GatheredSparsePairs { a, b, done: OuterSum { told: agreed.told(), traffic: ep.traffic() } })
+    Ok(GatheredSparsePairs { a, b, done: OuterSum { choice: agreed.choice(), traffic: ep.traffic() } })
 }

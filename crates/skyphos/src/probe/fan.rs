@@ -1,7 +1,7 @@
 //! Measurement of an exchange with several ranks at once, as in a layer of a butterfly: each rank sends a message to each of
 //! the next k ranks, and receives one from each of the previous k.
 
-use super::{BEGIN_ROUND, DATA_ROUND};
+use super::rounds::{BEGIN_ROUND, DATA_ROUND};
 use crate::Comm;
 use crate::call_builder::{Body, CallBuilder};
 use skyphos_core::collectives::barrier::barrier_from;
@@ -9,27 +9,27 @@ use skyphos_core::frame::{CallKind, CallSig};
 use skyphos_core::{Asked, Endpoint};
 use skyphos_types::{Error, Result};
 
-/// Rounds that a barrier may take.
+/// The most rounds of a barrier.
 const BARRIER_ROUNDS: u32 = 32;
 
-/// Whom a rank takes to be next.
+/// The order of ranks that defines a rank's next ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
     /// By rank.
-    Numbers,
-    /// By host and rack, as rings go.
-    Places,
+    Rank,
+    /// By rack and host, as in a ring.
+    Topology,
 }
 
-/// Seconds of each of so many exchanges.
+/// Seconds of each of `times` exchanges.
 async fn fan_on(ep: &Endpoint, order: Order, k: u32, bytes: usize, times: u32) -> Result<Vec<f64>> {
     let (size, topology) = (ep.size(), ep.topology());
     let at = |step: u32| match order {
-        Order::Numbers => (ep.rank() + step) % size,
-        Order::Places => topology.rank_at((topology.place_of(ep.rank()) + step) % size),
+        Order::Rank => (ep.rank() + step) % size,
+        Order::Topology => topology.rank_at((topology.place_of(ep.rank()) + step) % size),
     };
     let sources: Vec<u32> = (1..=k).map(|step| at(size - step)).collect();
-    let mut took = Vec::with_capacity(times as usize);
+    let mut seconds = Vec::with_capacity(times as usize);
     for turn in 0..times {
         // Each turn has the rounds of a barrier, and one for data.
         let round = turn * BARRIER_ROUNDS;
@@ -37,9 +37,9 @@ async fn fan_on(ep: &Endpoint, order: Order, k: u32, bytes: usize, times: u32) -
         let start = ep.now();
         let messages = (1..=k).map(|step| (at(step), ep.message(bytes))).collect();
         ep.exchange(DATA_ROUND + 0x1_0000 + round, messages, &sources).await?;
-        took.push((ep.now() - start).as_secs_f64());
+        seconds.push((ep.now() - start).as_secs_f64());
     }
-    Ok(took)
+    Ok(seconds)
 }
 
 /// See [`Comm::fan`].
@@ -71,7 +71,7 @@ impl Comm {
     /// # Errors
     /// `BadInput` unless `k` is a number of other ranks.
     pub fn fan(&self, k: u32, bytes: usize, times: u32) -> Result<CallBuilder<'_, Fan>> {
-        self.fan_by(Order::Numbers, k, bytes, times)
+        self.fan_by(Order::Rank, k, bytes, times)
     }
 
     /// [`Comm::fan`] with the next ranks in another order.

@@ -1,6 +1,6 @@
 //! Sequences of messages of one size. All messages of a direction are one stream, so the mailbox looks up its key only once.
 
-use super::DATA_ROUND;
+use super::rounds::DATA_ROUND;
 use skyphos_core::slab::{CHUNK_BYTES, Payload};
 use skyphos_core::{Endpoint, Incoming, Outgoing};
 use skyphos_types::Result;
@@ -86,29 +86,30 @@ pub(super) struct Receiver<'a> {
     pub(super) from: u32,
     bytes: usize,
     into: Incoming,
-    /// Bytes of the present message, and whether it is the last.
-    came: usize,
+    /// Bytes received of the current message.
+    received: usize,
+    /// The current message is the last.
     pub(super) last: bool,
 }
 
 impl<'a> Receiver<'a> {
     pub(super) fn new(ep: &'a Endpoint, from: u32, bytes: usize) -> Receiver<'a> {
-        Receiver { ep, from, bytes, into: Incoming::new(from, DATA_ROUND), came: 0, last: false }
+        Receiver { ep, from, bytes, into: Incoming::new(from, DATA_ROUND), received: 0, last: false }
     }
 
     /// Takes the next chunk, if it has arrived. Returns its bytes, and whether the message is complete.
     pub(super) fn take(&mut self) -> Result<Option<(usize, bool)>> {
         let Some(chunk) = self.into.next(self.ep)? else { return Ok(None) };
-        if self.came == 0 {
+        if self.received == 0 {
             self.last = chunk.as_bytes().first() == Some(&1);
         }
-        self.came += chunk.len();
-        if self.came > self.bytes || chunk.is_empty() {
-            return Err(self.ep.corrupt(self.from, "a chunk that fits no message of the measurement"));
+        self.received += chunk.len();
+        if self.received > self.bytes || chunk.is_empty() {
+            return Err(self.ep.corrupt(self.from, "a chunk that does not fit a message of the measurement"));
         }
-        let complete = self.came == self.bytes;
+        let complete = self.received == self.bytes;
         if complete {
-            self.came = 0;
+            self.received = 0;
         }
         Ok(Some((chunk.len(), complete)))
     }

@@ -1,15 +1,16 @@
 //! The ranks of a simulated cluster, and their calls.
 
-use super::Scenario;
+use super::choices::{Choices, Slot, put, take};
+use super::collective::Collective;
 use super::data::Sampler;
-use super::moved::{broadcast_call, shuffle_call};
 use super::outer::outer_call;
-use super::probed::probe;
-use crate::algorithm::{Algorithm, AllreduceOptions};
+use super::probe::probe;
+use super::scenario::Scenario;
+use super::transfers::{broadcast_call, shuffle_call};
+use crate::allreduce_options::AllreduceOptions;
 use crate::configure::ConfigureOptions;
 use crate::reduce::SharedPlan;
-use crate::{Comm, Indices, OuterTold, SparseVec};
-use skyphos_core::collectives::broadcast::RouteChoice;
+use crate::{Comm, Indices, SparseVec};
 use skyphos_core::collectives::configure::{Missing, Request, configure};
 use skyphos_core::collectives::reduce::reduce_sized;
 use skyphos_core::collectives::sets::{SetSizes, UnionSize};
@@ -18,133 +19,9 @@ use skyphos_core::{Call, Plan};
 use skyphos_kernels::stream::{Form, IndexList};
 use skyphos_kernels::{BlockHash, Prepared};
 use skyphos_sim::Cluster;
+use skyphos_tune::Algorithm;
 use skyphos_types::{Error, Result};
-use std::sync::{Arc, Mutex, PoisonError};
-
-/// A collective that can be simulated.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Collective {
-    /// `barrier`.
-    Barrier,
-    /// `configure`.
-    Configure,
-    /// `configure`, then reductions of its plan.
-    Reduce,
-    /// `configure_reduce`.
-    ConfigureReduce,
-    /// `allreduce` of sparse vectors.
-    Allreduce,
-    /// `allreduce` of arrays.
-    AllreduceDense,
-    /// `reduce_scatter`.
-    ReduceScatter,
-    /// `reduce` to a root.
-    ReduceToRoot,
-    /// `allgather`.
-    Allgather,
-    /// `gather`.
-    Gather,
-    /// `alltoall`.
-    Alltoall,
-    /// `topk_allreduce`.
-    TopkAllreduce,
-    /// `broadcast`.
-    Broadcast,
-    /// The exchange of blocks of a shuffle.
-    Shuffle,
-    /// `outer_product_sum`.
-    OuterProductSum,
-}
-
-impl Collective {
-    /// All collectives, with their names.
-    pub const ALL: [(Collective, &'static str); 15] = [
-        (Collective::Barrier, "barrier"),
-        (Collective::Configure, "configure"),
-        (Collective::Reduce, "reduce"),
-        (Collective::ConfigureReduce, "configure_reduce"),
-        (Collective::Allreduce, "allreduce"),
-        (Collective::AllreduceDense, "allreduce_dense"),
-        (Collective::ReduceScatter, "reduce_scatter"),
-        (Collective::ReduceToRoot, "reduce_to_root"),
-        (Collective::Allgather, "allgather"),
-        (Collective::Gather, "gather"),
-        (Collective::Alltoall, "alltoall"),
-        (Collective::TopkAllreduce, "topk_allreduce"),
-        (Collective::Broadcast, "broadcast"),
-        (Collective::Shuffle, "shuffle"),
-        (Collective::OuterProductSum, "outer_product_sum"),
-    ];
-
-    /// The name of the collective.
-    pub fn name(self) -> &'static str {
-        Collective::ALL.iter().find(|(known, _)| *known == self).expect("one of all").1
-    }
-
-    /// The collective of a name.
-    pub fn from_name(name: &str) -> Result<Collective> {
-        Collective::ALL.iter().find(|(_, known)| *known == name).map(|(found, _)| *found).ok_or_else(|| {
-            let known: Vec<_> = Collective::ALL.iter().map(|(_, name)| *name).collect();
-            Error::bad_input(format!("unknown collective {name:?}: use one of {}", known.join(", ")))
-        })
-    }
-
-    /// Whether its input is an array of n numbers.
-    pub fn is_dense(self) -> bool {
-        self == Collective::AllreduceDense
-    }
-
-    /// Whether its input is a sparse vector or an index set, whose indices are drawn.
-    pub fn has_indices(self) -> bool {
-        use Collective::{AllreduceDense, Barrier, Broadcast, OuterProductSum, Shuffle};
-        !matches!(self, Barrier | AllreduceDense | Broadcast | Shuffle | OuterProductSum)
-    }
-
-    /// Whether it can run with lengths in place of data.
-    pub fn has_sized(self) -> bool {
-        self.is_plan()
-            || matches!(self, Collective::Broadcast | Collective::Shuffle | Collective::OuterProductSum)
-    }
-
-    /// Whether it configures or runs a plan.
-    pub(super) fn is_plan(self) -> bool {
-        matches!(self, Collective::Configure | Collective::Reduce)
-    }
-
-    /// The names of the collectives that run, in order.
-    pub(super) fn phases(self, repeats: usize) -> Vec<&'static str> {
-        let again = std::iter::repeat_n(self.name(), repeats);
-        let first = (self == Collective::Reduce).then_some("configure");
-        first.into_iter().chain(again).collect()
-    }
-}
-
-/// A value that a call stores for a later reader.
-pub(super) type Slot<T> = Arc<Mutex<Option<T>>>;
-
-pub(super) fn put<T>(slot: &Slot<T>, value: T) {
-    *slot.lock().unwrap_or_else(PoisonError::into_inner) = Some(value);
-}
-
-fn take<T>(slot: &Slot<T>) -> Option<T> {
-    slot.lock().unwrap_or_else(PoisonError::into_inner).take()
-}
-
-/// What calls have settled on.
-pub(super) struct Settled {
-    pub(super) algorithm: Algorithm,
-    pub(super) degrees: Vec<u32>,
-    /// Of a broadcast.
-    pub(super) way: Option<RouteChoice>,
-    /// Of a sum of outer products.
-    pub(super) outer: Option<OuterTold>,
-}
-
-impl Settled {
-    fn new(algorithm: Algorithm, degrees: Vec<u32>) -> Settled {
-        Settled { algorithm, degrees, way: None, outer: None }
-    }
-}
+use std::sync::Arc;
 
 /// One rank.
 struct Rank {
@@ -154,12 +31,12 @@ struct Rank {
     shared: Option<SharedPlan>,
 }
 
-/// All ranks.
+/// The ranks of a cluster.
 pub(super) struct Ranks {
     all: Vec<Rank>,
-    settled: Slot<Settled>,
+    choices: Slot<Choices>,
     degrees: Vec<u32>,
-    /// Of sized data.
+    /// Sizes of unions, for simulations without data.
     union: UnionSize,
 }
 
@@ -169,7 +46,7 @@ impl Ranks {
     pub(super) fn new(
         scenario: &Scenario,
         cluster: &Cluster,
-        mut told: impl FnMut(usize) -> bool,
+        mut progress: impl FnMut(usize) -> bool,
     ) -> Result<Ranks> {
         let Scenario { n, entries, law, seed, sized, collective, .. } = *scenario;
         let without = sized || !collective.has_indices();
@@ -178,8 +55,11 @@ impl Ranks {
         let one = |(rank, transport): (u32, _)| {
             let comm = Comm::over(transport, Cluster::settings())?;
             comm.set_profile(profile);
-            let indices =
-                if without { Vec::new() } else { sampler.draw(seed, rank, &mut || told(rank as usize))? };
+            let indices = if without {
+                Vec::new()
+            } else {
+                sampler.draw(seed, rank, &mut || progress(rank as usize))?
+            };
             Ok(Rank { comm, indices: Arc::new(indices), plan: Slot::default(), shared: None })
         };
         let all = (0..).zip(cluster.transports()).map(one).collect::<Result<_>>()?;
@@ -194,23 +74,23 @@ impl Ranks {
             scenario.check_frames(&law.union(n, entries), &degrees, profile.as_ref())?;
         }
         let union: UnionSize = Arc::new(move |m| curve.entries(m));
-        Ok(Ranks { all, settled: Slot::default(), degrees, union })
+        Ok(Ranks { all, choices: Slot::default(), degrees, union })
     }
 
     /// The calls of all ranks in a phase.
     pub(super) fn calls(&mut self, scenario: &Scenario, phase: &str) -> Result<Vec<Call<()>>> {
         let call = |rank: &mut Rank| match scenario.collective {
-            Collective::Broadcast => broadcast_call(&rank.comm, scenario, &self.settled),
+            Collective::Broadcast => broadcast_call(&rank.comm, scenario, &self.choices),
             Collective::Shuffle => shuffle_call(&rank.comm, scenario),
-            Collective::OuterProductSum => outer_call(&rank.comm, scenario, &self.settled),
+            Collective::OuterProductSum => outer_call(&rank.comm, scenario, &self.choices),
             _ if scenario.sized => rank.sized_call(scenario, phase, &self.degrees, &self.union),
-            _ => rank.call(scenario, phase, &self.settled),
+            _ => rank.call(scenario, phase, &self.choices),
         };
         self.all.iter_mut().map(call).collect()
     }
 
-    /// What the last calls settled on.
-    pub(super) fn settle(&mut self, scenario: &Scenario) -> Settled {
+    /// Takes the plans and the choices of the last calls.
+    pub(super) fn take_choices(&mut self, scenario: &Scenario) -> Choices {
         for rank in &mut self.all {
             if let Some(plan) = take(&rank.plan) {
                 self.degrees.clone_from(&plan.degrees);
@@ -220,12 +100,12 @@ impl Ranks {
                 }
             }
         }
-        take(&self.settled).unwrap_or_else(|| Settled::new(scenario.algorithm, self.degrees.clone()))
+        take(&self.choices).unwrap_or_else(|| Choices::new(scenario.algorithm, self.degrees.clone()))
     }
 }
 
 impl Rank {
-    fn call(&mut self, scenario: &Scenario, phase: &str, settled: &Slot<Settled>) -> Result<Call<()>> {
+    fn call(&mut self, scenario: &Scenario, phase: &str, choices: &Slot<Choices>) -> Result<Call<()>> {
         let Scenario { n, row_bytes, .. } = *scenario;
         let (width, comm) = (row_bytes / 4, &self.comm);
         let ones = |rows: usize| vec![1f32; rows * width];
@@ -250,7 +130,7 @@ impl Rank {
             ..ConfigureOptions::default()
         };
         let (list, slot) = (|| self.indices.clone(), self.plan.clone());
-        let (settled, first) = (settled.clone(), self.comm.rank() == 0);
+        let (choices, first) = (choices.clone(), self.comm.rank() == 0);
         let rows = || (ones(self.indices.len()), ones(self.indices.len()));
         match phase {
             "barrier" => comm.barrier().prepare(),
@@ -273,8 +153,8 @@ impl Rank {
                 if first {
                     let layered = how.algorithm == Algorithm::Butterfly;
                     put(
-                        &settled,
-                        Settled::new(how.algorithm, if layered { how.degrees } else { Vec::new() }),
+                        &choices,
+                        Choices::new(how.algorithm, if layered { how.degrees } else { Vec::new() }),
                     );
                 }
             })),
@@ -283,7 +163,7 @@ impl Rank {
                 let call = comm.allreduce_dense(values, out).options(allreduce).prepare()?;
                 Ok(call.map(move |done| {
                     if first {
-                        put(&settled, Settled::new(done.explanation.algorithm, Vec::new()));
+                        put(&choices, Choices::new(done.explanation.algorithm, Vec::new()));
                     }
                 }))
             }
@@ -291,7 +171,7 @@ impl Rank {
                 let call = comm.reduce_scatter(x()).options(allreduce).prepare()?;
                 Ok(call.map(move |done| {
                     if first {
-                        put(&settled, Settled::new(Algorithm::Butterfly, done.explanation.degrees));
+                        put(&choices, Choices::new(Algorithm::Butterfly, done.explanation.degrees));
                     }
                 }))
             }
@@ -307,16 +187,18 @@ impl Rank {
             }
             "topk_allreduce" => {
                 if width != 1 {
-                    return Err(Error::bad_input("topk_allreduce is of single numbers: rows of 4 bytes"));
+                    return Err(Error::bad_input(
+                        "topk_allreduce takes one number per index: rows of 4 bytes",
+                    ));
                 }
                 let k = scenario.entries.round().max(1.0) as u64;
                 Ok(comm.topk_allreduce(x(), k).prepare()?.map(drop))
             }
-            other => Err(Error::bad_input(format!("no such collective: {other:?}"))),
+            other => Err(Error::bad_input(format!("unknown collective {other:?}"))),
         }
     }
 
-    /// The same with lengths in place of data.
+    /// [`Rank::call`] with lengths in place of data.
     fn sized_call(
         &mut self,
         scenario: &Scenario,

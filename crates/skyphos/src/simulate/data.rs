@@ -44,19 +44,20 @@ enum Kind {
     PowerLaw { features: Features, factor: u64 },
 }
 
-/// Draws between two questions whether to go on.
-const ASK_EVERY: u64 = 1 << 20;
+/// Draws between two checks for an interrupt.
+const CHECK_EVERY: u64 = 1 << 20;
 
-/// Whoever waits for draws, and may have them end.
-struct Asker<'a> {
+/// Counts draws, and checks for interrupts.
+struct DrawCounter<'a> {
     draws: u64,
     go_on: &'a mut dyn FnMut() -> bool,
 }
 
-impl Asker<'_> {
+impl DrawCounter<'_> {
+    /// Counts a draw. Fails if `go_on` has returned false.
     fn drew(&mut self) -> Result<()> {
         self.draws += 1;
-        match self.draws.is_multiple_of(ASK_EVERY) && !(self.go_on)() {
+        match self.draws.is_multiple_of(CHECK_EVERY) && !(self.go_on)() {
             true => Err(Error::Interrupted),
             false => Ok(()),
         }
@@ -78,12 +79,12 @@ impl Sampler {
     /// The indices of one rank, ascending. Drawing ends with an error once `go_on`, called from time to time, returns false.
     pub(super) fn draw(&self, seed: u64, rank: u32, go_on: &mut dyn FnMut() -> bool) -> Result<Vec<u64>> {
         let mut random = Pcg64::seed_from_u64(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ u64::from(rank));
-        let mut asker = Asker { draws: 0, go_on };
+        let mut counter = DrawCounter { draws: 0, go_on };
         let n = self.n;
         let mut indices: Vec<u64> = match &self.kind {
-            Kind::Uniform(count) => apart(n, *count, &mut random, &mut asker)?,
+            Kind::Uniform(count) => distinct(n, *count, &mut random, &mut counter)?,
             Kind::PowerLaw { features, factor } => {
-                let mut drawn = features.draw(&mut random, &mut asker)?;
+                let mut drawn = features.draw(&mut random, &mut counter)?;
                 let index = |r: u64| (u128::from(r - 1) * u128::from(*factor) % u128::from(n)) as u64;
                 drawn.iter_mut().for_each(|r| *r = index(*r));
                 drawn
@@ -134,13 +135,13 @@ impl Features {
         self.head as f64 * far.exp()
     }
 
-    fn draw(&self, random: &mut Pcg64, asker: &mut Asker<'_>) -> Result<Vec<u64>> {
+    fn draw(&self, random: &mut Pcg64, counter: &mut DrawCounter<'_>) -> Result<Vec<u64>> {
         let mut drawn = Vec::new();
         if self.lambda == 0.0 {
             return Ok(drawn);
         }
         for r in 1..=self.head {
-            asker.drew()?;
+            counter.drew()?;
             if random.random::<f64>() < -(-self.lambda * (r as f64).powf(-self.alpha)).exp_m1() {
                 drawn.push(r);
             }
@@ -149,7 +150,7 @@ impl Features {
         let count =
             if points > 0.0 { Poisson::new(points).expect("above 0").sample(random) as u64 } else { 0 };
         for _ in 0..count {
-            asker.drew()?;
+            counter.drew()?;
             let x = self.point(random.random());
             let r = x.ceil().clamp(self.head as f64 + 1.0, self.n as f64);
             if random.random::<f64>() < (x / r).powf(self.alpha) {
@@ -160,13 +161,13 @@ impl Features {
     }
 }
 
-/// So many different numbers below n.
-fn apart(n: u64, count: u64, random: &mut Pcg64, asker: &mut Asker<'_>) -> Result<Vec<u64>> {
+/// A number of distinct numbers below n.
+fn distinct(n: u64, count: u64, random: &mut Pcg64, counter: &mut DrawCounter<'_>) -> Result<Vec<u64>> {
     if count > n / 4 {
         // If many are needed: each number in turn, with the probability that remains (Knuth, Algorithm S).
         let (mut left, mut chosen) = (count, Vec::with_capacity(count as usize));
         for index in 0..n {
-            asker.drew()?;
+            counter.drew()?;
             if random.random_range(0..n - index) < left {
                 chosen.push(index);
                 left -= 1;
@@ -176,7 +177,7 @@ fn apart(n: u64, count: u64, random: &mut Pcg64, asker: &mut Asker<'_>) -> Resul
     }
     let mut chosen = HashSet::with_capacity(count as usize);
     while (chosen.len() as u64) < count {
-        asker.drew()?;
+        counter.drew()?;
         chosen.insert(random.random_range(0..n));
     }
     Ok(chosen.into_iter().collect())
@@ -206,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn as_many_as_the_model_says_and_unions_too() {
+    fn sets_and_unions_have_the_expected_sizes() {
         let n = 100_000;
         for law in [Law::Uniform, Law::PowerLaw { alpha: 1.1 }, Law::PowerLaw { alpha: 0.7 }] {
             for entries in [0.0, 50.0, 5_000.0, 40_000.0] {
@@ -242,23 +243,23 @@ mod tests {
                     features.head as f64 + features.points() < 4.0 * entries + 2.0,
                     "α={alpha}: {n} {entries}"
                 );
-                let held = sampler.draw(5, 0, &mut || true).unwrap();
+                let indices = sampler.draw(5, 0, &mut || true).unwrap();
                 assert!(
-                    (held.len() as f64 - entries).abs() <= 0.05 * entries + 8.0,
+                    (indices.len() as f64 - entries).abs() <= 0.05 * entries + 8.0,
                     "α={alpha}: {} of {entries}",
-                    held.len()
+                    indices.len()
                 );
-                assert_eq!(held, sampler.draw(5, 0, &mut || true).unwrap());
+                assert_eq!(indices, sampler.draw(5, 0, &mut || true).unwrap());
             }
             let (n, rounds) = (12, 100_000);
             let features = Features::new(n, 3.0, alpha);
             let (mut random, mut counts) = (Pcg64::seed_from_u64(7), [0u32; 13]);
             for _ in 0..rounds {
-                let mut held =
-                    features.draw(&mut random, &mut Asker { draws: 0, go_on: &mut || true }).unwrap();
-                held.sort_unstable();
-                held.dedup();
-                held.iter().for_each(|r| counts[*r as usize] += 1);
+                let mut drawn =
+                    features.draw(&mut random, &mut DrawCounter { draws: 0, go_on: &mut || true }).unwrap();
+                drawn.sort_unstable();
+                drawn.dedup();
+                drawn.iter().for_each(|r| counts[*r as usize] += 1);
             }
             for r in 1..=n {
                 let want = -(-3.0 * (r as f64).powf(-alpha)).exp_m1();
@@ -270,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn drawing_ends_when_it_is_told_to() {
+    fn drawing_can_be_interrupted() {
         for law in [Law::Uniform, Law::PowerLaw { alpha: 1.1 }] {
             let sampler = Sampler::new(law, 1 << 30, 5e8);
             assert!(matches!(sampler.draw(1, 0, &mut || false), Err(Error::Interrupted)));

@@ -1,7 +1,7 @@
 //! Simulated calls of a sum of outer products, with factors of ones, or their lengths.
 
-use super::Scenario;
-use super::calls::{Settled, Slot, put};
+use super::choices::{Choices, Slot, put};
+use super::scenario::Scenario;
 use crate::{Comm, OuterAlgorithm, OuterOptions, OuterShape};
 use skyphos_core::Call;
 use skyphos_core::slab::CHUNK_BYTES;
@@ -13,13 +13,13 @@ pub(super) fn check(scenario: &Scenario) -> Result<()> {
     let refuse = |message: String| Err(Error::bad_input(message));
     if !matches!(scenario.row_bytes, 4 | 8) {
         return refuse(format!(
-            "numbers of {} bytes: a product is of 4 or 8 bytes a number",
+            "numbers of {} bytes: a product takes numbers of 4 or 8 bytes",
             scenario.row_bytes
         ));
     }
     if scenario.cols == 0 || scenario.cols > 1 << 40 || scenario.n > 1 << 40 {
         return refuse(format!(
-            "a sum of {} by {} numbers: 1 to 2^40 each can be",
+            "a sum of {} by {} numbers: each must be 1 to 2^40",
             scenario.n, scenario.cols
         ));
     }
@@ -46,14 +46,14 @@ pub(super) fn numbers(scenario: &Scenario) -> f64 {
 }
 
 /// The call of a rank.
-pub(super) fn outer_call(comm: &Comm, scenario: &Scenario, settled: &Slot<Settled>) -> Result<Call<()>> {
+pub(super) fn outer_call(comm: &Comm, scenario: &Scenario, choices: &Slot<Choices>) -> Result<Call<()>> {
     match scenario.row_bytes {
-        4 => call::<f32>(comm, scenario, settled),
-        _ => call::<f64>(comm, scenario, settled),
+        4 => call::<f32>(comm, scenario, choices),
+        _ => call::<f64>(comm, scenario, choices),
     }
 }
 
-fn call<T: Factor>(comm: &Comm, scenario: &Scenario, settled: &Slot<Settled>) -> Result<Call<()>> {
+fn call<T: Factor>(comm: &Comm, scenario: &Scenario, choices: &Slot<Choices>) -> Result<Call<()>> {
     let shape = OuterShape {
         n: scenario.n as usize,
         m: scenario.cols as usize,
@@ -63,12 +63,12 @@ fn call<T: Factor>(comm: &Comm, scenario: &Scenario, settled: &Slot<Settled>) ->
     let factors = (ones(shape.pairs * shape.n), ones(shape.pairs * shape.m));
     let options = OuterOptions { algorithm: scenario.outer, ..OuterOptions::default() };
     let call = comm.outer_product_sum(shape, factors, ones(shape.n * shape.m)).options(options).prepare()?;
-    let (settled, algorithm, first) = (settled.clone(), scenario.algorithm, comm.rank() == 0);
+    let (choices, algorithm, first) = (choices.clone(), scenario.algorithm, comm.rank() == 0);
     Ok(call.map(move |done| {
         if first {
             put(
-                &settled,
-                Settled { algorithm, degrees: Vec::new(), way: None, outer: Some(done.report.told) },
+                &choices,
+                Choices { algorithm, degrees: Vec::new(), way: None, outer: Some(done.report.choice) },
             );
         }
     }))

@@ -1,25 +1,25 @@
 //! Names of the rounds of collectives, for reports.
 
-use crate::algorithm::Algorithm;
 use skyphos_core::frame::ARRAYS;
+use skyphos_tune::Algorithm;
 
-/// As `name_of` looks at the round that nobody waits for.
+/// The round of announcements, which no rank waits for, without the bit [`ARRAYS`].
 const ANNOUNCE: u32 = !ARRAYS;
 
-/// The name of a round, as frames number it: rounds of one layer or step have one name.
+/// The name of a round, given its number in frames. Rounds of one layer or step have the same name.
 pub fn name_of(phase: &str, algorithm: Algorithm, round: u32) -> String {
     let (arrays, round) = (round & ARRAYS != 0, round & !ARRAYS);
     let step = |name: &str, k: u32| format!("{name} {k}");
     let doubling = phase == "allreduce" && algorithm == Algorithm::RecursiveDoubling;
     match (phase, round) {
         ("broadcast", 0x100 | 0x101) => "table".to_owned(),
-        ("broadcast", _) if !arrays => "words".to_owned(),
+        ("broadcast", _) if !arrays => "control".to_owned(),
         ("broadcast", 0x200) => "bytes".to_owned(),
         ("broadcast", 0x201..0x0100_0000) => "around".to_owned(),
-        ("broadcast", _) => "asked for".to_owned(),
+        ("broadcast", _) => "requested".to_owned(),
         ("shuffle", 0x600) => "pushed".to_owned(),
         ("shuffle", 0x601) => "announced".to_owned(),
-        ("shuffle", 0x602) => "asked for".to_owned(),
+        ("shuffle", 0x602) => "requested".to_owned(),
         ("shuffle", _) => "fetched".to_owned(),
         ("outer_product_sum", 0x2000..0x3000) => "agree".to_owned(),
         ("outer_product_sum", 0x3000..0x100_0000) => "factors".to_owned(),

@@ -72,7 +72,7 @@ fn moved(comm: &Comm, what: ArrayMove, len: usize, out: usize) -> Result<Vec<u64
 }
 
 /// The prefix of an error on ranks that have the message all the same.
-pub const BROUGHT: &str = "the message is here, and yet: ";
+pub const HAS_MESSAGE: &str = "the message is here, and yet: ";
 
 /// The root of broadcasts.
 pub fn root_of(size: u32) -> u32 {
@@ -95,7 +95,7 @@ fn broadcast(comm: &Comm, count: usize, route: Option<Route>) -> Result<Vec<u64>
     let words = came.chunks(8).map(|word| u64::from_le_bytes(word.try_into().unwrap())).collect();
     match done.missed {
         Some(Error::PeerLost { rank, address, cause }) if words == bits(&message) => {
-            Err(Error::PeerLost { rank, address, cause: format!("{BROUGHT}{cause}") })
+            Err(Error::PeerLost { rank, address, cause: format!("{HAS_MESSAGE}{cause}") })
         }
         _ => Ok(words),
     }

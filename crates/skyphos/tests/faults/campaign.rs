@@ -32,7 +32,7 @@ impl Campaign {
         found.filter(|campaign| campaign.program == program).unwrap_or(fresh)
     }
 
-    fn write_down(&self, file: &Path) {
+    fn save(&self, file: &Path) {
         let next = file.with_extension("next");
         std::fs::create_dir_all(file.parent().unwrap()).unwrap();
         std::fs::write(&next, serde_json::to_vec_pretty(self).unwrap()).unwrap();
@@ -51,7 +51,7 @@ pub fn run(seeds: u64, file: PathBuf, until_wrong: bool) -> Tally {
         let count = BATCH.min(seeds - first);
         campaign.tally.add(on_all_cores(count as usize, |k| Tally::play(&Scenario::of(first + k as u64))));
         campaign.tried += count;
-        campaign.write_down(&file);
+        campaign.save(&file);
         println!("{} of {seeds} seeds, {} of them wrong", campaign.tried, campaign.tally.wrong.len());
     }
     campaign.tally

@@ -62,7 +62,7 @@ fn live(process: &mut Process, scenario: &Scenario) -> Life {
     let mut life = in_group(process, scenario);
     while scenario.then == Then::Rejoin && life.results.iter().any(Result::is_err) {
         match in_group(process, scenario) {
-            next if next.results.is_empty() => break, // the others do not come
+            next if next.results.is_empty() => break, // the others do not join
             next => life = next,
         }
     }

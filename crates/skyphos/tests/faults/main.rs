@@ -9,7 +9,7 @@ mod scenario;
 mod tally;
 
 use check::check;
-use common::programs::{ALL, BROUGHT, root_of};
+use common::programs::{ALL, HAS_MESSAGE, root_of};
 use life::play;
 use scenario::{Scenario, Then};
 use skyphos::Error;
@@ -38,7 +38,7 @@ fn on_all_cores(count: usize, body: impl Fn(usize) -> Tally + Sync) -> Tally {
 }
 
 /// Scenarios of each single collective, on ranks of one process and of two.
-fn quiet_ones() -> Vec<Scenario> {
+fn single_collectives() -> Vec<Scenario> {
     let groups = [(2, 1), (3, 1), (4, 1), (2, 2), (3, 2)];
     let each = |(ranks, each)| {
         (0..ALL.len()).flat_map(move |program| {
@@ -49,8 +49,8 @@ fn quiet_ones() -> Vec<Scenario> {
 }
 
 #[test]
-fn undisturbed() {
-    for quiet in quiet_ones() {
+fn plays_without_faults() {
+    for quiet in single_collectives() {
         check(&quiet, &play(&quiet, false)).unwrap();
     }
 }
@@ -58,10 +58,10 @@ fn undisturbed() {
 #[test]
 fn every_frame_of_every_collective_is_lost_once() {
     let mut tries = Vec::new();
-    for quiet in quiet_ones() {
-        let undisturbed = play(&quiet, false);
+    for quiet in single_collectives() {
+        let plays_without_faults = play(&quiet, false);
         for process in 0..quiet.processes {
-            for number in 0..undisturbed.posted[process as usize] {
+            for number in 0..plays_without_faults.posted[process as usize] {
                 tries.push((quiet.clone(), process, number));
             }
         }
@@ -84,12 +84,12 @@ fn every_frame_of_every_collective_is_lost_once() {
     });
     println!("{tally}");
     assert!(tally.wrong.is_empty(), "{tally}");
-    assert_eq!(tally.faults(), (tally.plays, tally.plays), "each strikes, at a frame on its way");
+    assert_eq!(tally.faults(), (tally.plays, tally.plays), "each fault strikes, at a frame in flight");
 }
 
 /// One or two ranks other than the root are lost at any moment.
 #[test]
-fn all_that_are_left_have_a_broadcast() {
+fn every_surviving_rank_has_a_broadcast() {
     let names = (0..).zip(ALL).filter(|(_, (name, _))| name.starts_with("broadcast"));
     let programs: Vec<usize> = names.map(|(program, _)| program).collect();
     let mut tries = Vec::new();
@@ -99,9 +99,10 @@ fn all_that_are_left_have_a_broadcast() {
         for program in &programs {
             for count in [40, 1500] {
                 let quiet = Scenario::quiet(size, 1, vec![(*program, count)]);
-                let undisturbed = play(&quiet, false);
+                let plays_without_faults = play(&quiet, false);
                 for process in (0..size).filter(|process| *process != root_of(size)) {
-                    let frames = begins.posted[process as usize]..undisturbed.posted[process as usize];
+                    let frames =
+                        begins.posted[process as usize]..plays_without_faults.posted[process as usize];
                     tries.extend(frames.map(|number| (quiet.clone(), process, number)));
                 }
             }
@@ -130,7 +131,7 @@ fn all_that_are_left_have_a_broadcast() {
                 if !life.began {
                     continue;
                 }
-                let and_yet = matches!(&life.results[0], Err(Error::PeerLost { cause, .. }) if cause.starts_with(BROUGHT));
+                let and_yet = matches!(&life.results[0], Err(Error::PeerLost { cause, .. }) if cause.starts_with(HAS_MESSAGE));
                 brought += u64::from(and_yet);
                 let has_it = and_yet || life.results[0].is_ok();
                 assert!(has_it, "rank {rank} of {:?}, {faults:?}: {:?}", scenario.steps, life.results[0]);
@@ -166,7 +167,7 @@ fn ten_thousand_seeds() {
 #[ignore = "takes about a minute for 20,000 seeds"]
 fn campaign() {
     let seeds = std::env::var("SKYPHOS_FAULT_SEEDS").map_or(500_000, |text| text.parse().unwrap());
-    let file = std::env::var("SKYPHOS_FAULT_FILE").expect("where to write down what was tried");
+    let file = std::env::var("SKYPHOS_FAULT_FILE").expect("SKYPHOS_FAULT_FILE: where to save the state");
     let until_wrong = std::env::var("SKYPHOS_FAULT_UNTIL_WRONG").is_ok();
     let tally = campaign::run(seeds, file.into(), until_wrong);
     println!("{tally}");

@@ -1,0 +1,4 @@
+//! Model checks: every order of events of small groups.
+
+mod racing;
+mod survivors;
