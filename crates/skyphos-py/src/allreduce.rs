@@ -1,10 +1,9 @@
 //! `allreduce` of vectors and of arrays.
 
-use crate::arrays::{ValueArrays, with_values};
+use crate::arrays::{ValueArrays, with_owned};
 use crate::comm::Comm;
 use crate::errors::{or_fail, to_py, unreported};
 use crate::op::Operation;
-use crate::owned::{Numbers, NumbersMut};
 use crate::quantize::Quantize;
 use crate::report::Explanation;
 use crate::vector::{Vector, with_vector};
@@ -131,8 +130,7 @@ pub fn allreduce_dense(
     let skyphos::AllreduceOptions { algorithm, quantize, .. } = options.0;
     let shape = arrays.shape();
     let options = skyphos::AllreduceOptions { algorithm, quantize, shape, ..Default::default() };
-    with_values!(&mut arrays, |numbers, result| {
-        let (numbers, result) = (Numbers::new(numbers, values), NumbersMut::new(result, out));
+    with_owned!(arrays, |numbers, result| {
         let call = comm.allreduce_dense(numbers, result).op(op.0.clone()).options(options);
         perform(py, comm, call, async_op, |py, done| Explanation::from(done.explanation).into_py_any(py))
     })
@@ -151,7 +149,7 @@ pub fn allreduce_plain(
     let Ok(mut arrays) = ValueArrays::plain(values, out) else { return Ok(false) };
     let (comm, shape) = (comm.shared(), arrays.shape());
     let options = skyphos::AllreduceOptions { shape, ..Default::default() };
-    with_values!(&mut arrays, |numbers, result| {
+    with_owned!(arrays, |numbers, result| {
         let call = comm.allreduce_dense(numbers, result).op(op).options(options);
         py.detach(|| call.run().map(drop)).map_err(|e| to_py(py, e))?;
     });

@@ -5,48 +5,38 @@ use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use skyphos::{Indices, Shape, bf16, f16, shape_of};
 
-/// Runs `$body` with `$values: &[T]` and `$out: &mut [T]` of the type at hand.
-macro_rules! with_values {
-    ($arrays:expr, |$values:ident, $out:ident| $body:expr) => {{
-        macro_rules! arm {
-            ($v:ident, $o:ident) => {{
-                let $values = $v.as_slice()?;
-                let $out = $o.as_slice_mut()?;
-                $body
-            }};
-        }
-        use $crate::arrays::ValueArrays::*;
-        match $arrays {
-            F32(v, o) => arm!(v, o),
-            F64(v, o) => arm!(v, o),
-            I32(v, o) => arm!(v, o),
-            I64(v, o) => arm!(v, o),
-            U8(v, o) => arm!(v, o),
-            U32(v, o) => arm!(v, o),
-            U64(v, o) => arm!(v, o),
-            BF16(v, o) => arm!(v, o),
-            F16(v, o) => arm!(v, o),
-        }
-    }};
-}
-pub(crate) use with_values;
-
 /// Runs `$body` with the two arrays, of whatever type.
 macro_rules! of_variant {
     ($arrays:expr, |$values:ident, $out:ident| $body:expr) => {
         match $arrays {
-            ValueArrays::F32($values, $out) => $body,
-            ValueArrays::F64($values, $out) => $body,
-            ValueArrays::I32($values, $out) => $body,
-            ValueArrays::I64($values, $out) => $body,
-            ValueArrays::U8($values, $out) => $body,
-            ValueArrays::U32($values, $out) => $body,
-            ValueArrays::U64($values, $out) => $body,
-            ValueArrays::BF16($values, $out) => $body,
-            ValueArrays::F16($values, $out) => $body,
+            $crate::arrays::ValueArrays::F32($values, $out) => $body,
+            $crate::arrays::ValueArrays::F64($values, $out) => $body,
+            $crate::arrays::ValueArrays::I32($values, $out) => $body,
+            $crate::arrays::ValueArrays::I64($values, $out) => $body,
+            $crate::arrays::ValueArrays::U8($values, $out) => $body,
+            $crate::arrays::ValueArrays::U32($values, $out) => $body,
+            $crate::arrays::ValueArrays::U64($values, $out) => $body,
+            $crate::arrays::ValueArrays::BF16($values, $out) => $body,
+            $crate::arrays::ValueArrays::F16($values, $out) => $body,
         }
     };
 }
+pub(crate) use of_variant;
+
+/// Runs `$body` with `$values: Numbers<T>` and `$out: NumbersMut<T>` of the type at hand, for a call that ends after this.
+macro_rules! with_owned {
+    ($arrays:expr, |$values:ident, $out:ident| $body:expr) => {
+        $crate::arrays::of_variant!(&mut $arrays, |v, o| {
+            let $values = $crate::owned::Numbers::new(v)?;
+            // SAFETY: no other argument of the call shares its memory, or `ValueArrays` had refused it; the documentation asks
+            // Python's callers to leave `out` alone until the call is over.
+            #[allow(unsafe_code, reason = "the array outlives this function")]
+            let $out = unsafe { $crate::owned::NumbersMut::new(o) }?;
+            $body
+        })
+    };
+}
+pub(crate) use with_owned;
 
 /// An array of indices, held while a call uses it.
 pub enum IndexArray<'py> {
@@ -103,17 +93,21 @@ pub enum ValueArrays<'py> {
 impl<'py> ValueArrays<'py> {
     pub fn new(values: &Bound<'py, PyAny>, out: &Bound<'py, PyAny>) -> PyResult<ValueArrays<'py>> {
         let mut arrays = ValueArrays::of_type(values, out)?;
-        with_values!(&mut arrays, |_values, _out| ()); // contiguous and aligned, or the call must not begin
+        // Contiguous and aligned, or the call must not begin.
+        of_variant!(&mut arrays, |values, out| {
+            values.as_slice()?;
+            out.as_slice_mut()?;
+        });
         Ok(arrays)
     }
 
     /// The same for arrays that may be used as they are: of one shape, in rows, of a type that NumPy has.
     pub fn plain(values: &Bound<'py, PyAny>, out: &Bound<'py, PyAny>) -> PyResult<ValueArrays<'py>> {
         let arrays = ValueArrays::new(values, out)?;
-        let alike = of_variant!(&arrays, |values, out| {
+        let same_layout = of_variant!(&arrays, |values, out| {
             values.shape() == out.shape() && values.is_c_contiguous() && out.is_c_contiguous()
         });
-        match alike {
+        match same_layout {
             true => Ok(arrays),
             false => Err(PyTypeError::new_err("arrays of different shapes, or not in rows")),
         }

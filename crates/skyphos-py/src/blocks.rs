@@ -4,7 +4,7 @@ use crate::comm::Comm;
 use crate::errors::{or_fail, to_py};
 use crate::owned::Numbers;
 use crate::report::Traffic;
-use numpy::{PyArray1, PyReadonlyArray1};
+use numpy::PyArray1;
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use skyphos::{BlockLimits, Error};
@@ -66,11 +66,7 @@ pub fn exchange_blocks<'py>(
     fetches: usize,
 ) -> PyResult<BlockExchange> {
     let comm = comm.shared();
-    let held = |block: &Bound<'py, PyAny>| -> PyResult<Numbers<u8>> {
-        let bytes: PyReadonlyArray1<'_, u8> = block.extract()?;
-        Ok(Numbers::new(bytes.as_slice()?, block))
-    };
-    let blocks = or_fail(py, comm, blocks.iter().map(held).collect::<PyResult<Vec<_>>>())?;
+    let blocks = or_fail(py, comm, blocks.iter().map(Numbers::of).collect::<PyResult<Vec<_>>>())?;
     let exchange = py.detach(|| {
         let limits = BlockLimits { push_bytes, fetches };
         comm.exchange_blocks(blocks, limits).map(|exchange| exchange.start())

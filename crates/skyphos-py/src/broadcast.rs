@@ -2,42 +2,20 @@
 
 use crate::comm::Comm;
 use crate::errors::{or_fail, to_py, unreported};
+use crate::host_memory::array_of;
 use crate::owned::Numbers;
 use crate::report::Traffic;
 use crate::work::perform;
-use numpy::ndarray::ArrayView1;
-use numpy::{PyArray1, PyReadonlyArray1};
+use numpy::PyArray1;
 use pyo3::IntoPyObjectExt;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use skyphos::{Error, HostCopy, MessageBuffer, ReceivedPart, Route};
-use std::sync::Arc;
+use skyphos::{Error, MessageBuffer, Route};
 use std::time::Duration;
 
 /// The route that is named; `None` is the planner's.
 pub(crate) fn route_of(name: &str) -> Result<Option<Route>, Error> {
     if name == "auto" { Ok(None) } else { Route::from_name(name).map(Some) }
-}
-
-/// The owner of memory that the host's ranks share; an array over it keeps it.
-#[pyclass(module = "skyphos._skyphos", frozen)]
-struct HostMemory {
-    _copy: Arc<HostCopy>,
-}
-
-/// A received part as an array, without a copy.
-fn array_of(py: Python<'_>, part: ReceivedPart) -> PyResult<Bound<'_, PyArray1<u8>>> {
-    let (copy, range) = match part {
-        ReceivedPart::Own(bytes) => return Ok(PyArray1::from_vec(py, bytes)),
-        ReceivedPart::Shared(copy, range) => (copy, range),
-    };
-    let start = copy.as_mut_ptr(range.clone());
-    let memory = Bound::new(py, HostMemory { _copy: copy })?.into_any();
-    // SAFETY: as many bytes, which the array keeps, and which it alone reads and writes from now on.
-    Ok(unsafe {
-        let bytes = ArrayView1::from_shape_ptr(range.len(), start.cast_const());
-        PyArray1::borrow_from_array(&bytes, memory)
-    })
 }
 
 /// Settings of a broadcast: declared and documented in `skyphos::BroadcastOptions`.
@@ -86,11 +64,7 @@ pub fn broadcast<'py>(
     async_op: bool,
 ) -> PyResult<Py<PyAny>> {
     let comm = comm.shared();
-    let held = |part: &Bound<'py, PyAny>| -> PyResult<Numbers<u8>> {
-        let bytes: PyReadonlyArray1<'_, u8> = part.extract()?;
-        Ok(Numbers::new(bytes.as_slice()?, part))
-    };
-    let parts = parts.map(|parts| parts.iter().map(held).collect::<PyResult<Vec<_>>>()).transpose();
+    let parts = parts.map(|parts| parts.iter().map(Numbers::of).collect::<PyResult<Vec<_>>>()).transpose();
     let parts = or_fail(py, comm, parts)?;
     let call = comm.broadcast(root, parts, MessageBuffer::default()).options(options.0);
     perform(py, comm, call, async_op, |py, done| {

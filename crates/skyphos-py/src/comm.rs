@@ -1,11 +1,10 @@
 //! `Comm`, and how groups are made.
 
-use crate::arrays::{IndexArray, ValueArrays, with_values};
+use crate::arrays::{IndexArray, ValueArrays, with_owned};
 use crate::configure::{ConfigureOptions, IndexSets};
 use crate::errors::{classes, interrupted, or_fail, to_py};
 use crate::health::Health;
 use crate::op::Operation;
-use crate::owned::{Numbers, NumbersMut};
 use crate::plan::Plan;
 use crate::planner::Numbers as Profile;
 use crate::work::perform;
@@ -409,8 +408,7 @@ impl Comm {
         // Held while the others are looked at, so that `out` shares no memory with them.
         let _lists = (IndexArray::new(sets.contribute.bind(py))?, IndexArray::new(sets.want.bind(py))?);
         let mut arrays = or_fail(py, &self.comm, ValueArrays::new(values, out))?;
-        with_values!(&mut arrays, |numbers, result| {
-            let (numbers, result) = (Numbers::new(numbers, values), NumbersMut::new(result, out));
+        with_owned!(arrays, |numbers, result| {
             let call = self.comm.configure_reduce(contribute, want, numbers, result);
             let call = call.op(op.0.clone()).options(options.0.clone());
             let comm = self.comm.clone();

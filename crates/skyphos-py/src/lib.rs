@@ -1,6 +1,8 @@
 //! The extension module `skyphos._skyphos`: converts arguments, releases the GIL, calls the Rust
 //! library. No algorithm lives here; docstrings for users are in `python/skyphos`.
 
+#![deny(unsafe_code)]
+
 mod allgather;
 mod allreduce;
 mod alltoall;
@@ -12,12 +14,15 @@ mod configure;
 mod errors;
 mod gather;
 mod health;
+#[allow(unsafe_code, reason = "arrays over memory of Rust")]
+mod host_memory;
 mod keyed;
 mod log_records;
 mod messages;
 mod move_arrays;
 mod op;
 mod outer_product;
+#[allow(unsafe_code, reason = "memory of arrays, used without the GIL")]
 mod owned;
 mod plan;
 mod planner;

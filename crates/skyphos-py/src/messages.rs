@@ -4,7 +4,7 @@ use crate::comm::Comm;
 use crate::errors::to_py;
 use crate::owned::{Numbers, NumbersMut};
 use crate::work::{Work, perform_call};
-use numpy::{PyArray1, PyArrayMethods, PyReadonlyArray1};
+use numpy::{PyArray1, PyArrayMethods};
 use pyo3::IntoPyObjectExt;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
@@ -58,11 +58,7 @@ pub fn send(
     parts: Vec<Bound<'_, PyAny>>,
     async_op: bool,
 ) -> PyResult<Py<PyAny>> {
-    let held = |part: &Bound<'_, PyAny>| -> PyResult<Numbers<u8>> {
-        let bytes: PyReadonlyArray1<'_, u8> = part.extract()?;
-        Ok(Numbers::new(bytes.as_slice()?, part))
-    };
-    let parts = parts.iter().map(held).collect::<PyResult<Vec<_>>>()?;
+    let parts = parts.iter().map(Numbers::of).collect::<PyResult<Vec<_>>>()?;
     let comm = comm.shared();
     perform_call(py, comm, comm.send(dest, tag, parts), async_op, |py, ()| Ok(py.None()))
 }
@@ -100,7 +96,9 @@ pub fn recv(
     let room = into
         .map(|into| -> PyResult<_> {
             let out = into.out.bind(py);
-            let memory = NumbersMut::new(out.readwrite().as_slice_mut()?, out.as_any());
+            // SAFETY: the documentation asks Python's callers to leave the array alone until the call is over.
+            #[allow(unsafe_code, reason = "the array outlives this function")]
+            let memory = unsafe { NumbersMut::new(&mut out.readwrite()) }?;
             Ok(skyphos::ReceiveInto { first: into.first.as_bytes(py).to_vec(), memory })
         })
         .transpose()?;

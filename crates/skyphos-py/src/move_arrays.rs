@@ -1,7 +1,7 @@
 //! `allgather`, `gather`, `alltoall` and `scatter` of arrays, and a message in a group of two.
 
 use crate::allgather::schedule_of;
-use crate::arrays::{ValueArrays, with_values};
+use crate::arrays::{ValueArrays, with_owned};
 use crate::comm::Comm;
 use crate::errors::or_fail;
 use crate::owned::{Numbers, NumbersMut};
@@ -83,8 +83,7 @@ pub fn move_arrays(
     // Only the root of a scatter has an array to send, so ranks agree on the shape of `out`.
     let is_scatter = matches!(what, skyphos::ArrayMove::Scatter { .. });
     let shape = if is_scatter { arrays.shape_of_out() } else { arrays.shape() };
-    with_values!(&mut arrays, |numbers, result| {
-        let (numbers, result) = (Numbers::new(numbers, values), NumbersMut::new(result, out));
+    with_owned!(arrays, |numbers, result| {
         let call = comm.move_arrays(what, numbers, result).options(ArrayOptions { shape });
         perform(py, comm, call, async_op, move |py, done| {
             Explanation::of_schedule(choice, done.traffic).into_py_any(py)
@@ -107,8 +106,10 @@ pub fn alltoall_uneven(
     let ValueArrays::U8(bytes, mut result) = or_fail(py, comm, ValueArrays::new(values, out))? else {
         return or_fail(py, comm, Err(PyTypeError::new_err("arrays of bytes are uint8")));
     };
-    let bytes = Numbers::new(bytes.as_slice()?, values);
-    let room = NumbersMut::new(result.as_slice_mut()?, out);
-    let call = comm.alltoall_uneven(bytes, room, sends, receives);
+    let bytes = Numbers::new(&bytes)?;
+    // SAFETY: as in `with_owned`.
+    #[allow(unsafe_code, reason = "the array outlives this function")]
+    let result = unsafe { NumbersMut::new(&mut result) }?;
+    let call = comm.alltoall_uneven(bytes, result, sends, receives);
     perform(py, comm, call, async_op, |py, _| ().into_py_any(py))
 }

@@ -6,7 +6,7 @@ use crate::owned::{Numbers, NumbersMut, OwnedIndices};
 use crate::report::{Stage, Traffic, stages_of};
 use crate::vector::Vector;
 use crate::work::perform;
-use numpy::{IntoPyArray, PyReadonlyArrayDyn, PyReadwriteArrayDyn};
+use numpy::{IntoPyArray, PyReadwriteArrayDyn};
 use pyo3::IntoPyObjectExt;
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
@@ -159,11 +159,6 @@ macro_rules! with_factor {
     }};
 }
 
-fn numbers<T: numpy::Element>(array: &Bound<'_, PyAny>) -> PyResult<Numbers<T>> {
-    let held: PyReadonlyArrayDyn<'_, T> = array.extract()?;
-    Ok(Numbers::new(held.as_slice()?, array))
-}
-
 /// Sums aᵀ b of all ranks into `out`; `factors` are a and b. Returns the report.
 #[pyfunction]
 pub fn outer_product_sum(
@@ -177,9 +172,11 @@ pub fn outer_product_sum(
     let (py, comm, (a, b)) = (out.py(), comm.shared(), &factors);
     with_factor!(py, a, T => {
         let converted = || -> PyResult<_> {
-            let (a, b) = (numbers::<T>(a)?, numbers::<T>(b)?);
-            let mut held: PyReadwriteArrayDyn<'_, T> = out.extract()?;
-            let out = NumbersMut::new(held.as_slice_mut()?, out);
+            let (a, b) = (Numbers::<T>::of(a)?, Numbers::<T>::of(b)?);
+            let mut out: PyReadwriteArrayDyn<'_, T> = out.extract()?;
+            // SAFETY: the documentation asks Python's callers to leave `out` alone until the call is over.
+            #[allow(unsafe_code, reason = "the array outlives this function")]
+            let out = unsafe { NumbersMut::new(&mut out) }?;
             Ok(((a, b), out))
         };
         let (factors, out) = or_fail(py, comm, converted())?;
@@ -200,7 +197,7 @@ pub fn outer_factors(
 ) -> PyResult<Py<PyAny>> {
     let (comm, (a, b)) = (comm.shared(), &factors);
     with_factor!(py, a, T => {
-        let converted = || -> PyResult<_> { Ok((numbers::<T>(a)?, numbers::<T>(b)?)) };
+        let converted = || -> PyResult<_> { Ok((Numbers::<T>::of(a)?, Numbers::<T>::of(b)?)) };
         let factors = or_fail(py, comm, converted())?;
         let call = comm.gather_outer_factors(shape.0, factors).options(options.0);
         perform(py, comm, call, async_op, |py, all| {
@@ -220,7 +217,7 @@ struct Held<T> {
 impl<T: Factor + numpy::Element> Held<T> {
     fn new(py: Python<'_>, (a, b): (&FactorEntries, &FactorEntries)) -> PyResult<Held<T>> {
         let entries = |one: &FactorEntries| match OwnedIndices::new(one.indices.bind(py))? {
-            list @ OwnedIndices::U64(_) => Ok((list, numbers(one.values.bind(py))?)),
+            list @ OwnedIndices::U64(_) => Ok((list, Numbers::of(one.values.bind(py))?)),
             _ => Err(PyTypeError::new_err("indices of sparse factors are of uint64")),
         };
         Ok(Held { a: entries(a)?, b: entries(b)? })
@@ -297,12 +294,12 @@ fn add<S: Multiply + numpy::Element>(
     threads: usize,
 ) -> PyResult<()> {
     let skyphos::OuterShape { n, m, pairs } = shape.0;
-    let (a, b) = (numbers::<S>(a)?, numbers::<S>(b)?);
-    let mut held: PyReadwriteArrayDyn<'_, S> = out.extract()?;
-    let mut out = NumbersMut::new(held.as_slice_mut()?, out);
+    let (a, b) = (Numbers::<S>::of(a)?, Numbers::<S>::of(b)?);
+    let mut out: PyReadwriteArrayDyn<'_, S> = out.extract()?;
+    let out = out.as_slice_mut()?;
     py.detach(|| {
         let of = (Rows { numbers: a.as_ref(), stride: n }, Rows { numbers: b.as_ref(), stride: m });
-        multiply((n, m, pairs), of, (out.as_mut(), m), (Before::Sum, scale), threads);
+        multiply((n, m, pairs), of, (out, m), (Before::Sum, scale), threads);
     });
     Ok(())
 }

@@ -1,9 +1,10 @@
-//! NumPy memory that a call keeps while it runs, on whichever thread.
+//! Memory of NumPy arrays that a call uses while it runs, on whichever thread.
 //!
-//! Each piece holds its array, so the memory stays where it is. Python code may still write to it meanwhile, as with
-//! every non-blocking interface over NumPy: the documentation asks callers not to.
+//! Each piece keeps its array alive, so the memory stays where it is. Python code can still write to an array that a call
+//! under way reads: the documentation asks callers not to, as those of other non-blocking interfaces over NumPy do.
 
 use crate::arrays::IndexArray;
+use numpy::{Element, PyReadonlyArray, PyReadwriteArray};
 use pyo3::prelude::*;
 use skyphos::{IndexInput, Indices};
 
@@ -21,38 +22,52 @@ pub struct NumbersMut<T> {
     _array: Py<PyAny>,
 }
 
-// SAFETY: the memory belongs to an array that is held, and numbers may be read and written on any thread.
+// SAFETY: the memory belongs to an array that is kept alive, and numbers may be read and written on any thread.
 unsafe impl<T: Send + Sync> Send for Numbers<T> {}
 // SAFETY: as above.
 unsafe impl<T: Send + Sync> Sync for Numbers<T> {}
 // SAFETY: as above.
 unsafe impl<T: Send> Send for NumbersMut<T> {}
 
-impl<T> Numbers<T> {
-    /// `numbers` must be those of `array`.
-    pub fn new(numbers: &[T], array: &Bound<'_, PyAny>) -> Numbers<T> {
-        Numbers { start: numbers.as_ptr(), len: numbers.len(), _array: array.clone().unbind() }
+impl<T: Element> Numbers<T> {
+    /// Refuses an array that is not contiguous and aligned.
+    pub fn new<D: numpy::ndarray::Dimension>(array: &PyReadonlyArray<'_, T, D>) -> PyResult<Numbers<T>> {
+        let numbers = array.as_slice()?;
+        let (start, len) = (numbers.as_ptr(), numbers.len());
+        Ok(Numbers { start, len, _array: array.as_any().clone().unbind() })
+    }
+
+    /// Refuses what is no contiguous and aligned array of this type.
+    pub fn of(array: &Bound<'_, PyAny>) -> PyResult<Numbers<T>> {
+        Numbers::new(&array.extract::<numpy::PyReadonlyArrayDyn<'_, T>>()?)
     }
 }
 
-impl<T> NumbersMut<T> {
-    /// `numbers` must be those of `array`.
-    pub fn new(numbers: &mut [T], array: &Bound<'_, PyAny>) -> NumbersMut<T> {
-        NumbersMut { start: numbers.as_mut_ptr(), len: numbers.len(), _array: array.clone().unbind() }
+impl<T: Element> NumbersMut<T> {
+    /// Refuses an array that is not contiguous and aligned.
+    ///
+    /// # Safety
+    /// While the result lives, nothing else reads or writes the array.
+    pub unsafe fn new<D: numpy::ndarray::Dimension>(
+        array: &mut PyReadwriteArray<'_, T, D>,
+    ) -> PyResult<NumbersMut<T>> {
+        let numbers = array.as_slice_mut()?;
+        let (start, len) = (numbers.as_mut_ptr(), numbers.len());
+        Ok(NumbersMut { start, len, _array: array.as_any().clone().unbind() })
     }
 }
 
 impl<T> AsRef<[T]> for Numbers<T> {
     fn as_ref(&self) -> &[T] {
-        // SAFETY: the array is held, and was contiguous and aligned when this was made.
+        // SAFETY: the array is kept alive, and was contiguous and aligned when this was made.
         unsafe { std::slice::from_raw_parts(self.start, self.len) }
     }
 }
 
 impl<T> AsMut<[T]> for NumbersMut<T> {
     fn as_mut(&mut self) -> &mut [T] {
-        // SAFETY: the array is held, was contiguous, aligned and writable when this was made, and shared no memory
-        // with the call's other arguments.
+        // SAFETY: the array is kept alive, and was contiguous, aligned and writable when this was made; whoever made this
+        // promised that nothing else uses it.
         unsafe { std::slice::from_raw_parts_mut(self.start, self.len) }
     }
 }
@@ -67,12 +82,11 @@ pub enum OwnedIndices {
 
 impl OwnedIndices {
     pub fn new(array: &Bound<'_, PyAny>) -> PyResult<OwnedIndices> {
-        let held = IndexArray::new(array)?;
-        Ok(match held.slice()? {
-            Indices::I32(list) => OwnedIndices::I32(Numbers::new(list, array)),
-            Indices::I64(list) => OwnedIndices::I64(Numbers::new(list, array)),
-            Indices::U32(list) => OwnedIndices::U32(Numbers::new(list, array)),
-            Indices::U64(list) => OwnedIndices::U64(Numbers::new(list, array)),
+        Ok(match &IndexArray::new(array)? {
+            IndexArray::I32(list) => OwnedIndices::I32(Numbers::new(list)?),
+            IndexArray::I64(list) => OwnedIndices::I64(Numbers::new(list)?),
+            IndexArray::U32(list) => OwnedIndices::U32(Numbers::new(list)?),
+            IndexArray::U64(list) => OwnedIndices::U64(Numbers::new(list)?),
         })
     }
 }

@@ -1,9 +1,8 @@
 //! `Plan`.
 
-use crate::arrays::{ValueArrays, with_values};
+use crate::arrays::{ValueArrays, with_owned};
 use crate::errors::{or_fail, to_py};
 use crate::op::Operation;
-use crate::owned::{Numbers, NumbersMut};
 use crate::report::{PlanPrediction, Stage};
 use crate::work::perform;
 use pyo3::prelude::*;
@@ -117,8 +116,7 @@ impl Plan {
     ) -> PyResult<Py<PyAny>> {
         let options = ReduceOptions { order: if arrival { Order::Arrival } else { Order::Rank } };
         let mut arrays = or_fail(py, &self.comm, ValueArrays::new(values, out))?;
-        with_values!(&mut arrays, |numbers, result| {
-            let (numbers, result) = (Numbers::new(numbers, values), NumbersMut::new(result, out));
+        with_owned!(arrays, |numbers, result| {
             let call = self.comm.reduce(self.plan.clone(), numbers, result).op(op.0.clone());
             perform(py, &self.comm, call.options(options), async_op, |py, _| Ok(py.None()))
         })

@@ -1,10 +1,9 @@
 //! `reduce_scatter` and `reduce` of arrays.
 
-use crate::arrays::{ValueArrays, with_values};
+use crate::arrays::{ValueArrays, with_owned};
 use crate::comm::Comm;
 use crate::errors::or_fail;
 use crate::op::Operation;
-use crate::owned::{Numbers, NumbersMut};
 use crate::work::perform;
 use pyo3::IntoPyObjectExt;
 use pyo3::prelude::*;
@@ -24,8 +23,7 @@ pub fn reduce_arrays(
     let comm = comm.shared();
     let mut arrays = or_fail(py, comm, ValueArrays::new(values, out))?;
     let shape = arrays.shape();
-    with_values!(&mut arrays, |numbers, result| {
-        let (numbers, result) = (Numbers::new(numbers, values), NumbersMut::new(result, out));
+    with_owned!(arrays, |numbers, result| {
         let call = comm.reduce_arrays(root, numbers, result).op(op.0.clone());
         perform(py, comm, call.options(ArrayOptions { shape }), async_op, |py, _| ().into_py_any(py))
     })

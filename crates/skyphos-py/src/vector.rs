@@ -1,7 +1,7 @@
 //! `Vector`: a sparse or dense vector whose memory Python arrays hold.
 
 use crate::owned::{Numbers, OwnedIndices};
-use numpy::{IntoPyArray, PyReadonlyArray1, PyReadonlyArrayDyn};
+use numpy::IntoPyArray;
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use skyphos::{DType, Element, Form, IndexInput, IndexList, SparseVec, VectorInput, View};
@@ -49,15 +49,9 @@ impl Vector {
 
     /// The vector as a call keeps it.
     pub fn owned<T: Element + numpy::Element>(&self, py: Python<'_>) -> PyResult<OwnedVector<T>> {
-        let values = self.values.bind(py);
-        let numbers: PyReadonlyArrayDyn<'_, T> = values.extract()?;
         let indices = self.indices.as_ref().map(|list| OwnedIndices::new(list.bind(py))).transpose()?;
-        let bits = |present: &Py<PyAny>| -> PyResult<Numbers<u64>> {
-            let bits: PyReadonlyArray1<'_, u64> = present.extract(py)?;
-            Ok(Numbers::new(bits.as_slice()?, present.bind(py)))
-        };
-        let present = self.present.as_ref().map(bits).transpose()?;
-        let (n, width, values) = (self.n, self.width, Numbers::new(numbers.as_slice()?, values));
+        let present = self.present.as_ref().map(|bits| Numbers::of(bits.bind(py))).transpose()?;
+        let (n, width, values) = (self.n, self.width, Numbers::of(self.values.bind(py))?);
         Ok(OwnedVector { n, width, indices, values, present })
     }
 }
