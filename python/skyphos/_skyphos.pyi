@@ -56,7 +56,7 @@ from ._native.reduce_arrays import reduce_arrays
 from ._native.reduce_scatter import Scattered, reduce_scatter
 from ._native.report import Explanation, PlanPrediction, Prediction, RoutePrediction, Stage, TimedAlgorithm, Traffic
 from ._native.simulate import SimulatedPhase, SimulatedRound, simulate, simulated_collectives, simulated_hosts
-from ._native.topk import dequantise, topk_put_back, topk_quantise, topk_take, topk_take_layers
+from ._native.topk import TopkLayer, dequantise, topk_put_back, topk_quantise, topk_take, topk_take_layers
 from ._native.topk_allreduce import TopkSum, topk_allreduce
 from ._native.vector import Vector
 from ._native.work import Work
@@ -100,6 +100,7 @@ __all__ = [
     "Stage",
     "StreamReport",
     "TimedAlgorithm",
+    "TopkLayer",
     "TopkSum",
     "Traffic",
     "UnionModel",

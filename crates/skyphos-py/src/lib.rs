@@ -123,7 +123,7 @@ mod _skyphos {
     #[pymodule_export]
     use crate::simulate::{SimulatedPhase, SimulatedRound, simulate, simulated_collectives, simulated_hosts};
     #[pymodule_export]
-    use crate::topk::{dequantise, topk_put_back, topk_quantise, topk_take, topk_take_layers};
+    use crate::topk::{TopkLayer, dequantise, topk_put_back, topk_quantise, topk_take, topk_take_layers};
     #[pymodule_export]
     use crate::topk_allreduce::{TopkSum, topk_allreduce};
     #[pymodule_export]

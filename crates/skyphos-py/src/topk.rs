@@ -50,22 +50,42 @@ pub fn topk_take<'py>(
     }, else no_floats(py))
 }
 
-/// The chosen values of residual + gradient, moved out of the residual, layer by layer: (start, end, k, bucket) each.
+/// A layer of a gradient: values from `start` to `stop`, of which the `k` largest of each bucket are chosen.
+#[pyclass(module = "skyphos._skyphos", frozen, get_all)]
+pub struct TopkLayer {
+    start: usize,
+    stop: usize,
+    k: usize,
+    bucket: usize,
+}
+
+#[pymethods]
+impl TopkLayer {
+    #[new]
+    fn new(start: usize, stop: usize, k: usize, bucket: usize) -> TopkLayer {
+        TopkLayer { start, stop, k, bucket }
+    }
+}
+
+/// The chosen values of residual + gradient, moved out of the residual, layer by layer.
 /// `scale` multiplies the gradient. Returns indices, values, and the position of the first value that is not finite.
 #[pyfunction]
 pub fn topk_take_layers<'py>(
     py: Python<'py>,
     residual: &Bound<'py, PyAny>,
     gradient: &Bound<'py, PyAny>,
-    layers: Vec<(usize, usize, usize, usize)>,
+    layers: Vec<PyRef<'py, TopkLayer>>,
     scale: Option<f64>,
     velocity: Option<&Bound<'py, PyAny>>,
     momentum: f64,
 ) -> PyResult<(Bound<'py, PyAny>, Bound<'py, PyAny>, Option<usize>)> {
     with_real!(dtype_of(gradient)?, T => {
         let layers: Vec<Layer<T>> = layers
-            .into_iter()
-            .map(|(start, end, k, bucket)| Layer { range: start..end, select: Select::Buckets { k, bucket } })
+            .iter()
+            .map(|one| {
+                let select = Select::Buckets { k: one.k, bucket: one.bucket };
+                Layer { range: one.start..one.stop, select }
+            })
             .collect();
         let gradient: PyReadonlyArray1<'_, T> = gradient.extract()?;
         let mut residual: PyReadwriteArray1<'_, T> = residual.extract()?;

@@ -1,7 +1,21 @@
 """Selection and quantisation of top-k."""
 
+from typing import final
+
 from .arrays import Array
 from .quantize import Quantize
+
+@final
+class TopkLayer:
+    def __new__(cls, start: int, stop: int, k: int, bucket: int) -> TopkLayer: ...
+    @property
+    def start(self) -> int: ...
+    @property
+    def stop(self) -> int: ...
+    @property
+    def k(self) -> int: ...
+    @property
+    def bucket(self) -> int: ...
 
 def topk_take(
     residual: Array | None,
@@ -14,7 +28,7 @@ def topk_take(
 def topk_take_layers(
     residual: Array,
     gradient: Array,
-    layers: list[tuple[int, int, int, int]],
+    layers: list[TopkLayer],
     scale: float | None,
     velocity: Array | None,
     momentum: float,

@@ -30,9 +30,6 @@ __all__ = [
 #: What a user can do about NaN and infinity.
 _REMEDY = 'nonfinite="skip" leaves such steps out on all ranks; with a GradScaler say nonfinite="pass", grad_scaler=it'
 
-#: A layer's start and stop in the share, its k, and its bucket size.
-Span = tuple[int, int, int, int]
-
 
 @dataclass
 class Selection:
@@ -58,7 +55,7 @@ class Selection:
 def select(
     layout: Layout,
     share: torch.Tensor,
-    spans: list[Span],
+    layers: list[native.TopkLayer],
     factor: float | None,
     momentum: float | None,
     fetch: Callable[[torch.Tensor], torch.Tensor] = torch.Tensor.cpu,
@@ -75,17 +72,17 @@ def select(
         # The optimizer has no momentum, so layers that are not compressed need it here.
         packed = pack(layout.velocity, layout.dense).mul_(momentum).add_(packed)
     dense = fetch(packed)
-    if not spans:
+    if not layers:
         indices, values = np.empty(0, np.uint32), as_numbers(dense[:0])
         bad = None
     elif share.is_cuda:
-        indices, values, bad = _select_on_gpu(layout, share, spans, factor, momentum)
+        indices, values, bad = _select_on_gpu(layout, share, layers, factor, momentum)
     else:
         assert layout.residual is not None
         velocity = None if layout.velocity is None else as_numbers(layout.velocity)
         residual, gradient = as_numbers(layout.residual), as_numbers(share)
         indices, values, bad = native.topk_take_layers(
-            residual, gradient, spans, factor, velocity, 0.0 if momentum is None else momentum
+            residual, gradient, layers, factor, velocity, 0.0 if momentum is None else momentum
         )
     non_finite = None
     if bad is not None:
@@ -96,7 +93,7 @@ def select(
         if is_corrected:
             unpack(packed, layout.dense, layout.velocity)
         return Selection(indices, values, dense)
-    if spans:
+    if layers:
         put_back(layout.residual, indices, values)
         _undo_addition(layout, share, factor, momentum)
     return Selection(indices[:0], values[:0], torch.zeros_like(dense), non_finite)
@@ -118,27 +115,27 @@ def fetch_quantised(packed: torch.Tensor, how: Quantize, call: int, rank: int) -
 
 
 def _select_on_gpu(
-    layout: Layout, share: torch.Tensor, spans: list[Span], factor: float | None, momentum: float | None
+    layout: Layout, share: torch.Tensor, layers: list[native.TopkLayer], factor: float | None, momentum: float | None
 ) -> tuple[npt.NDArray[np.uint32], npt.NDArray[Any], int | None]:
     """Select by the GPU's kernels, so that only chosen values leave the GPU."""
     assert layout.residual is not None
     chosen = [(torch.empty(0, dtype=torch.int32, device=share.device), share[:0])]
-    has_gradient = torch.stack([share[start:stop].any() for start, stop, _, _ in spans]).tolist()
-    for (start, stop, k, bucket), is_used in zip(spans, has_gradient, strict=True):
+    has_gradient = torch.stack([share[layer.start : layer.stop].any() for layer in layers]).tolist()
+    for layer, is_used in zip(layers, has_gradient, strict=True):
         if not is_used:
             continue  # a layer without gradient sends nothing of its residual either
-        gradient = share[start:stop]
-        velocity = None if layout.velocity is None else layout.velocity[start:stop]
+        part = slice(layer.start, layer.stop)
+        velocity = None if layout.velocity is None else layout.velocity[part]
         indices, values = gpu.take_topk(
-            layout.residual[start:stop],
-            gradient,
-            k,
-            bucket,
+            layout.residual[part],
+            share[part],
+            layer.k,
+            layer.bucket,
             velocity=velocity,
             momentum=0.0 if momentum is None else momentum,
             scale=1.0 if factor is None else factor,
         )
-        chosen.append((indices + start, values))
+        chosen.append((indices + layer.start, values))
     indices, values = torch.cat([a for a, _ in chosen]), torch.cat([b for _, b in chosen])
     fetched = values.cpu()
     bad = (~torch.isfinite(fetched)).nonzero()

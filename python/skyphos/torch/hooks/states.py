@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 import torch
 
+from ... import _skyphos as native
 from ...collectives.allreduce import SPARSE_ALGORITHMS
 from ...collectives.quantize import Quantize, check_seed
 from ...collectives.topk import check_feedback
@@ -162,8 +163,11 @@ class TopK(HookState):
         """Select the largest values of residual plus gradient."""
         if not self._feedback and layout.residual is not None:
             layout.residual.zero_()
-        spans = [(layer.start, layer.stop, self._k_of(layer.k or 1, step), self._bucket) for layer in layout.sparse]
-        return select(layout, share, spans, factor, self._momentum)
+        layers = [
+            native.TopkLayer(layer.start, layer.stop, self._k_of(layer.k or 1, step), self._bucket)
+            for layer in layout.sparse
+        ]
+        return select(layout, share, layers, factor, self._momentum)
 
     def _patterns(self) -> list[str]:
         return [*(self._k if isinstance(self._k, Mapping) else ()), *patterns_of(self._layers)]
