@@ -6,6 +6,7 @@
 use crate::predict::{Route, Work};
 use crate::profile::Profile;
 use crate::stage::{CHUNK_BYTES, Stage, exchange};
+use skyphos_types::Seconds;
 
 /// Pairs that one pass over G multiplies, at least, if there are so many.
 const PASS_PAIRS: f64 = 256.0;
@@ -78,7 +79,7 @@ pub struct OuterPrediction {
     /// Its stages.
     pub stages: Vec<Stage>,
     /// Seconds of the whole call.
-    pub seconds: f64,
+    pub duration: Seconds,
 }
 
 impl OuterWork {
@@ -120,14 +121,14 @@ impl OuterWork {
         if self.ranks > 1 {
             stages[0].seconds += profile.call_s;
         }
-        let seconds = stages.iter().map(|stage| stage.seconds).sum();
-        OuterPrediction { way, stages, seconds }
+        let duration = Seconds(stages.iter().map(|stage| stage.seconds).sum());
+        OuterPrediction { way, stages, duration }
     }
 
     /// Predicts these algorithms, fastest first.
     pub fn ranked(&self, profile: &Profile, ways: &[OuterWay]) -> Vec<OuterPrediction> {
         let mut all: Vec<OuterPrediction> = ways.iter().map(|way| self.predict(profile, *way)).collect();
-        all.sort_by(|a, b| a.seconds.total_cmp(&b.seconds));
+        all.sort_by(|a, b| a.duration.total_cmp(&b.duration));
         all
     }
 
@@ -378,7 +379,7 @@ mod tests {
         assert_eq!(owners.stages[1].received, 7.0 / 8.0 * 16e6 * 8.0);
         let ring = work.predict(&network, OuterWay::Ring);
         assert_eq!(ring.stages.iter().map(|s| s.received).sum::<f64>(), 2.0 * 7.0 / 8.0 * 16e6 * 8.0);
-        assert!(ring.seconds < work.predict(&network, OuterWay::Allreduce).seconds);
+        assert!(ring.duration.0 < work.predict(&network, OuterWay::Allreduce).duration.0);
     }
 
     /// Four racks, whose links carry a quarter of the hosts' rate. A ring passes each of them once.
@@ -386,7 +387,7 @@ mod tests {
     fn rings_keep_to_racks() {
         let racks = Profile { ring_gain: 4.0, ..Profile::network(118e6) };
         let (flat, work) = (Profile { ring_gain: 1.0, ..racks }, work(4000, 64));
-        let direct = |profile| work.predict(profile, GATHER).seconds;
+        let direct = |profile| work.predict(profile, GATHER).duration.0;
         assert_eq!(direct(&racks), direct(&flat));
         for (way, slower) in [
             (OuterWay::Allgather(Spread::Ring), 1.4),
@@ -394,7 +395,7 @@ mod tests {
             (OuterWay::Ring, 3.5),
             (OuterWay::Butterfly, 1.0),
         ] {
-            let (near, far) = (work.predict(&racks, way).seconds, work.predict(&flat, way).seconds);
+            let (near, far) = (work.predict(&racks, way).duration.0, work.predict(&flat, way).duration.0);
             assert!(far >= slower * near, "{way:?}: {near} and {far}");
         }
     }
@@ -403,7 +404,7 @@ mod tests {
     fn fresh_memory_and_one_rank() {
         let (network, known) = (Profile::network(118e6), work(2000, 2));
         let fresh = OuterWork { fresh: true, ..known.clone() };
-        let more = fresh.predict(&network, GATHER).seconds - known.predict(&network, GATHER).seconds;
+        let more = fresh.predict(&network, GATHER).duration.0 - known.predict(&network, GATHER).duration.0;
         assert!((more - 4e6 * 8.0 * 0.5e-9).abs() < 1e-6, "{more}");
         let alone = OuterWork { ranks: 1, pairs: 2, ..known };
         for way in [
@@ -413,7 +414,7 @@ mod tests {
             OuterWay::Owners { group: 1, grid: (1, 1), near: false },
         ] {
             let found = alone.predict(&network, way);
-            assert!(found.seconds > 0.0 && found.stages.iter().all(|s| s.sent == 0.0), "{found:?}");
+            assert!(found.duration.0 > 0.0 && found.stages.iter().all(|s| s.sent == 0.0), "{found:?}");
         }
     }
 

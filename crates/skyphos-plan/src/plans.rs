@@ -6,6 +6,7 @@
 use crate::predict::within;
 use crate::profile::Profile;
 use crate::stage::{Stage, exchange};
+use skyphos_types::Seconds;
 
 /// The sizes of a plan. All ranks must pass the same.
 pub struct PlanWork<'a> {
@@ -38,13 +39,13 @@ pub struct PlanPrediction {
 
 impl PlanPrediction {
     /// Seconds of a reduction.
-    pub fn reduce_seconds(&self) -> f64 {
-        self.reduce.iter().map(|stage| stage.seconds).sum()
+    pub fn reduce_duration(&self) -> Seconds {
+        Seconds(self.reduce.iter().map(|stage| stage.seconds).sum())
     }
 
     /// Seconds of the configuration.
-    pub fn configure_seconds(&self) -> f64 {
-        self.configure.iter().map(|stage| stage.seconds).sum()
+    pub fn configure_duration(&self) -> Seconds {
+        Seconds(self.configure.iter().map(|stage| stage.seconds).sum())
     }
 }
 
@@ -94,7 +95,7 @@ impl PlanWork<'_> {
     /// Predicts these choices of degrees, the fastest reduction first.
     pub fn all(&self, profile: &Profile, degrees: &[Vec<u32>]) -> Vec<PlanPrediction> {
         let mut all: Vec<PlanPrediction> = degrees.iter().map(|d| self.predict(profile, d)).collect();
-        all.sort_by(|a, b| a.reduce_seconds().total_cmp(&b.reduce_seconds()));
+        all.sort_by(|a, b| a.reduce_duration().total_cmp(&b.reduce_duration()));
         all
     }
 }

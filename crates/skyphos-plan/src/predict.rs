@@ -6,6 +6,7 @@
 
 use crate::profile::{Kernels, Profile};
 use crate::stage::{Stage, exchange};
+use skyphos_types::Seconds;
 
 /// An algorithm of an allreduce.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -72,13 +73,13 @@ pub struct Prediction {
 }
 
 impl Prediction {
-    /// Seconds of the whole call.
-    pub fn seconds(&self) -> f64 {
-        self.stages.iter().map(|s| s.seconds).sum()
+    /// The duration of the whole call.
+    pub fn duration(&self) -> Seconds {
+        Seconds(self.stages.iter().map(|s| s.seconds).sum())
     }
 
-    /// Bytes that a rank sends.
-    pub fn sent(&self) -> f64 {
+    /// Expected bytes that a rank sends.
+    pub fn sent_bytes(&self) -> f64 {
         self.stages.iter().map(|s| s.sent).sum()
     }
 
@@ -88,8 +89,8 @@ impl Prediction {
     }
 
     /// Processor time of a rank.
-    pub fn work_s(&self) -> f64 {
-        self.stages.iter().map(|s| s.work_s).sum()
+    pub fn work(&self) -> Seconds {
+        Seconds(self.stages.iter().map(|s| s.work_s).sum())
     }
 
     /// Messages in a row, each of which waits for the one before.
@@ -112,7 +113,7 @@ fn survey_bytes(ranks: u32) -> f64 {
 const HEAD_BYTES: f64 = 96.0;
 
 fn fastest_first(mut all: Vec<Prediction>) -> Vec<Prediction> {
-    all.sort_by(|a, b| a.seconds().total_cmp(&b.seconds()));
+    all.sort_by(|a, b| a.duration().total_cmp(&b.duration()));
     all
 }
 
@@ -480,7 +481,7 @@ mod tests {
 
     /// Words, an index or a value each, by the bytes that they take here.
     fn bounds(prediction: &Prediction, low: f64, high: f64) {
-        let sent = prediction.sent();
+        let sent = prediction.sent_bytes();
         assert!(sent >= low * 4.0 && sent <= high * 1.1, "{sent} not in {low}..{high}: {prediction:?}");
     }
 
@@ -504,7 +505,7 @@ mod tests {
                 let dsar = Route::Butterfly { degrees: vec![p], parts: Parts::Dense };
                 bounds(&work.predict(&profile, &dsar), others * N as f64, K * pair + others * N as f64 * 4.0);
                 let dense = work.predict(&profile, &Route::DenseRing);
-                assert_eq!(dense.sent(), 2.0 * others * N as f64 * 4.0);
+                assert_eq!(dense.sent_bytes(), 2.0 * others * N as f64 * 4.0);
             }
         }
     }
@@ -517,7 +518,7 @@ mod tests {
         let profile = Profile { latency_s: 0.0, cores: f64::INFINITY, incast: 0.0, ..Profile::network(1e8) };
         let dsar = work.predict(&profile, &Route::Butterfly { degrees: vec![64], parts: Parts::Dense });
         let dense = work.predict(&profile, &Route::DenseRing);
-        assert!(dense.seconds() / dsar.seconds() <= 2.0);
+        assert!(dense.duration().0 / dsar.duration().0 <= 2.0);
     }
 
     /// Measured with 8 ranks on 2 cores (`bench/README.md`), 131,072 of 2^24 uniform entries a rank.
@@ -525,7 +526,7 @@ mod tests {
     fn near_what_was_measured() {
         let (work, split) = (work(8, &uniform), Route::Butterfly { degrees: vec![8], parts: Parts::Auto });
         let check = |profile: &Profile, route: &Route, ms: f64, tolerance: f64| {
-            let got = work.predict(profile, route).seconds() * 1e3;
+            let got = work.predict(profile, route).duration().0 * 1e3;
             assert!((got / ms - 1.0).abs() < tolerance, "{route:?}: {got} predicted, {ms} measured");
         };
         let host = Profile::one_host(8, 2.0);

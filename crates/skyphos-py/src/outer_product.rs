@@ -94,7 +94,7 @@ fn report(py: Python<'_>, OuterSum { choice, traffic }: OuterSum) -> PyResult<Ou
         grid: choice.grid,
         pairs: choice.pairs,
         stages,
-        predicted_seconds: choice.predicted.map(|one| one.seconds),
+        predicted_seconds: choice.predicted.map(|one| one.duration.0),
         others: choice.others,
         traffic: Py::new(py, Traffic::from(traffic))?,
     })

@@ -1,7 +1,7 @@
 //! Reports of collectives: traffic, predictions and explanations.
 
 use pyo3::prelude::*;
-use skyphos::{Algorithm, Choice, ScheduleChoice, planner};
+use skyphos::{Choice, ScheduleChoice, planner};
 use std::sync::Arc;
 
 /// Bytes and frames of one call on this rank.
@@ -144,8 +144,10 @@ impl Grounds {
                     let seconds = stage.seconds * choice.bias;
                     Py::new(py, Stage::from(&planner::Stage { seconds, ..*stage }))
                 };
-                let all = |list: &[(Algorithm, Vec<u32>, f64)]| {
-                    let one = |(one, degrees, s): &(Algorithm, Vec<u32>, f64)| timed(one.name(), degrees, *s);
+                let all = |list: &[skyphos::TimedAlgorithm]| {
+                    let one = |one: &skyphos::TimedAlgorithm| {
+                        timed(one.algorithm.name(), &one.degrees, one.duration.0)
+                    };
                     list.iter().map(one).collect::<PyResult<Vec<_>>>()
                 };
                 let stages = choice.prediction.stages.iter().map(seen).collect::<PyResult<_>>()?;

@@ -11,6 +11,7 @@
 
 use crate::parameters::TuningParameters;
 use crate::trials::{Trials, Variant};
+use skyphos_types::Seconds;
 use std::collections::HashMap;
 use std::hash::Hash;
 
@@ -148,12 +149,12 @@ impl<K: Copy + Eq + Hash> TuningCache<K> {
         (recalled, Some(entry.stamp()))
     }
 
-    /// A call of a kind finished in so many seconds.
-    pub fn finish(&mut self, kind: K, report: CallReport, seconds: f64) {
+    /// A call of a kind finished after this duration.
+    pub fn finish(&mut self, kind: K, report: CallReport, duration: Seconds) {
         self.calls += 1;
         match report.survey {
             Some(survey) => self.surveyed(kind, survey, report.size),
-            None => self.ran(kind, report.size, seconds),
+            None => self.ran(kind, report.size, duration),
         }
     }
 
@@ -192,13 +193,13 @@ impl<K: Copy + Eq + Hash> TuningCache<K> {
         self.entries.insert(kind, entry);
     }
 
-    fn ran(&mut self, kind: K, size: Option<ResultSize>, seconds: f64) {
+    fn ran(&mut self, kind: K, size: Option<ResultSize>, duration: Seconds) {
         let (parameters, latest) = (&self.parameters, self.calls);
         let Some(entry) = self.entries.get_mut(&kind) else { return };
         entry.latest = latest;
         let variant = entry.next_variant();
         if size.is_none_or(|size| entry.confirms(parameters, variant, size)) {
-            entry.trials.record(parameters, entry.calls as usize, seconds);
+            entry.trials.record(parameters, entry.calls as usize, duration);
             entry.calls += 1;
         } else {
             // The entry describes other data: the next call surveys.
@@ -359,7 +360,7 @@ mod tests {
                 cache.entries.insert(0u64, Entry { trials, entries, largest_ranges, calls, interval, changes, latest: 0 });
             }
             let stamp = cache.recall(&0).1;
-            cache.finish(0, report, 1.0);
+            cache.finish(0, report, Seconds(1.0));
             let found = cache.entries.get(&0).map(state_of);
             assert_eq!(found, after.map(|(a, b, c, d, e)| (a.to_vec(), b, c, d, e)), "{name}");
             assert_eq!(next(&cache), then, "{name}");
@@ -372,15 +373,15 @@ mod tests {
     #[test]
     fn trials_record_the_calls_of_each_variant() {
         let mut cache = TuningCache::new(PARAMETERS);
-        cache.finish(0, survey(&[Ring, Butterfly], None, size(100)), 9.0);
+        cache.finish(0, survey(&[Ring, Butterfly], None, size(100)), Seconds(9.0));
         for (call, seconds) in [3.0, 5.0, 2.0, 6.0].into_iter().enumerate() {
             assert_eq!(cache.recall(&0).0, Recalled::Run(variant([Ring, Butterfly][call % 2])));
             // Each variant has ranges of its own.
             let largest_range = if call % 2 == 0 { 50 } else { 0 };
-            cache.finish(0, ran(Some(ResultSize { entries: 100, largest_range })), seconds);
+            cache.finish(0, ran(Some(ResultSize { entries: 100, largest_range })), Seconds(seconds));
         }
         let Recalled::Survey(Some(trials)) = cache.recall(&0).0 else { panic!("the round is over") };
-        assert_eq!(trials.local_s, [3.0, 2.0, 5.0, 6.0]);
+        assert_eq!(trials.local, [3.0, 2.0, 5.0, 6.0].map(Seconds));
     }
 
     #[test]
@@ -388,12 +389,12 @@ mod tests {
         let mut cache = TuningCache::new(PARAMETERS);
         let mut served = Vec::new();
         for _ in 0..6 {
-            cache.finish(0, survey(&[Butterfly], None, size(100)), 1.0);
+            cache.finish(0, survey(&[Butterfly], None, size(100)), Seconds(1.0));
             let mut stamps = Vec::new();
             while let (Recalled::Run(_), Some(stamp)) = cache.recall(&0) {
                 assert!(stamp != 0 && !stamps.contains(&stamp));
                 stamps.push(stamp);
-                cache.finish(0, ran(size(90)), 1.0);
+                cache.finish(0, ran(size(90)), Seconds(1.0));
             }
             served.push(stamps.len());
         }
@@ -406,7 +407,7 @@ mod tests {
         let mut call = |entries: usize| {
             let surveys = !runs(&cache, 0);
             let report = if surveys { survey(&[Ring], None, size(entries)) } else { ran(size(entries)) };
-            cache.finish(0, report, 1.0);
+            cache.finish(0, report, Seconds(1.0));
             surveys
         };
         let changing: Vec<bool> = (0..20).map(|turn| call(if turn % 2 == 0 { 1000 } else { 1 })).collect();
@@ -419,9 +420,9 @@ mod tests {
     fn the_kind_that_was_called_longest_ago_is_dropped() {
         let mut cache = TuningCache::new(PARAMETERS);
         for kind in 0..1000 {
-            cache.finish(kind, survey(&[Ring], None, size(100)), 1.0);
+            cache.finish(kind, survey(&[Ring], None, size(100)), Seconds(1.0));
             let report = if runs(&cache, 7) { ran(size(100)) } else { survey(&[Ring], None, size(100)) };
-            cache.finish(7, report, 1.0);
+            cache.finish(7, report, Seconds(1.0));
         }
         assert_eq!(cache.entries.len(), PARAMETERS.max_kinds);
         assert!([7, 999].iter().all(|kind| cache.entries.contains_key(kind)));

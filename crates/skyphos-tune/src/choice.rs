@@ -4,6 +4,7 @@ use crate::algorithm::{Algorithm, of_route};
 use crate::corrections::Corrections;
 use crate::parameters::TuningParameters;
 use skyphos_plan::{Prediction, Profile, Route, Work, factorisations};
+use skyphos_types::Seconds;
 
 /// A reduction of sparse vectors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,26 +54,43 @@ pub struct Choice {
     pub bias: f64,
     /// The profile that the prediction used.
     pub profile: Profile,
-    /// The next best algorithms, with their predicted seconds.
-    pub others: Vec<(Algorithm, Vec<u32>, f64)>,
-    /// Algorithms that were tried and dropped, with the seconds that a call took.
-    pub tried: Vec<(Algorithm, Vec<u32>, f64)>,
+    /// The next best algorithms, with their predicted durations.
+    pub others: Vec<TimedAlgorithm>,
+    /// Algorithms that were tried and dropped, with the duration of a call.
+    pub tried: Vec<TimedAlgorithm>,
+}
+
+/// An algorithm, and how long a call by it takes.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TimedAlgorithm {
+    /// The algorithm.
+    pub algorithm: Algorithm,
+    /// Layers of a butterfly.
+    pub degrees: Vec<u32>,
+    /// Predicted or measured.
+    pub duration: Seconds,
 }
 
 impl Choice {
-    /// Predicted seconds, corrected.
-    pub fn seconds(&self) -> f64 {
-        self.prediction.seconds() * self.bias
+    /// The predicted duration, corrected.
+    pub fn duration(&self) -> Seconds {
+        self.bias * self.prediction.duration()
     }
 
-    /// Predicted seconds of latency and processor time: the call's duration if bytes took no time.
-    pub(crate) fn latency_and_work_s(&self) -> f64 {
-        self.prediction.rounds() * self.profile.latency_s + self.prediction.work_s() / self.profile.cores
+    /// Predicted latency and processor time: the call's duration if bytes took no time.
+    pub(crate) fn latency_and_work(&self) -> Seconds {
+        let latency_s = self.prediction.rounds() * self.profile.latency_s;
+        Seconds(latency_s + self.prediction.work().0 / self.profile.cores)
+    }
+
+    /// Its algorithm with a duration.
+    pub(crate) fn timed(&self, duration: Seconds) -> TimedAlgorithm {
+        TimedAlgorithm { algorithm: self.algorithm, degrees: self.degrees.clone(), duration }
     }
 
     fn of(prediction: Prediction, workload: &Workload<'_>) -> Choice {
         let (mut algorithm, degrees) = of_route(&prediction.route);
-        let mut bias = workload.corrections.factor(workload.parameters, algorithm, prediction.seconds());
+        let mut bias = workload.corrections.factor(workload.parameters, algorithm, prediction.duration());
         if workload.reduction == Reduction::ReduceScatter {
             // Timings of reduce-scatters correct nothing, and nothing corrects them.
             (algorithm, bias) = (Algorithm::Butterfly, 1.0);
@@ -119,7 +137,7 @@ impl Workload<'_> {
         let mut all: Vec<Choice> = all.map(|prediction| Choice::of(prediction, self)).collect();
         all.retain(|choice| choice.algorithm != LOSES_ENTRIES);
         // Corrections change the order of predictions.
-        all.sort_by(|a, b| a.seconds().total_cmp(&b.seconds()));
+        all.sort_by(|a, b| a.duration().total_cmp(&b.duration()));
         all
     }
 
@@ -163,7 +181,7 @@ pub(crate) mod tests {
             let union = even(1 << 24, density);
             for profile in [Profile::one_host(ranks, 2.0), Profile::network(31e6)] {
                 let all = workload(ranks, &union, profile).ranked();
-                assert!(all.len() > 6 && all.is_sorted_by(|a, b| a.seconds() <= b.seconds()));
+                assert!(all.len() > 6 && all.is_sorted_by(|a, b| a.duration() <= b.duration()));
                 assert!(all.iter().all(|one| one.algorithm != Algorithm::SplitAllgatherDense));
             }
         }

@@ -6,6 +6,7 @@
 use crate::algorithm::Algorithm;
 use crate::numbers::{largest, lower_median};
 use crate::parameters::TuningParameters;
+use skyphos_types::Seconds;
 
 /// Calls that a [`Recent`] holds.
 const RECENT: usize = TuningParameters::DEFAULT.recent_calls;
@@ -43,16 +44,16 @@ impl Recent<f64> {
 /// The correction of one algorithm; `factor` is 0 where no call has been measured.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Correction {
-    /// Measured seconds over predicted ones.
+    /// Measured duration over the predicted one.
     factor: f64,
-    predicted_s: f64,
+    predicted: Seconds,
 }
 
 impl Correction {
-    /// Its weight for calls that are predicted to take `seconds`: from 0 to 1.
-    fn weight(&self, parameters: &TuningParameters, seconds: f64) -> f64 {
-        match self.factor > 0.0 && seconds > 0.0 {
-            true => (-(seconds / self.predicted_s).ln().abs() / parameters.correction_reach.ln()).exp(),
+    /// Its weight for calls of this predicted duration: from 0 to 1.
+    fn weight(&self, parameters: &TuningParameters, duration: Seconds) -> f64 {
+        match self.factor > 0.0 && duration > Seconds(0.0) {
+            true => (-(duration / self.predicted).ln().abs() / parameters.correction_reach.ln()).exp(),
             false => 0.0,
         }
     }
@@ -64,8 +65,8 @@ pub(crate) struct CorrectionHistory([Recent<Correction>; Algorithm::ALL.len()]);
 
 impl CorrectionHistory {
     /// Records a call.
-    pub(crate) fn push(&mut self, algorithm: Algorithm, predicted_s: f64, measured_s: f64) {
-        self.0[algorithm as usize].push(Correction { factor: measured_s / predicted_s, predicted_s });
+    pub(crate) fn push(&mut self, algorithm: Algorithm, predicted: Seconds, measured: Seconds) {
+        self.0[algorithm as usize].push(Correction { factor: measured / predicted, predicted });
     }
 
     /// What this rank says in a survey, two numbers per algorithm: the median factor of the calls as long as the latest, and
@@ -73,9 +74,9 @@ impl CorrectionHistory {
     pub(crate) fn words(&self, parameters: &TuningParameters) -> impl Iterator<Item = f64> {
         let same_length = parameters.same_length;
         self.0.into_iter().flat_map(move |calls| {
-            let predicted_s = calls.latest().map_or(0.0, |one| one.predicted_s);
+            let predicted_s = calls.latest().map_or(0.0, |one| one.predicted.0);
             let as_long = |one: &&Correction| {
-                one.predicted_s.max(predicted_s) <= same_length * one.predicted_s.min(predicted_s)
+                one.predicted.0.max(predicted_s) <= same_length * one.predicted.0.min(predicted_s)
             };
             [lower_median(calls.values().iter().filter(as_long).map(|one| one.factor)), predicted_s]
         })
@@ -91,22 +92,22 @@ impl Corrections {
     pub(crate) fn agreed(said: impl Fn(usize) -> Vec<f64>) -> Corrections {
         Corrections(std::array::from_fn(|k| Correction {
             factor: largest(said(2 * k)),
-            predicted_s: largest(said(2 * k + 1)),
+            predicted: Seconds(largest(said(2 * k + 1))),
         }))
     }
 
-    /// The factor by which a call of this algorithm that is predicted to take `seconds` takes longer.
-    pub fn factor(&self, parameters: &TuningParameters, algorithm: Algorithm, seconds: f64) -> f64 {
+    /// The factor by which a call of this algorithm takes longer than this predicted duration.
+    pub fn factor(&self, parameters: &TuningParameters, algorithm: Algorithm, duration: Seconds) -> f64 {
         let (mut all, mut weights) = (0.0, 0.0);
         for one in self.0.iter().filter(|one| one.factor > 0.0) {
-            let weight = one.weight(parameters, seconds);
+            let weight = one.weight(parameters, duration);
             all += weight * one.factor.ln();
             weights += weight;
         }
         // A slow machine slows the algorithms that were not tried as well.
         let others = all / f64::max(weights, 1.0);
         let one = &self.0[algorithm as usize];
-        let own = one.weight(parameters, seconds);
+        let own = one.weight(parameters, duration);
         let known = if own > 0.0 { own * one.factor.ln() } else { 0.0 };
         let most = parameters.max_correction;
         (known + (1.0 - own) * others).exp().clamp(1.0 / most, most)
@@ -178,10 +179,10 @@ mod tests {
         for (name, calls, wants) in table {
             let mut history = CorrectionHistory::default();
             for (algorithm, predicted, measured) in *calls {
-                history.push(*algorithm, predicted * 1e-3, measured * 1e-3);
+                history.push(*algorithm, Seconds(predicted * 1e-3), Seconds(measured * 1e-3));
             }
             for (algorithm, predicted, least, most) in *wants {
-                let factor = agreed(&history).factor(&PARAMETERS, *algorithm, predicted * 1e-3);
+                let factor = agreed(&history).factor(&PARAMETERS, *algorithm, Seconds(predicted * 1e-3));
                 assert!((*least..=*most).contains(&factor), "{name}: {algorithm:?} {predicted}: {factor}");
             }
         }
@@ -190,11 +191,11 @@ mod tests {
     #[test]
     fn the_slowest_rank_counts() {
         let mut histories = [CorrectionHistory::default(); 2];
-        histories[0].push(Ring, 1e-3, 1e-3);
-        histories[1].push(Ring, 1e-3, 3e-3);
+        histories[0].push(Ring, Seconds(1e-3), Seconds(1e-3));
+        histories[1].push(Ring, Seconds(1e-3), Seconds(3e-3));
         let all = Corrections::agreed(|k| {
             histories.iter().map(|one| one.words(&PARAMETERS).nth(k).unwrap()).collect()
         });
-        assert!((all.factor(&PARAMETERS, Ring, 1e-3) - 3.0).abs() < 1e-9);
+        assert!((all.factor(&PARAMETERS, Ring, Seconds(1e-3)) - 3.0).abs() < 1e-9);
     }
 }

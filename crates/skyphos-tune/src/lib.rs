@@ -30,7 +30,7 @@ pub mod tuner;
 
 pub use algorithm::{Algorithm, of_route};
 pub use cache::{CallReport, Recalled, ResultSize, SurveyResult, TuningCache};
-pub use choice::{Choice, Reduction, Workload, auto_may_take};
+pub use choice::{Choice, Reduction, TimedAlgorithm, Workload, auto_may_take};
 pub use dense::{DenseThreshold, choose_dense};
 pub use numbers::{largest, median};
 pub use observations::{Observations, PROFILE_WORDS, Timing, agreed_profile};

@@ -8,6 +8,7 @@ use crate::corrections::{CorrectionHistory, Corrections, Recent};
 use crate::numbers::{largest, median};
 use crate::parameters::TuningParameters;
 use skyphos_plan::Profile;
+use skyphos_types::{Bytes, Seconds};
 
 /// Small calls that are remembered.
 const SMALL_CALLS: usize = TuningParameters::DEFAULT.small_calls;
@@ -21,10 +22,10 @@ pub(crate) const WORDS: usize = PROFILE_WORDS + 2 * Algorithm::ALL.len();
 /// The duration of one blocking call on this rank.
 #[derive(Clone, Copy, Debug)]
 pub struct Timing {
-    /// Seconds from begin to end.
-    pub seconds: f64,
-    /// Seconds that its thread ran, or was ready to run and waited for a processor; 0: not measured.
-    pub busy_s: f64,
+    /// From begin to end.
+    pub duration: Seconds,
+    /// How long its thread ran, or was ready to run and waited for a processor; `None`: not measured.
+    pub busy: Option<Seconds>,
 }
 
 /// What a small call reveals: seconds until a message arrives, and seconds beside all that is predicted.
@@ -107,33 +108,34 @@ impl Observations {
         self.base.is_none() && !self.fixed
     }
 
-    /// Learns from a call that moved so many bytes, and from its prediction.
+    /// Learns from a call and from its prediction.
     pub fn record(
         &mut self,
         parameters: &TuningParameters,
         timing: &Timing,
-        bytes: u64,
+        moved: Bytes,
         choice: Option<&Choice>,
     ) {
         if self.fixed {
             return;
         }
-        let Timing { seconds, busy_s } = *timing;
+        let Timing { duration, busy } = *timing;
         self.calls += 1;
         if self.calls == 1 {
             return; // The first call makes buffers and wakes all threads.
         }
-        if bytes < parameters.small_bytes {
-            self.record_small(seconds, choice);
+        if moved < parameters.small_call {
+            self.record_small(duration, choice);
             return;
         }
-        self.record_rate(parameters, timing, bytes, choice);
+        self.record_rate(parameters, timing, moved, choice);
         // The first large call of an algorithm makes buffers and finds connections cold.
         let is_warm = |one: &&Choice| std::mem::replace(&mut self.warm[one.algorithm as usize], true);
         let Some(choice) = choice.filter(is_warm) else { return };
-        let (work_s, predicted_s) = (choice.prediction.work_s(), choice.prediction.seconds());
-        if bytes >= parameters.large_bytes && work_s > 0.0 && busy_s > 0.0 {
-            let now = work_s / busy_s;
+        let (work, predicted) = (choice.prediction.work(), choice.prediction.duration());
+        let computes = work > Seconds(0.0) && moved >= parameters.large_call;
+        if let Some(busy) = busy.filter(|_| computes) {
+            let now = work / busy;
             self.cores = match self.cores > 0.0 {
                 true => self.cores + parameters.newest_weight * (now - self.cores),
                 false => now,
@@ -141,20 +143,21 @@ impl Observations {
         }
         // Where the link's rate was mistaken, the measured rate mends the prediction, not a correction.
         let profile = &choice.profile;
-        let mistaken_s = match profile.call_s > 0.0 || self.rate() == 0.0 {
-            true => 0.0,
-            false => (bytes as f64 / profile.rate - bytes as f64 / self.rate()).abs(),
+        let bytes = moved.0 as f64;
+        let mistaken = match profile.call_s > 0.0 || self.rate() == 0.0 {
+            true => Seconds(0.0),
+            false => Seconds((bytes / profile.rate - bytes / self.rate()).abs()),
         };
-        if predicted_s > 0.0 && mistaken_s < parameters.minor_fraction * seconds {
-            self.corrections.push(choice.algorithm, predicted_s, seconds);
+        if predicted > Seconds(0.0) && mistaken < parameters.minor_fraction * duration {
+            self.corrections.push(choice.algorithm, predicted, duration);
         }
     }
 
-    fn record_small(&mut self, seconds: f64, choice: Option<&Choice>) {
+    fn record_small(&mut self, Seconds(seconds): Seconds, choice: Option<&Choice>) {
         let Some(prediction) = choice.map(|one| &one.prediction).filter(|one| one.rounds() > 0.0) else {
             return;
         };
-        let call_s = seconds - (prediction.seconds() - prediction.call_s);
+        let call_s = seconds - (prediction.duration().0 - prediction.call_s);
         let call = SmallCall { latency_s: seconds / prediction.rounds(), call_s: call_s.max(0.1 * seconds) };
         self.small_calls[self.small as usize % SMALL_CALLS] = call;
         self.small = self.small.wrapping_add(1);
@@ -164,16 +167,16 @@ impl Observations {
         &mut self,
         parameters: &TuningParameters,
         timing: &Timing,
-        bytes: u64,
+        moved: Bytes,
         choice: Option<&Choice>,
     ) {
-        let Timing { seconds, busy_s } = *timing;
-        let rate = bytes as f64 / seconds;
+        let Timing { duration, busy } = *timing;
+        let rate = moved / duration;
         // A call that was limited by a processor says nothing of the link, but that it carries as much.
-        let limited_by_link = busy_s > 0.0 && busy_s < parameters.busy_fraction * seconds;
-        let beside_bytes_s = choice.map_or(f64::INFINITY, Choice::latency_and_work_s);
-        let large = bytes >= parameters.large_bytes;
-        let clear = bytes >= parameters.medium_bytes && beside_bytes_s < parameters.minor_fraction * seconds;
+        let limited_by_link = busy.is_some_and(|busy| busy < parameters.busy_fraction * duration);
+        let beside_bytes = choice.map_or(Seconds::INFINITE, Choice::latency_and_work);
+        let large = moved >= parameters.large_call;
+        let clear = moved >= parameters.medium_call && beside_bytes < parameters.minor_fraction * duration;
         if limited_by_link && (large || clear) {
             self.rates.push(rate);
         } else if large {
@@ -223,14 +226,15 @@ mod tests {
     fn after(default: Profile, calls: &[(f64, f64, u64)], choice: Option<&Choice>) -> (Profile, f64) {
         let mut seen = Observations::default();
         for (seconds, busy_s, bytes) in calls {
-            let timing = Timing { seconds: *seconds, busy_s: *busy_s };
-            seen.record(&PARAMETERS, &timing, *bytes, choice);
+            let busy = Some(Seconds(*busy_s)).filter(|busy| busy.0 > 0.0);
+            let timing = Timing { duration: Seconds(*seconds), busy };
+            seen.record(&PARAMETERS, &timing, Bytes(*bytes), choice);
         }
         let words = seen.words(&PARAMETERS, default);
         assert_eq!(words.len(), WORDS);
         let (profile, corrections) = agreed(default, |k| vec![words[k]; 3]);
-        let ring_s = choice.map_or(0.0, |choice| choice.prediction.seconds());
-        (profile, corrections.factor(&PARAMETERS, Algorithm::Ring, ring_s))
+        let ring_s = choice.map_or(0.0, |choice| choice.prediction.duration().0);
+        (profile, corrections.factor(&PARAMETERS, Algorithm::Ring, Seconds(ring_s)))
     }
 
     #[test]
@@ -271,7 +275,7 @@ mod tests {
         assert_eq!(Profile { latency_s: network().latency_s, ..found }, network());
 
         let ring = workload(8, &large, network()).predict(Algorithm::Ring, &[]);
-        let (predicted_s, work_s) = (ring.prediction.seconds(), ring.prediction.work_s());
+        let (predicted_s, work_s) = (ring.prediction.duration().0, ring.prediction.work().0);
         // Twice as long as predicted on a link of the predicted rate: the third call is the first warm one.
         let bytes = (2.0 * predicted_s * network().rate) as u64;
         let call = (2.0 * predicted_s, work_s / 0.5, bytes);
@@ -289,14 +293,15 @@ mod tests {
     #[test]
     fn fixed_groups_learn_nothing_and_children_start_anew() {
         let fixed = Observations { fixed: true, host_cores: Some(4.0), ..Observations::default() };
+        let timing = Timing { duration: Seconds(0.1), busy: Some(Seconds(0.01)) };
         let mut seen = fixed;
         for _ in 0..3 {
-            seen.record(&PARAMETERS, &Timing { seconds: 0.1, busy_s: 0.01 }, 1 << 20, None);
+            seen.record(&PARAMETERS, &timing, Bytes(1 << 20), None);
         }
         assert_eq!(seen, fixed);
         let mut parent = Observations { fixed: false, ..fixed };
         for _ in 0..3 {
-            parent.record(&PARAMETERS, &Timing { seconds: 0.1, busy_s: 0.01 }, 1 << 20, None);
+            parent.record(&PARAMETERS, &timing, Bytes(1 << 20), None);
         }
         assert_ne!(parent, Observations { fixed: false, ..fixed });
         assert_eq!(Observations::of_child(parent), Observations { fixed: false, ..fixed });

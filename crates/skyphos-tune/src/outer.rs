@@ -154,7 +154,7 @@ mod tests {
         assert_eq!((profile.product_s, profile.cores, work.pass_byte_s), (2e-9, 0.5, 1e-10));
         let candidates = SPREADS.map(OuterWay::Allgather);
         let all_fit = ranked_by_fit(&work, &profile, &candidates, |_| true);
-        assert!(all_fit.windows(2).all(|pair| pair[0].seconds <= pair[1].seconds));
+        assert!(all_fit.windows(2).all(|pair| pair[0].duration <= pair[1].duration));
         let slowest = all_fit[2].way;
         let one_fits = ranked_by_fit(&work, &profile, &candidates, |way| way == slowest);
         assert_eq!(one_fits[0].way, slowest);

@@ -1,5 +1,7 @@
 //! Every constant of the tuner, with the measurement or decision that gave it.
 
+use skyphos_types::{Bytes, Seconds};
+
 /// The constants of the tuner. All ranks of a group use the same ones.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct TuningParameters {
@@ -7,9 +9,9 @@ pub struct TuningParameters {
     pub max_variants: usize,
     /// Calls by each variant in a round, where a call is short; a long call is tried once. Decision 0013.
     pub short_call_trials: usize,
-    /// Seconds below which a call is short: other jobs disturb it by as much as it takes. Decision 0013: of 8 ranks on 2
+    /// Duration below which a call is short: other jobs disturb it by as much as it takes. Decision 0013: of 8 ranks on 2
     /// cores one call of 10 ms may take 44; with a limit of 2 ms a single such call settled the choice, for 28 ms instead of 12.
-    pub short_call_s: f64,
+    pub short_call: Seconds,
     /// A short call's variant is tried if its predicted time is at most this factor of the best one's. Decision 0013:
     /// predictions are off by a fifth and more (36 cases on one host).
     pub short_trial_factor: f64,
@@ -61,12 +63,12 @@ pub struct TuningParameters {
     /// microseconds, more than it reveals of a smaller call.
     pub timed_bytes: usize,
     /// Bytes moved from which a call reveals the link's rate and the share of a core. Decision 0010.
-    pub large_bytes: u64,
+    pub large_call: Bytes,
     /// Bytes moved from which a call reveals the link's rate if little else takes time (`minor_fraction`). Chosen: a quarter of
-    /// `large_bytes`.
-    pub medium_bytes: u64,
+    /// `large_call`.
+    pub medium_call: Bytes,
     /// Bytes moved below which a call reveals latency alone. Decision 0010, as `rounds_only_bytes`.
-    pub small_bytes: u64,
+    pub small_call: Bytes,
     /// Fraction of a call's time that may be attributed to the wrong cause. Chosen: the size of `drift`.
     pub minor_fraction: f64,
     /// Weight of the newest call in the moving average of the share of a core. Chosen: five calls make 83 % of it.
@@ -107,7 +109,7 @@ impl TuningParameters {
     pub const DEFAULT: TuningParameters = TuningParameters {
         max_variants: 4,
         short_call_trials: 2,
-        short_call_s: 50e-3,
+        short_call: Seconds(50e-3),
         short_trial_factor: 1.4,
         long_trial_factor: 1.15,
         retry_factor: 1.25,
@@ -127,9 +129,9 @@ impl TuningParameters {
         dense_crossover: 0.3,
         native_bytes: 32 << 10,
         timed_bytes: 64 << 10,
-        large_bytes: 256 << 10,
-        medium_bytes: 64 << 10,
-        small_bytes: 16 << 10,
+        large_call: Bytes(256 << 10),
+        medium_call: Bytes(64 << 10),
+        small_call: Bytes(16 << 10),
         minor_fraction: 0.25,
         newest_weight: 0.3,
         busy_fraction: 0.7,
@@ -145,19 +147,19 @@ impl TuningParameters {
         memory_check_bytes: 64e6,
     };
 
-    /// Whether a call of so many seconds is tried more often, because a small disturbance changes it much.
-    pub fn is_short(&self, seconds: f64) -> bool {
-        seconds < self.short_call_s
+    /// Whether a call of this duration is tried more often, because a small disturbance changes it much.
+    pub fn is_short(&self, duration: Seconds) -> bool {
+        duration < self.short_call
     }
 
-    /// Rounds of trials of calls that take so many seconds.
-    pub fn rounds(&self, seconds: f64) -> u32 {
-        if self.is_short(seconds) { self.short_rounds } else { self.long_rounds }
+    /// Rounds of trials of calls of this duration.
+    pub fn rounds(&self, duration: Seconds) -> u32 {
+        if self.is_short(duration) { self.short_rounds } else { self.long_rounds }
     }
 
     /// The factor of the best predicted time within which a variant is tried.
-    pub fn trial_factor(&self, best_s: f64) -> f64 {
-        if self.is_short(best_s) { self.short_trial_factor } else { self.long_trial_factor }
+    pub fn trial_factor(&self, best: Seconds) -> f64 {
+        if self.is_short(best) { self.short_trial_factor } else { self.long_trial_factor }
     }
 }
 

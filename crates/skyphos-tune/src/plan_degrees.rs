@@ -182,7 +182,7 @@ mod tests {
                 ranks_per_host: 1,
             };
             let all = best_degrees(&work, profile);
-            assert!(all.is_sorted_by(|a, b| a.reduce_seconds() <= b.reduce_seconds()));
+            assert!(all.is_sorted_by(|a, b| a.reduce_duration() <= b.reduce_duration()));
             assert_eq!(all.len(), 1 + TuningParameters::DEFAULT.max_alternatives);
             all[0].degrees.clone()
         };

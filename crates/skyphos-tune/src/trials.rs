@@ -5,12 +5,13 @@
 //! of them; after the last round the one with the least time, for good, since another one would add in another order.
 
 use crate::algorithm::Algorithm;
-use crate::choice::{Choice, Workload};
+use crate::choice::{Choice, TimedAlgorithm, Workload};
 use crate::corrections::Corrections;
 use crate::numbers::largest;
 use crate::observations::{Observations, WORDS, agreed};
 use crate::parameters::TuningParameters;
 use skyphos_plan::{Profile, Union};
+use skyphos_types::Seconds;
 use std::sync::Arc;
 
 /// One way to run a call.
@@ -31,10 +32,10 @@ pub struct Variant {
 pub struct Trials {
     /// The variants, the one that is expected to be fastest first.
     pub variants: Vec<Variant>,
-    /// Seconds of this rank's calls in this round, `short_call_trials` of each variant; infinite without a call.
-    pub local_s: Vec<f64>,
-    /// Seconds of each variant's fastest call in earlier rounds, on the slowest rank; infinite without a call.
-    pub slowest_s: Vec<f64>,
+    /// Durations of this rank's calls in this round, `short_call_trials` of each variant; infinite without a call.
+    pub local: Vec<Seconds>,
+    /// Duration of each variant's fastest call in earlier rounds, on the slowest rank; infinite without a call.
+    pub slowest: Vec<Seconds>,
     /// Earlier rounds.
     pub rounds: u32,
 }
@@ -42,30 +43,35 @@ pub struct Trials {
 impl Trials {
     /// The first round of these variants.
     pub fn begin(parameters: &TuningParameters, variants: Vec<Variant>) -> Trials {
-        let slowest_s = vec![f64::INFINITY; variants.len()];
-        Trials::of(parameters, variants, slowest_s, 0)
+        let slowest = vec![Seconds::INFINITE; variants.len()];
+        Trials::of(parameters, variants, slowest, 0)
     }
 
-    fn of(parameters: &TuningParameters, variants: Vec<Variant>, slowest_s: Vec<f64>, rounds: u32) -> Trials {
-        let local_s = vec![f64::INFINITY; variants.len() * parameters.short_call_trials];
-        Trials { variants, local_s, slowest_s, rounds }
+    fn of(
+        parameters: &TuningParameters,
+        variants: Vec<Variant>,
+        slowest: Vec<Seconds>,
+        rounds: u32,
+    ) -> Trials {
+        let local = vec![Seconds::INFINITE; variants.len() * parameters.short_call_trials];
+        Trials { variants, local, slowest, rounds }
     }
 
     /// Calls by each variant in this round.
     pub(crate) fn calls_each(&self, parameters: &TuningParameters) -> u32 {
-        let expected_s = self.variants[0].choice.as_ref().map_or(0.0, |choice| choice.seconds());
-        let measured_s = self.slowest_s.iter().copied().fold(f64::INFINITY, f64::min);
-        let seconds = if measured_s.is_finite() { measured_s } else { expected_s };
-        if parameters.is_short(seconds) { parameters.short_call_trials as u32 } else { 1 }
+        let expected = self.variants[0].choice.as_ref().map_or(Seconds(0.0), |choice| choice.duration());
+        let measured = self.slowest.iter().copied().fold(Seconds::INFINITE, Seconds::min);
+        let duration = if measured.is_finite() { measured } else { expected };
+        if parameters.is_short(duration) { parameters.short_call_trials as u32 } else { 1 }
     }
 
     /// Records the call number `call` of this round.
-    pub(crate) fn record(&mut self, parameters: &TuningParameters, call: usize, seconds: f64) {
+    pub(crate) fn record(&mut self, parameters: &TuningParameters, call: usize, duration: Seconds) {
         let (variant, turn) = (call % self.variants.len(), call / self.variants.len());
         // A single variant has more calls than places.
         let each = parameters.short_call_trials;
-        let place = &mut self.local_s[each * variant + turn.min(each - 1)];
-        *place = place.min(seconds);
+        let place = &mut self.local[each * variant + turn.min(each - 1)];
+        *place = place.min(duration);
     }
 }
 
@@ -85,8 +91,8 @@ pub struct Facts {
     pub profile: Profile,
     /// How much longer calls take than predicted.
     pub corrections: Corrections,
-    /// Seconds of each variant's fastest call in the round that ended, on its slowest rank; infinite without a call.
-    pub round_s: Vec<f64>,
+    /// Duration of each variant's fastest call in the round that ended, on its slowest rank; infinite without a call.
+    pub round: Vec<Seconds>,
 }
 
 impl Facts {
@@ -98,7 +104,7 @@ impl Facts {
         trials: Option<&Trials>,
     ) -> Vec<f64> {
         let mut words = observations.words(parameters, default);
-        words.extend(trials.iter().flat_map(|trials| &trials.local_s));
+        words.extend(trials.iter().flat_map(|trials| &trials.local).map(|one| one.0));
         words.resize(WORDS + parameters.max_variants * parameters.short_call_trials, f64::INFINITY);
         words
     }
@@ -113,15 +119,18 @@ impl Facts {
         let (profile, corrections) = agreed(default, &said);
         let each = parameters.short_call_trials;
         let slowest = |variant: usize, turn: usize| largest(said(WORDS + each * variant + turn));
-        let fastest = |variant| (0..each).map(|turn| slowest(variant, turn)).fold(f64::INFINITY, f64::min);
-        let round_s = (0..parameters.max_variants).map(fastest).collect();
-        Facts { union, profile, corrections, round_s }
+        let fastest = |variant| {
+            let calls = (0..each).map(|turn| Seconds(slowest(variant, turn)));
+            calls.fold(Seconds::INFINITE, Seconds::min)
+        };
+        let round = (0..parameters.max_variants).map(fastest).collect();
+        Facts { union, profile, corrections, round }
     }
 
     /// What follows from a hint alone: a result of so many entries, drawn evenly.
     pub fn hinted(n: u64, entries: u64, ranks: u32, profile: Profile) -> Facts {
         let union = Union::drawn_evenly(n, entries as f64, ranks);
-        Facts { union, profile, corrections: Corrections::default(), round_s: Vec::new() }
+        Facts { union, profile, corrections: Corrections::default(), round: Vec::new() }
     }
 }
 
@@ -130,7 +139,7 @@ impl Facts {
 pub struct NextRound {
     /// The variants' choices; a single one is final.
     pub choices: Vec<Choice>,
-    slowest_s: Vec<f64>,
+    slowest: Vec<Seconds>,
     rounds: u32,
 }
 
@@ -148,23 +157,23 @@ impl NextRound {
             choice: Some(Arc::new(choice)),
         };
         let variants = self.choices.into_iter().map(variant).collect();
-        Trials::of(parameters, variants, self.slowest_s, self.rounds)
+        Trials::of(parameters, variants, self.slowest, self.rounds)
     }
 }
 
-/// Picks what the next calls run, after the round `trials` (`None`: nothing was tried) that took `round_s`. `adapts`: timings
+/// Picks what the next calls run, after the round `trials` (`None`: nothing was tried) that took `round`. `adapts`: timings
 /// count; else the best prediction is final.
 pub fn next_round(
     workload: &Workload<'_>,
     limits: &Limits<'_>,
     trials: Option<Trials>,
-    round_s: &[f64],
+    round: &[Seconds],
     adapts: bool,
 ) -> NextRound {
     let rounds = trials.as_ref().map_or(0, |trials| trials.rounds + 1);
-    trials.and_then(|trials| narrow(workload, limits, trials, round_s)).unwrap_or_else(|| {
+    trials.and_then(|trials| narrow(workload, limits, trials, round)).unwrap_or_else(|| {
         let choices = candidates(workload, limits, adapts);
-        NextRound { slowest_s: vec![f64::INFINITY; choices.len()], choices, rounds }
+        NextRound { slowest: vec![Seconds::INFINITE; choices.len()], choices, rounds }
     })
 }
 
@@ -174,38 +183,45 @@ fn narrow(
     workload: &Workload<'_>,
     limits: &Limits<'_>,
     trials: Trials,
-    round_s: &[f64],
+    round: &[Seconds],
 ) -> Option<NextRound> {
     let parameters = workload.parameters;
-    let Trials { variants, slowest_s, rounds, .. } = trials;
-    let seconds: Vec<f64> = slowest_s.iter().zip(round_s).map(|(before, now)| before.min(*now)).collect();
+    let Trials { variants, slowest, rounds, .. } = trials;
+    let fastest: Vec<Seconds> = slowest.iter().zip(round).map(|(before, now)| before.min(*now)).collect();
     let mut order: Vec<usize> = (0..variants.len()).collect();
-    order.sort_by(|a, b| seconds[*a].total_cmp(&seconds[*b]));
+    order.sort_by(|a, b| fastest[*a].total_cmp(&fastest[*b]));
     let several = variants.len() > 1;
     if !several && rounds == 0 {
         return None;
     }
-    let best_s = seconds[*order.first()?];
-    if several && !best_s.is_finite() {
+    let best = fastest[*order.first()?];
+    if several && !best.is_finite() {
         return None;
     }
-    let continues = several && rounds + 1 < parameters.rounds(best_s);
-    let close = order.iter().take_while(|k| seconds[**k] <= parameters.retry_factor * best_s).count();
+    let continues = several && rounds + 1 < parameters.rounds(best);
+    let close = order.iter().take_while(|k| fastest[**k] <= parameters.retry_factor * best).count();
     let left = if continues { close.min(parameters.max_retries) } else { 1 };
     let before = variants[order[0]].choice.as_ref();
-    let dropped =
-        order[left..].iter().map(|k| (variants[*k].algorithm, variants[*k].degrees.clone(), seconds[*k]));
+    let dropped = order[left..].iter().map(|k| TimedAlgorithm {
+        algorithm: variants[*k].algorithm,
+        degrees: variants[*k].degrees.clone(),
+        duration: fastest[*k],
+    });
     let tried: Vec<_> =
         before.map_or(&[][..], |choice| &choice.tried).iter().cloned().chain(dropped).collect();
     let again = |k: &usize| {
         let variant = &variants[*k];
         let others = variant.choice.iter().flat_map(|choice| &choice.others);
-        let others = others.map(|(a, d, _)| (*a, d.clone(), workload.predict(*a, d).seconds())).collect();
+        let predicted = |one: &TimedAlgorithm| {
+            let duration = workload.predict(one.algorithm, &one.degrees).duration();
+            TimedAlgorithm { duration, ..one.clone() }
+        };
+        let others = others.map(predicted).collect();
         let choice = workload.predict(variant.algorithm, &variant.degrees);
         Choice { tried: tried.clone(), others, ..choice }
     };
     let mut choices: Vec<Choice> = order[..left].iter().map(again).collect();
-    let mut slowest_s: Vec<f64> = order[..left].iter().map(|k| seconds[*k]).collect();
+    let mut slowest: Vec<Seconds> = order[..left].iter().map(|k| fastest[*k]).collect();
     let rate = before.map_or(workload.profile.rate, |choice| choice.profile.rate);
     let other_link = (rate / workload.profile.rate).ln().abs() > parameters.link_factor.ln();
     if continues && rounds == 0 && other_link {
@@ -213,21 +229,20 @@ fn narrow(
         let is_new = |one: &Choice| {
             variants.iter().all(|known| known.algorithm != one.algorithm || known.degrees != one.degrees)
         };
-        let faster = candidates(workload, limits, true)
-            .into_iter()
-            .filter(|one| is_new(one) && one.seconds() < best_s);
+        let faster =
+            candidates(workload, limits, true).into_iter().filter(|one| is_new(one) && one.duration() < best);
         let places = parameters.max_variants - left;
         choices.extend(faster.take(places).map(|one| Choice { tried: tried.clone(), ..one }));
-        slowest_s.resize(choices.len(), f64::INFINITY);
+        slowest.resize(choices.len(), Seconds::INFINITE);
     }
-    Some(NextRound { choices, slowest_s, rounds: rounds + 1 })
+    Some(NextRound { choices, slowest, rounds: rounds + 1 })
 }
 
 /// The algorithm with the least predicted time, and, if `several`, those that are predicted to take about as long.
 fn candidates(workload: &Workload<'_>, limits: &Limits<'_>, several: bool) -> Vec<Choice> {
     let parameters = workload.parameters;
     let all = workload.ranked();
-    let others: Vec<_> = all.iter().map(|one| (one.algorithm, one.degrees.clone(), one.seconds())).collect();
+    let others: Vec<_> = all.iter().map(|one| one.timed(one.duration())).collect();
     let mut chosen: Vec<Choice> = Vec::new();
     for mut choice in all {
         let algorithm = (limits.substitute)(choice.algorithm);
@@ -239,7 +254,7 @@ fn candidates(workload: &Workload<'_>, limits: &Limits<'_>, several: bool) -> Ve
             _ => {}
         }
         let close = |best: &Choice| {
-            several && choice.seconds() <= parameters.trial_factor(best.seconds()) * best.seconds()
+            several && choice.duration() <= parameters.trial_factor(best.duration()) * best.duration()
         };
         if chosen.first().is_none_or(close) && chosen.iter().all(|one| kind(one) != kind(&choice)) {
             chosen.push(choice);
@@ -251,7 +266,7 @@ fn candidates(workload: &Workload<'_>, limits: &Limits<'_>, several: bool) -> Ve
     for choice in &mut chosen {
         let rest = others
             .iter()
-            .filter(|(algorithm, degrees, _)| *algorithm != choice.algorithm || *degrees != choice.degrees);
+            .filter(|other| other.algorithm != choice.algorithm || other.degrees != choice.degrees);
         choice.others = rest.take(parameters.max_alternatives).cloned().collect();
     }
     chosen
@@ -289,8 +304,8 @@ mod tests {
                 choice: Some(choice),
             }
         };
-        let slowest_s = variants.iter().map(|(_, ms)| ms * 1e-3).collect();
-        Trials::of(&PARAMETERS, variants.iter().map(variant).collect(), slowest_s, rounds)
+        let slowest = variants.iter().map(|(_, ms)| Seconds(ms * 1e-3)).collect();
+        Trials::of(&PARAMETERS, variants.iter().map(variant).collect(), slowest, rounds)
     }
 
     /// From (variants with ms of earlier rounds, rounds before, ms of this round) to (variants, ms, rounds).
@@ -355,13 +370,13 @@ mod tests {
         let workload = workload(8, &union, Profile::network(118e6));
         for (name, variants, rounds, round_ms, want, want_rounds) in table {
             let before = trials(&workload, variants, *rounds);
-            let round_s: Vec<f64> = round_ms.iter().map(|ms| ms * 1e-3).collect();
-            let next = next_round(&workload, &limits(), Some(before), &round_s, true);
+            let round: Vec<Seconds> = round_ms.iter().map(|ms| Seconds(ms * 1e-3)).collect();
+            let next = next_round(&workload, &limits(), Some(before), &round, true);
             let found: Vec<(Algorithm, f64)> = next
                 .choices
                 .iter()
-                .zip(&next.slowest_s)
-                .map(|(choice, s)| (choice.algorithm, (s * 1e6).round() / 1e3))
+                .zip(&next.slowest)
+                .map(|(choice, s)| (choice.algorithm, (s.0 * 1e6).round() / 1e3))
                 .collect();
             assert_eq!((&found[..], next.rounds), (*want, *want_rounds), "{name}");
             // Dropped variants are reported with their times.
@@ -376,20 +391,20 @@ mod tests {
         let workload = workload(8, &union, Profile::network(118e6));
         let first = next_round(&workload, &limits(), None, &[], true);
         assert_eq!(first.rounds, 0);
-        assert!(first.slowest_s.iter().all(|s| s.is_infinite()));
-        for (name, before, round_s) in [
+        assert!(first.slowest.iter().all(|s| !s.is_finite()));
+        for (name, before, round) in [
             (
                 "no call finished",
                 trials(&workload, &[(Ring, f64::INFINITY), (Butterfly, f64::INFINITY)], 0),
-                vec![f64::INFINITY; 4],
+                vec![Seconds::INFINITE; 4],
             ),
             (
                 "a single variant was never compared",
                 trials(&workload, &[(Ring, f64::INFINITY)], 0),
-                vec![1e-3; 4],
+                vec![Seconds(1e-3); 4],
             ),
         ] {
-            let again = next_round(&workload, &limits(), Some(before), &round_s, true);
+            let again = next_round(&workload, &limits(), Some(before), &round, true);
             assert_eq!((&again.choices, again.rounds), (&first.choices, 1), "{name}");
         }
     }
@@ -400,14 +415,18 @@ mod tests {
         for profile in [Profile::network(118e6), Profile::network(1e6), Profile::one_host(8, 2.0)] {
             let workload = workload(8, &union, profile);
             let all = workload.ranked();
-            let best_s = all[0].seconds();
+            let best = all[0].duration();
             let next = next_round(&workload, &limits(), None, &[], true);
             assert!(!next.choices.is_empty() && next.choices.len() <= PARAMETERS.max_variants);
             for (k, one) in next.choices.iter().enumerate() {
-                assert!(one.seconds() <= PARAMETERS.trial_factor(best_s) * best_s);
+                assert!(one.duration() <= PARAMETERS.trial_factor(best) * best);
                 assert!(next.choices[..k].iter().all(|other| kind(other) != kind(one)));
                 assert_eq!(one.others.len(), PARAMETERS.max_alternatives);
-                assert!(one.others.iter().all(|(a, d, _)| (*a, d) != (one.algorithm, &one.degrees)));
+                assert!(
+                    one.others
+                        .iter()
+                        .all(|other| (other.algorithm, &other.degrees) != (one.algorithm, &one.degrees))
+                );
             }
             let fixed = next_round(&workload, &limits(), None, &[], false);
             assert_eq!(fixed.choices, next.choices[..1], "without trials the best prediction is final");
@@ -440,17 +459,17 @@ mod tests {
                 rounds,
             )
         };
-        let round_s = [30.0, 31.0, f64::INFINITY, f64::INFINITY];
+        let round = [30.0, 31.0, f64::INFINITY, f64::INFINITY].map(Seconds);
         let slow_link = workload(8, &union, slow);
         let (known, added) = {
-            let next = next_round(&slow_link, &limits(), Some(before(0)), &round_s, true);
+            let next = next_round(&slow_link, &limits(), Some(before(0)), &round, true);
             let added = next.choices.iter().skip(2).map(|one| one.algorithm).collect::<Vec<_>>();
             (next.choices[..2].iter().map(|one| one.algorithm).collect::<Vec<_>>(), added)
         };
         assert_eq!(known, [DenseRing, RecursiveDoubling]);
         assert!(!added.is_empty() && !added.contains(&DenseRing), "{added:?}");
         let same_link = workload(8, &union, fast);
-        assert_eq!(next_round(&same_link, &limits(), Some(before(0)), &round_s, true).choices.len(), 2);
+        assert_eq!(next_round(&same_link, &limits(), Some(before(0)), &round, true).choices.len(), 2);
     }
 
     #[test]
@@ -463,7 +482,10 @@ mod tests {
             .collect();
         // Ring 3 and 5 ms on rank 0, 4 and 2 ms on rank 1: the slowest rank took 4 and 5.
         for (rank, seconds) in [[3e-3, 9e-3, 5e-3, 8e-3], [4e-3, 7e-3, 2e-3, 6e-3]].iter().enumerate() {
-            seconds.iter().enumerate().for_each(|(call, s)| ranks[rank].record(&PARAMETERS, call, *s));
+            seconds
+                .iter()
+                .enumerate()
+                .for_each(|(call, s)| ranks[rank].record(&PARAMETERS, call, Seconds(*s)));
         }
         let seen = Observations::default();
         let words: Vec<Vec<f64>> =
@@ -471,7 +493,7 @@ mod tests {
         let facts = Facts::agreed(&PARAMETERS, Union::Measured(vec![]), default, |k| {
             words.iter().map(|w| w[k]).collect()
         });
-        assert_eq!(facts.round_s, [4e-3, 8e-3, f64::INFINITY, f64::INFINITY]);
+        assert_eq!(facts.round, [4e-3, 8e-3, f64::INFINITY, f64::INFINITY].map(Seconds));
         assert_eq!(facts.profile, default);
         let nothing = Facts::words(&PARAMETERS, &seen, default, None);
         assert_eq!((nothing.len(), nothing[WORDS..].iter().all(|s| s.is_infinite())), (words[0].len(), true));

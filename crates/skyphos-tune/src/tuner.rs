@@ -4,6 +4,7 @@ use crate::cache::{CallReport, Recalled, TuningCache};
 use crate::choice::Choice;
 use crate::observations::{Observations, Timing};
 use crate::parameters::TuningParameters;
+use skyphos_types::Bytes;
 use std::collections::HashMap;
 use std::hash::Hash;
 
@@ -45,16 +46,16 @@ impl<K: Copy + Eq + Hash> Tuner<K> {
         kind: K,
         report: CallReport,
         timing: &Timing,
-        bytes: u64,
+        moved: Bytes,
         choice: Option<&Choice>,
     ) {
-        self.cache.finish(kind, report, timing.seconds);
-        self.record(timing, bytes, choice);
+        self.cache.finish(kind, report, timing.duration);
+        self.record(timing, moved, choice);
     }
 
     /// A blocking call finished whose kind has no entry in the cache.
-    pub fn record(&mut self, timing: &Timing, bytes: u64, choice: Option<&Choice>) {
-        self.observations.record(&self.parameters, timing, bytes, choice);
+    pub fn record(&mut self, timing: &Timing, moved: Bytes, choice: Option<&Choice>) {
+        self.observations.record(&self.parameters, timing, moved, choice);
     }
 
     /// Mean bytes of the items of the latest blocking allgather of this kind.
@@ -86,6 +87,7 @@ mod tests {
     use crate::algorithm::Algorithm;
     use crate::cache::{ResultSize, SurveyResult};
     use crate::trials::{Trials, Variant};
+    use skyphos_types::Seconds;
 
     #[test]
     fn mismatches_clear_what_ranks_must_hold_alike() {
@@ -93,9 +95,9 @@ mod tests {
         let variant = Variant { algorithm: Algorithm::Ring, degrees: vec![], bounds: vec![], choice: None };
         let survey = SurveyResult { trials: Trials::begin(&parameters, vec![variant.clone()]), hint: None };
         let size = Some(ResultSize { entries: 9, largest_range: 3 });
-        let timing = Timing { seconds: 1e-3, busy_s: 0.0 };
+        let timing = Timing { duration: Seconds(1e-3), busy: None };
         let mut tuner = Tuner::new(parameters, Observations::default());
-        tuner.finish(0, CallReport { survey: Some(survey), size }, &timing, 1 << 20, None);
+        tuner.finish(0, CallReport { survey: Some(survey), size }, &timing, Bytes(1 << 20), None);
         tuner.finish_allgather(0, 77);
         for (mismatches, known) in [(0, true), (0, true), (1, false), (1, false)] {
             let (recalled, stamp) = tuner.recall(&0, mismatches);

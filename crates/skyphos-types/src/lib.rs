@@ -9,8 +9,10 @@ mod error;
 mod half_float;
 pub mod names;
 mod op;
+mod quantities;
 
 pub use dtype::{DType, Element, Real};
 pub use error::{Error, NO_MEMBER, Result};
 pub use half::{bf16, f16};
 pub use op::{CustomOp, ReduceOp};
+pub use quantities::{Bytes, Seconds};

@@ -83,7 +83,7 @@ pub(crate) async fn decide<T: Element>(
             corrections: facts.corrections,
             parameters: &PARAMETERS,
         };
-        next_round(&workload, &limits, trials, &facts.round_s, adapts)
+        next_round(&workload, &limits, trials, &facts.round, adapts)
     };
     let default = start_profile(&observed, ep);
     let hint = options.expected_nnz.filter(|_| !surveyed_before && observed.has_common_start());

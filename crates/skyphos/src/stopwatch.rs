@@ -1,31 +1,32 @@
 //! Duration and busy time of a blocking call.
 
 use skyphos_tune::{Timing, TuningParameters};
+use skyphos_types::Seconds;
 use std::time::Instant;
 
 /// A running measurement.
 pub(crate) struct Stopwatch {
     start: Instant,
-    busy_s: Option<f64>,
+    busy: Option<Seconds>,
 }
 
 impl Stopwatch {
     /// Starts the measurement of a call on `bytes` bytes. Busy time takes some microseconds to read, so only large calls have it.
     pub(crate) fn start(bytes: usize) -> Stopwatch {
         let closely = bytes >= TuningParameters::DEFAULT.timed_bytes;
-        Stopwatch { busy_s: closely.then(busy_s).flatten(), start: Instant::now() }
+        Stopwatch { busy: closely.then(busy).flatten(), start: Instant::now() }
     }
 
     pub(crate) fn stop(self) -> Timing {
-        let seconds = self.start.elapsed().as_secs_f64();
-        let busy_s = self.busy_s.and_then(|before| Some(busy_s()? - before)).unwrap_or(0.0);
-        Timing { seconds, busy_s }
+        let duration = Seconds(self.start.elapsed().as_secs_f64());
+        let busy = self.busy.and_then(|before| Some(busy()? - before)).filter(|busy| *busy > Seconds(0.0));
+        Timing { duration, busy }
     }
 }
 
-/// Seconds that this thread has run, or was ready to run and waited for a processor; `None` if the system does not report them.
-fn busy_s() -> Option<f64> {
+/// Time that this thread has run, or was ready to run and waited for a processor; `None` if the system does not report it.
+fn busy() -> Option<Seconds> {
     let text = std::fs::read_to_string("/proc/thread-self/schedstat").ok()?;
     let mut numbers = text.split_whitespace().map_while(|word| word.parse::<f64>().ok());
-    Some(numbers.next()? + numbers.next()?).map(|nanoseconds| nanoseconds / 1e9)
+    Some(numbers.next()? + numbers.next()?).map(|nanoseconds| Seconds(nanoseconds / 1e9))
 }

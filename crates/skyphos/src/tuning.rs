@@ -8,7 +8,7 @@ use skyphos_core::frame::CallSig;
 use skyphos_core::{Arguments, Endpoint, Traffic};
 use skyphos_plan::Profile;
 use skyphos_tune::{CallReport, Choice, Observations, Recalled, Tuner};
-use skyphos_types::Result;
+use skyphos_types::{Bytes, Result};
 use std::sync::{MutexGuard, PoisonError};
 
 /// The tuner's state that a call depends on, taken when the call gets its number.
@@ -24,8 +24,8 @@ pub(crate) fn start_profile(observed: &Observations, ep: &Endpoint) -> Profile {
 }
 
 /// Bytes moved in the busier direction.
-pub(crate) fn moved_bytes(traffic: Traffic) -> u64 {
-    traffic.sent_bytes.max(traffic.received_bytes)
+pub(crate) fn moved_bytes(traffic: Traffic) -> Bytes {
+    Bytes(traffic.sent_bytes.max(traffic.received_bytes))
 }
 
 impl Comm {

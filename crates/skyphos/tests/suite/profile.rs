@@ -34,7 +34,7 @@ fn auto_uses_the_profile_of_rank_0() {
             let options = AllreduceOptions::default();
             let done = comm.allreduce(VectorView::new(n, 1, view)).options(options.clone()).run().unwrap();
             let choice = done.explanation.choice.unwrap();
-            (done.explanation.algorithm, done.explanation.degrees, choice.seconds(), done.sum.nnz())
+            (done.explanation.algorithm, done.explanation.degrees, choice.duration().0, done.sum.nnz())
         });
         assert!(done.iter().all(|one| *one == done[0]), "{done:?}");
         done[0].clone()

@@ -180,7 +180,7 @@ fn no_algorithm_is_tried_without_learning() {
                 let x = vector(data, comm.rank());
                 let options = AllreduceOptions::default();
                 let how = comm.allreduce(&x).options(options.clone()).run().unwrap().explanation;
-                (how.algorithm, how.degrees, how.choice.unwrap().seconds())
+                (how.algorithm, how.degrees, how.choice.unwrap().duration().0)
             })
             .collect();
         assert!(calls.windows(2).all(|two| two[0] == two[1]), "{calls:?}");
