@@ -1,9 +1,9 @@
 //! NumPy arrays as slices, without copies. The Python front has made them contiguous.
 
-use numpy::{PyReadonlyArray1, PyReadonlyArrayDyn, PyReadwriteArrayDyn, PyUntypedArrayMethods};
+use numpy::{PyReadonlyArrayDyn, PyReadwriteArrayDyn, PyUntypedArrayMethods};
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
-use skyphos::{Indices, Shape, bf16, f16, shape_of};
+use skyphos::{Shape, bf16, f16, shape_of};
 
 /// Runs `$body` with the two arrays, of whatever type.
 macro_rules! of_variant {
@@ -37,45 +37,6 @@ macro_rules! with_owned {
     };
 }
 pub(crate) use with_owned;
-
-/// An array of indices, held while a call uses it.
-pub enum IndexArray<'py> {
-    I32(PyReadonlyArray1<'py, i32>),
-    I64(PyReadonlyArray1<'py, i64>),
-    U32(PyReadonlyArray1<'py, u32>),
-    U64(PyReadonlyArray1<'py, u64>),
-}
-
-impl<'py> IndexArray<'py> {
-    pub fn new(array: &Bound<'py, PyAny>) -> PyResult<IndexArray<'py>> {
-        let array = IndexArray::of_type(array)?;
-        array.slice()?; // contiguous and aligned, or the call must not begin
-        Ok(array)
-    }
-
-    fn of_type(array: &Bound<'py, PyAny>) -> PyResult<IndexArray<'py>> {
-        if let Ok(a) = array.extract() {
-            Ok(IndexArray::I64(a))
-        } else if let Ok(a) = array.extract() {
-            Ok(IndexArray::I32(a))
-        } else if let Ok(a) = array.extract() {
-            Ok(IndexArray::U64(a))
-        } else if let Ok(a) = array.extract() {
-            Ok(IndexArray::U32(a))
-        } else {
-            Err(PyTypeError::new_err("indices must be a 1-D array of int32, int64, uint32 or uint64"))
-        }
-    }
-
-    pub fn slice(&self) -> PyResult<Indices<'_>> {
-        Ok(match self {
-            IndexArray::I32(a) => Indices::I32(a.as_slice()?),
-            IndexArray::I64(a) => Indices::I64(a.as_slice()?),
-            IndexArray::U32(a) => Indices::U32(a.as_slice()?),
-            IndexArray::U64(a) => Indices::U64(a.as_slice()?),
-        })
-    }
-}
 
 /// An array of values and one for results, of one type, held while a call uses them.
 pub enum ValueArrays<'py> {

@@ -1,9 +1,10 @@
 //! `Comm`, and how groups are made.
 
-use crate::arrays::{IndexArray, ValueArrays, with_owned};
+use crate::arrays::{ValueArrays, with_owned};
 use crate::configure::{ConfigureOptions, IndexSets};
 use crate::errors::{classes, interrupted, or_fail, to_py};
 use crate::health::Health;
+use crate::indices::IndexArray;
 use crate::op::Operation;
 use crate::plan::Plan;
 use crate::planner::Numbers as Profile;

@@ -1,6 +1,6 @@
 //! Index sets and settings of `configure`.
 
-use crate::owned::OwnedIndices;
+use crate::indices::OwnedIndices;
 use pyo3::prelude::*;
 use skyphos::Missing;
 

@@ -16,6 +16,7 @@ mod gather;
 mod health;
 #[allow(unsafe_code, reason = "arrays over memory of Rust")]
 mod host_memory;
+mod indices;
 mod keyed;
 mod log_records;
 mod messages;

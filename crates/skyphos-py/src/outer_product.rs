@@ -2,7 +2,8 @@
 
 use crate::comm::Comm;
 use crate::errors::{or_fail, unreported};
-use crate::owned::{Numbers, NumbersMut, OwnedIndices};
+use crate::indices::OwnedIndices;
+use crate::owned::{Numbers, NumbersMut};
 use crate::report::{Stage, Traffic, stages_of};
 use crate::vector::Vector;
 use crate::work::perform;

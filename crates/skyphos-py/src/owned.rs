@@ -3,10 +3,8 @@
 //! Each piece keeps its array alive, so the memory stays where it is. Python code can still write to an array that a call
 //! under way reads: the documentation asks callers not to, as those of other non-blocking interfaces over NumPy do.
 
-use crate::arrays::IndexArray;
 use numpy::{Element, PyReadonlyArray, PyReadwriteArray};
 use pyo3::prelude::*;
-use skyphos::{IndexInput, Indices};
 
 /// Numbers of an array.
 pub struct Numbers<T> {
@@ -69,35 +67,5 @@ impl<T> AsMut<[T]> for NumbersMut<T> {
         // SAFETY: the array is kept alive, and was contiguous, aligned and writable when this was made; whoever made this
         // promised that nothing else uses it.
         unsafe { std::slice::from_raw_parts_mut(self.start, self.len) }
-    }
-}
-
-/// Indices of an array.
-pub enum OwnedIndices {
-    I32(Numbers<i32>),
-    I64(Numbers<i64>),
-    U32(Numbers<u32>),
-    U64(Numbers<u64>),
-}
-
-impl OwnedIndices {
-    pub fn new(array: &Bound<'_, PyAny>) -> PyResult<OwnedIndices> {
-        Ok(match &IndexArray::new(array)? {
-            IndexArray::I32(list) => OwnedIndices::I32(Numbers::new(list)?),
-            IndexArray::I64(list) => OwnedIndices::I64(Numbers::new(list)?),
-            IndexArray::U32(list) => OwnedIndices::U32(Numbers::new(list)?),
-            IndexArray::U64(list) => OwnedIndices::U64(Numbers::new(list)?),
-        })
-    }
-}
-
-impl IndexInput for OwnedIndices {
-    fn indices(&self) -> Indices<'_> {
-        match self {
-            OwnedIndices::I32(list) => Indices::I32(list.as_ref()),
-            OwnedIndices::I64(list) => Indices::I64(list.as_ref()),
-            OwnedIndices::U32(list) => Indices::U32(list.as_ref()),
-            OwnedIndices::U64(list) => Indices::U64(list.as_ref()),
-        }
     }
 }

@@ -1,6 +1,7 @@
 //! `Vector`: a sparse or dense vector whose memory Python arrays hold.
 
-use crate::owned::{Numbers, OwnedIndices};
+use crate::indices::OwnedIndices;
+use crate::owned::Numbers;
 use numpy::IntoPyArray;
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
