@@ -8,6 +8,7 @@ use skyphos::{Comm, Settings, Topology, planner::Profile};
 use skyphos_core::frame::WINDOW_BYTES;
 use skyphos_core::frame::{CallKind, CallSig, Frame, FrameKind, Header};
 use skyphos_core::transport::{Event, Loss};
+use skyphos_types::{CallNumber, CommId, WorldRank};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -102,12 +103,12 @@ fn call(transport: Scripted, what: u8, said: Vec<Said>) {
 fn script(transport: &Scripted, what: u8, said: Vec<Said>) {
     use skyphos::Transport as _;
     let (me, size, pool) = (transport.rank(), transport.size(), transport.facts().pool);
-    let mut seqs: BTreeMap<(u32, u32, u64), u32> = BTreeMap::new();
+    let mut seqs: BTreeMap<(WorldRank, u32, CallNumber), u32> = BTreeMap::new();
     // A call of survivors has a number of its own.
-    let here = if what == 4 { 1 << 47 } else { 0 };
+    let here = CallNumber(if what == 4 { 1 << 47 } else { 0 });
     let mut script = transport.script();
     for said in said {
-        let peer = |from: u8| Some(u32::from(from) % size).filter(|from| *from != me);
+        let peer = |from: u8| Some(WorldRank(u32::from(from) % size)).filter(|from| *from != me);
         let round_of = |round: u8| ROUNDS[usize::from(round / 4) % ROUNDS.len()] + u32::from(round % 4);
         let (from, kind, round, call, total, bytes) = match said {
             Said::Numbers { from, round, numbers, wide } => {
@@ -129,7 +130,7 @@ fn script(transport: &Scripted, what: u8, said: Vec<Said>) {
                 (peer(from), FrameKind::Data, 0, here, Some(u64::MAX), bytes)
             }
             Said::Raw { from, round, kind, call, total, bytes } => {
-                let call = if call < 200 { here } else { u64::from(call - 200) };
+                let call = if call < 200 { here } else { CallNumber(u64::from(call - 200)) };
                 (peer(from), KINDS[usize::from(kind) % KINDS.len()], round_of(round), call, total, bytes)
             }
             Said::Lost { from } => {
@@ -145,7 +146,7 @@ fn script(transport: &Scripted, what: u8, said: Vec<Said>) {
         // A call of any kind may meet one that failed.
         let sig = CallSig::plain(CallKind::Failed);
         let total = total.unwrap_or(bytes.len() as u64);
-        let header = Header { round, seq: *seq, total, sig, ..Header::control(kind, 0, call) };
+        let header = Header { round, seq: *seq, total, sig, ..Header::control(kind, CommId(0), call) };
         *seq += u32::from(kind == FrameKind::Data);
         script
             .events

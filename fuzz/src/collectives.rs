@@ -8,8 +8,9 @@ use arbitrary::{Arbitrary, Result, Unstructured};
 use skyphos::sim::{Cluster, Network};
 use skyphos::{
     Algorithm, AllgatherOptions, AllreduceOptions, ArrayMove, BlockLimits, BroadcastOptions, Call, Comm,
-    ConfigureOptions, DenseThreshold, Error, Form, HostCopy, IndexList, Magnitude, MessageBuffer, Missing, Quantize,
-    QuantizeOptions, Real, ReduceOp, ReceiveBuffer, Route, Scale, Schedule, SharedPlan, SparseVec, Split, Stage,
+    ConfigureOptions, DenseThreshold, Error, Form, HostCopy, IndexList, Magnitude, MessageBuffer, Missing,
+    Quantize, QuantizeOptions, Real, ReceiveBuffer, ReduceOp, Route, Scale, Schedule, SharedPlan, SparseVec,
+    Split, Stage,
 };
 use skyphos_core::frame::WINDOW_BYTES;
 use std::sync::Arc;

@@ -3,6 +3,7 @@
 use crate::allocation::{Limits, within};
 use skyphos_core::frame::{HEADER_BYTES, Header};
 use skyphos_core::slab::CHUNK_BYTES;
+use skyphos_types::CallNumber;
 
 /// Texts of errors.
 const LIMITS: Limits = Limits { one: 1024, all: 4096 };
@@ -22,7 +23,7 @@ pub fn run(data: &[u8]) {
 
 fn look(head: &[u8; HEADER_BYTES], payload: &[u8]) {
     let Ok((header, len, crc)) = within(LIMITS, || Header::decode(head)) else { return };
-    assert!(len <= CHUNK_BYTES && header.call < 1 << 48);
+    assert!(len <= CHUNK_BYTES && header.call < CallNumber(1 << 48));
     assert!(header.sig.fits(&header.sig) && within(LIMITS, || header.sig.to_string()).len() < 256);
     let again = header.encode(payload);
     assert_eq!(Header::decode(&again).map(|(header, len, _)| (header, len)), whole(header, payload.len()));

@@ -5,6 +5,7 @@ use skyphos_core::extensions::{NativeCollectives, Replication, UnderReplicas};
 use skyphos_core::frame::{CallKind, Frame, FrameKind};
 use skyphos_core::slab::CHUNK_BYTES;
 use skyphos_core::transport::{Event, Facts, Transport, Waker};
+use skyphos_types::{CallNumber, WorldRank};
 use std::time::Duration;
 
 /// What becomes of a frame.
@@ -104,7 +105,7 @@ impl Liar {
             Edit::Total { value, shift } => header.total = value >> (shift % 64),
             Edit::Seq(seq) => header.seq = seq,
             Edit::Round(round) => header.round = round,
-            Edit::Call(call) => header.call = u64::from(call),
+            Edit::Call(call) => header.call = CallNumber(u64::from(call)),
             Edit::Width(width) => header.sig.width = width,
             Edit::Failed => header.sig.kind = CallKind::Failed,
             Edit::Kind(kind) => header.kind = KINDS[usize::from(kind) % KINDS.len()],
@@ -114,8 +115,10 @@ impl Liar {
                 let mut other = frame.header;
                 (other.kind, other.total) = (KINDS[usize::from(kind) % KINDS.len()], total);
                 other.round = other.round.wrapping_add(u32::from(round));
-                self.inner
-                    .post(to, Frame { header: other, payload: self.inner.facts().pool.copy_of(&bytes) });
+                self.inner.post(
+                    WorldRank(to),
+                    Frame { header: other, payload: self.inner.facts().pool.copy_of(&bytes) },
+                );
                 return 1;
             }
         }
@@ -142,7 +145,7 @@ impl Replication for Liar {}
 impl UnderReplicas for Liar {}
 
 impl Transport for Liar {
-    fn rank(&self) -> u32 {
+    fn rank(&self) -> WorldRank {
         self.inner.rank()
     }
 
@@ -160,17 +163,17 @@ impl Transport for Liar {
         }
     }
 
-    fn post(&mut self, to: u32, mut frame: Frame) {
+    fn post(&mut self, to: WorldRank, mut frame: Frame) {
         let (number, mut times) = (self.posted as u8, 1);
         self.posted += 1;
         while let Some(place) = self.edits.iter().position(|(at, _)| *at == number) {
             let (_, edit) = self.edits.swap_remove(place);
-            times = times.min(1) * self.edit(to, &mut frame, edit);
+            times = times.min(1) * self.edit(to.0, &mut frame, edit);
         }
         (0..times).for_each(|_| self.inner.post(to, frame.clone()));
     }
 
-    fn backlog(&self, to: u32) -> usize {
+    fn backlog(&self, to: WorldRank) -> usize {
         self.inner.backlog(to)
     }
 

@@ -3,11 +3,12 @@
 
 use crate::allocation::{Limits, within};
 use arbitrary::{Arbitrary, Result, Unstructured};
-use skyphos_core::shared_memory::arena::{ARENA_BYTES, SLOTS};
 use skyphos_core::frame::{CallKind, CallSig, FrameKind, HEADER_BYTES, Header};
+use skyphos_core::shared_memory::arena::{ARENA_BYTES, SLOTS};
 use skyphos_core::slab::CHUNK_BYTES;
 use skyphos_core::transport::Event;
 use skyphos_tcp::fuzzing::{PIECE, Receiver};
+use skyphos_types::{CallNumber, CommId, WorldRank};
 
 /// A frame's buffer, and those of all frames of a script with the receiver's own.
 const LIMITS: Limits = Limits { one: CHUNK_BYTES + 64, all: 10 * CHUNK_BYTES };
@@ -70,7 +71,8 @@ fn feed(u: &mut Unstructured<'_>) -> Result<()> {
         }
         let sig = CallSig { n: number, ..CallSig::plain(CallKind::Allreduce) };
         let (call, origin) = (number & 0xffff, number as u16);
-        let header = Header { origin, sig, total: number, ..Header::control(kind, number, call) };
+        let header =
+            Header { origin, sig, total: number, ..Header::control(kind, CommId(number), CallNumber(call)) };
         let payload = vec![filled; len];
         stream.extend(header.encode(&payload));
         stream.extend(&payload);
@@ -95,7 +97,7 @@ fn feed(u: &mut Unstructured<'_>) -> Result<()> {
     let (events, end) = receive(&mut Receiver::default(), &stream, &cuts, None);
     assert_eq!(events.len(), whole);
     for (event, (_, header, filled, len)) in events.iter().zip(&frames) {
-        let Event::Frame { from: 1, frame } = event else { panic!("not a frame") };
+        let Event::Frame { from: WorldRank(1), frame } = event else { panic!("not a frame") };
         assert_eq!((frame.header, frame.payload.len()), (*header, *len));
         assert!(frame.payload.as_bytes().iter().all(|byte| byte == filled));
     }
@@ -117,7 +119,7 @@ fn lent(u: &mut Unstructured<'_>, cuts: &[u16]) -> Result<()> {
         // Most are near an end of what there is.
         let slot = if slot & 1 == 0 { slot >> 1 } else { slot % (SLOTS as u32 + 2) };
         let line = if line & 1 == 0 { line >> 1 } else { line % (ARENA_BYTES as u32 / 64 + 2) };
-        let header = Header::control(FrameKind::Data, 1, 0);
+        let header = Header::control(FrameKind::Data, CommId(1), CallNumber(0));
         let mut head = header.encode_apart(len);
         Header::mark_lent(&mut head);
         stream.extend([&head[..], &slot.to_le_bytes(), &line.to_le_bytes()].concat());
@@ -130,7 +132,7 @@ fn lent(u: &mut Unstructured<'_>, cuts: &[u16]) -> Result<()> {
     let (events, end) = receive(&mut Receiver::shared(), &stream, cuts, None);
     assert_eq!(events.len(), lens.len());
     for (event, len) in events.iter().zip(lens) {
-        let Event::Frame { from: 1, frame } = event else { panic!("not a frame") };
+        let Event::Frame { from: WorldRank(1), frame } = event else { panic!("not a frame") };
         assert_eq!(frame.payload.len(), len);
         assert!(frame.payload.as_bytes().iter().all(|byte| *byte == 0), "memory that nobody has written to");
     }

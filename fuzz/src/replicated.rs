@@ -7,7 +7,7 @@ use skyphos_core::extensions::Replication as _;
 use skyphos_core::frame::{CallKind, CallSig, Frame, FrameKind, Header};
 use skyphos_core::replicated::{Replicated, startup_broadcast};
 use skyphos_core::transport::{Event, Loss, Transport};
-use skyphos_types::Error;
+use skyphos_types::{CallNumber, CommId, Error, WorldRank};
 use std::time::Duration;
 
 /// A frame's buffer; and those of a script's, with what is kept of each.
@@ -129,7 +129,7 @@ impl Body {
 fn header(kind: FrameKind, call: u8, round: u8, seq: u8) -> Header {
     let sig = CallSig::plain(CallKind::Barrier);
     let (call, round, seq) = (u64::from(call % 4), u32::from(round % 3), u32::from(seq % 4));
-    Header { kind, comm: 0, call, origin: 0, round, seq, total: 10_000, sig }
+    Header { kind, comm: CommId(0), call: CallNumber(call), origin: 0, round, seq, total: 10_000, sig }
 }
 
 /// Processes, replicas, and a script of what happens to one of them.
@@ -153,13 +153,18 @@ fn play(u: &mut Unstructured<'_>) -> Result<()> {
 /// What comes, of one step; `None` for one that is this process's own.
 fn event(step: Step, inner: &Scripted, comm: u64) -> Option<Event> {
     let (me, size) = (inner.rank(), inner.size());
-    let peer = |from: u8| Some(u32::from(from) % size).filter(|from| *from != me);
+    let peer = |from: u8| Some(WorldRank(u32::from(from) % size)).filter(|from| *from != me);
     Some(match step {
         Step::Comes { from, kind, call, round, seq, origin, body, odd } => {
             let kind = KINDS[usize::from(kind) % KINDS.len()];
-            let mut header = Header { comm, origin: u16::from(origin) % 9, ..header(kind, call, round, seq) };
+            let mut header = Header {
+                comm: CommId(comm),
+                origin: u16::from(origin) % 9,
+                ..header(kind, call, round, seq)
+            };
             if let Some((comm, call, seq)) = odd {
-                (header.comm, header.call, header.seq) = (comm, call & ((1 << 48) - 1), seq);
+                let call = CallNumber(call & ((1 << 48) - 1));
+                (header.comm, header.call, header.seq) = (CommId(comm), call, seq);
                 header.origin = seq as u16;
             }
             let bytes = body.bytes();
@@ -185,7 +190,7 @@ fn tell(mut inner: Scripted, steps: Vec<Step>) {
     let mine = Ok(b"words".to_vec());
     let timeout = Duration::from_secs(2);
     let told = startup_broadcast(&mut inner, mine.clone(), timeout, &mut waiting);
-    assert!(inner.rank() != 0 || told == mine);
+    assert!(inner.rank() != WorldRank(0) || told == mine);
 }
 
 fn act(inner: Scripted, each: u32, steps: Vec<Step>) {
@@ -198,7 +203,7 @@ fn act(inner: Scripted, each: u32, steps: Vec<Step>) {
         let mut wait = Duration::ZERO;
         match step {
             Step::Post { to, call, round, seq, body } => {
-                let to = u32::from(to) % ranks;
+                let to = WorldRank(u32::from(to) % ranks);
                 // Nobody sends to itself, or in a call that is over.
                 if to != rank && !over[usize::from(call % 4)] {
                     let payload = inner.facts().pool.copy_of(&body.bytes());
@@ -208,7 +213,7 @@ fn act(inner: Scripted, each: u32, steps: Vec<Step>) {
             }
             Step::End { call, failed } => {
                 if !std::mem::replace(&mut over[usize::from(call % 4)], true) {
-                    replicated.end_call(0, u64::from(call % 4), failed);
+                    replicated.end_call(CommId(0), CallNumber(u64::from(call % 4)), failed);
                 }
             }
             Step::Wait { milliseconds } => wait = Duration::from_millis(u64::from(milliseconds)),
@@ -220,14 +225,14 @@ fn act(inner: Scripted, each: u32, steps: Vec<Step>) {
         replicated.poll(wait, &mut events);
         for event in events.drain(..) {
             match event {
-                Event::Frame { from, .. } => assert!(from < ranks),
-                Event::Writable { rank } => assert!(rank < ranks),
+                Event::Frame { from, .. } => assert!(from.0 < ranks),
+                Event::Writable { rank } => assert!(rank.0 < ranks),
                 Event::PeerDown { rank: lost, .. } => {
-                    assert!(lost != rank && !std::mem::replace(&mut down[lost as usize], true));
+                    assert!(lost != rank && !std::mem::replace(&mut down[lost.index()], true));
                 }
             }
         }
-        let others = (0..ranks).filter(|to| *to != rank);
+        let others = (0..ranks).map(WorldRank).filter(|to| *to != rank);
         assert!(
             others.into_iter().all(|to| replicated.backlog(to) < LIMITS.all) && replicated.health().is_some()
         );

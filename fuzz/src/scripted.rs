@@ -5,6 +5,7 @@ use skyphos_core::extensions::{NativeCollectives, Replication, UnderReplicas};
 use skyphos_core::frame::Frame;
 use skyphos_core::slab::Pool;
 use skyphos_core::transport::{Event, Facts, Loss, Transport, Waker};
+use skyphos_types::WorldRank;
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
@@ -56,8 +57,8 @@ impl Replication for Scripted {}
 impl UnderReplicas for Scripted {}
 
 impl Transport for Scripted {
-    fn rank(&self) -> u32 {
-        self.rank
+    fn rank(&self) -> WorldRank {
+        WorldRank(self.rank)
     }
 
     fn size(&self) -> u32 {
@@ -73,12 +74,12 @@ impl Transport for Scripted {
         }
     }
 
-    fn post(&mut self, to: u32, _frame: Frame) {
-        assert!(to < self.size && to != self.rank, "posted to no peer");
+    fn post(&mut self, to: WorldRank, _frame: Frame) {
+        assert!(to < WorldRank(self.size) && to != WorldRank(self.rank), "posted to no peer");
         self.script().posted += 1;
     }
 
-    fn backlog(&self, _to: u32) -> usize {
+    fn backlog(&self, _to: WorldRank) -> usize {
         0
     }
 
@@ -89,8 +90,8 @@ impl Transport for Scripted {
         while let Some(event) = script.events.pop_front() {
             // Nothing comes from who is lost.
             match event {
-                Event::Frame { from, .. } if script.down[from as usize] => continue,
-                Event::PeerDown { rank, .. } if std::mem::replace(&mut script.down[rank as usize], true) => {
+                Event::Frame { from, .. } if script.down[from.index()] => continue,
+                Event::PeerDown { rank, .. } if std::mem::replace(&mut script.down[rank.index()], true) => {
                     continue;
                 }
                 event => events.push(event),
@@ -102,7 +103,11 @@ impl Transport for Scripted {
         if script.ends && script.quiet > PATIENCE {
             for rank in (0..self.size).filter(|rank| *rank != self.rank) {
                 if !std::mem::replace(&mut script.down[rank as usize], true) {
-                    events.push(Event::PeerDown { rank, cause: "the end".to_owned(), loss: Loss::Ended });
+                    events.push(Event::PeerDown {
+                        rank: WorldRank(rank),
+                        cause: "the end".to_owned(),
+                        loss: Loss::Ended,
+                    });
                 }
             }
         }

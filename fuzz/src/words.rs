@@ -8,7 +8,7 @@ use skyphos_core::replicated::fuzz_notices;
 use skyphos_core::slab::CHUNK_BYTES;
 use skyphos_core::survivors::{Decision, Survivor};
 use skyphos_core::transport::Loss;
-use skyphos_types::Error;
+use skyphos_types::{Error, WorldRank};
 
 /// A word of 4 bytes or a notice of 8 becomes at most 40, and a list that grows is there twice.
 const LIMITS: Limits = Limits { one: 8 * CHUNK_BYTES, all: 16 * CHUNK_BYTES };
@@ -43,9 +43,9 @@ fn error(data: &[u8]) {
 }
 
 fn notices(data: &[u8]) {
-    let Some((notices, wire)) = within(LIMITS, || fuzz_notices(data, 3)) else { return };
-    assert!(notices.len() * 8 <= data.len() && notices.iter().all(|have| have.chunk.rank == 3));
-    assert_eq!(fuzz_notices(&wire, 3), Some((notices, wire)));
+    let Some((notices, wire)) = within(LIMITS, || fuzz_notices(data, WorldRank(3))) else { return };
+    assert!(notices.len() * 8 <= data.len() && notices.iter().all(|have| have.chunk.rank == WorldRank(3)));
+    assert_eq!(fuzz_notices(&wire, WorldRank(3)), Some((notices, wire)));
 }
 
 /// A survivor's events: sender, length and message; or a lost rank.
@@ -56,7 +56,9 @@ fn survivors(mut data: &[u8]) {
         let from = 1 + u32::from(*from) % (RANKS - 1);
         if message.is_empty() {
             survivor.lose(from, Loss::Ended);
-        } else if let Some((message, wire)) = within(LIMITS, || fuzz_message(&data[2..2 + message.len()], RANKS, 0)) {
+        } else if let Some((message, wire)) =
+            within(LIMITS, || fuzz_message(&data[2..2 + message.len()], RANKS, 0))
+        {
             assert_eq!(wire, &data[2..2 + wire.len()]);
             within(LIMITS, || survivor.receive(from, message));
         }

@@ -11,7 +11,7 @@ use crate::group::Group;
 use crate::mailbox::Mailbox;
 use crate::node::Node;
 use crate::tasks::{Step, Tasks, Waiting, lock};
-use skyphos_types::{Error, Result};
+use skyphos_types::{CommId, Error, Result};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError, Weak};
 use std::time::{Duration, Instant};
@@ -206,7 +206,7 @@ impl Node {
     }
 
     /// Ends the calls of a group that was closed.
-    pub(crate) fn end_calls(self: &Arc<Node>, comm: u64) {
+    pub(crate) fn end_calls(self: &Arc<Node>, comm: CommId) {
         self.release_held();
         let any = |calls: &[Box<dyn Step>]| calls.iter().any(|call| call.group() == comm);
         while any(&lock(&self.tasks.fresh)) || any(&lock(&self.tasks.active)) {

@@ -126,6 +126,6 @@ impl Node {
 
     /// The error of a call that panicked on this rank.
     pub(crate) fn panicked(&self) -> Error {
-        Error::Aborted { rank: self.rank(), cause: "it panicked".to_owned() }
+        Error::Aborted { rank: self.rank().0, cause: "it panicked".to_owned() }
     }
 }

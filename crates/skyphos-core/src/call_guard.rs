@@ -48,9 +48,9 @@ impl Drop for CallGuard<'_> {
             Outcome::Failed(_) | Outcome::Panicked if received.is_some() => received.map(|(error, _)| error),
             // Its text is for the group's callers; all other errors have the transport's ranks.
             Outcome::Failed(error @ Error::BadInput { .. }) => {
-                Some(error.as_seen_by_others(group.named().me))
+                Some(error.as_seen_by_others(group.named().me.0))
             }
-            Outcome::Failed(error) => Some(error.as_seen_by_others(node.rank())),
+            Outcome::Failed(error) => Some(error.as_seen_by_others(node.rank().0)),
             Outcome::Panicked => Some(node.panicked()),
         };
         let failed = error.is_some();

@@ -8,7 +8,7 @@ use crate::group::Group;
 use crate::mailbox::Mailbox;
 use crate::node::Node;
 use crate::work::Call;
-use skyphos_types::{Error, Result};
+use skyphos_types::{CallNumber, Error, Result};
 use std::sync::Arc;
 
 /// A call, and its arguments.
@@ -93,13 +93,13 @@ impl Node {
     }
 
     /// Calls of a group that this rank has begun.
-    pub fn calls_begun(&self, group: &Group) -> u64 {
+    pub fn calls_begun(&self, group: &Group) -> CallNumber {
         self.mail(|m| m.begun(group.comm))
     }
 
     /// This rank's program learns that a collective has failed that consists of all calls from `first` on
     /// ([`Node::calls_begun`]), however they ended.
-    pub fn report_failure_since(&self, group: &Group, first: u64) {
+    pub fn report_failure_since(&self, group: &Group, first: CallNumber) {
         if !self.is_replicated() {
             self.mail(|m| m.report_failure_since(group.comm, first));
         }

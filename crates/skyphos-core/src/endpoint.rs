@@ -12,7 +12,7 @@ use crate::node::Node;
 use crate::slab::{MessageMut, Payload, PayloadMut};
 use crate::topology::Topology;
 use crate::transport::Loss;
-use skyphos_types::{DType, Error, ReduceOp, Result};
+use skyphos_types::{CallNumber, CommId, DType, Error, GroupRank, ReduceOp, Result, WorldRank};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::task::Poll;
@@ -22,7 +22,7 @@ use std::time::Duration;
 pub struct Endpoint {
     node: Arc<Node>,
     group: Arc<Group>,
-    call: u64,
+    call: CallNumber,
     sig: CallSig,
     /// The message of a point-to-point call, once it is known.
     pub(crate) message: OnceLock<MessageId>,
@@ -44,7 +44,7 @@ pub struct Traffic {
 }
 
 impl Endpoint {
-    pub(crate) fn new(node: Arc<Node>, group: Arc<Group>, call: u64, sig: CallSig) -> Endpoint {
+    pub(crate) fn new(node: Arc<Node>, group: Arc<Group>, call: CallNumber, sig: CallSig) -> Endpoint {
         let (seen, sent_bytes, sent_frames, received_bytes) = Default::default();
         let message = OnceLock::new();
         Endpoint { node, group, call, sig, message, seen, sent_bytes, sent_frames, received_bytes }
@@ -62,7 +62,7 @@ impl Endpoint {
     }
 
     /// The call as frames name it: its group and number, or the message's.
-    pub(crate) fn wire(&self) -> Option<(u64, u64)> {
+    pub(crate) fn wire(&self) -> Option<(CommId, CallNumber)> {
         match self.is_message() {
             true => self.message.get().map(|id| (id.pair, id.count)),
             false => Some((self.group.comm, self.call)),
@@ -71,14 +71,14 @@ impl Endpoint {
 
     /// The transport's ranks of the other ranks in the call. A receive has none before it has a message; a message may be from
     /// this rank, or to it.
-    pub(crate) fn others(&self) -> impl Iterator<Item = u32> {
+    pub(crate) fn others(&self) -> impl Iterator<Item = WorldRank> {
         let (me, is_message) = (self.node.rank(), self.is_message());
         let all = self.group.ranks.iter().copied().filter(move |rank| !is_message && *rank != me);
         all.chain(self.message.get().map(|id| id.peer))
     }
 
     /// The transport's ranks of the ranks that the call waits for.
-    pub(crate) fn awaited(&self) -> Vec<u32> {
+    pub(crate) fn awaited(&self) -> Vec<WorldRank> {
         match self.filter().filter(|_| self.message.get().is_none()) {
             Some(Filter { source: Some(source), .. }) => vec![source],
             Some(Filter { source: None, .. }) => {
@@ -107,7 +107,7 @@ impl Endpoint {
     }
 
     /// This process's rank in the group.
-    pub fn rank(&self) -> u32 {
+    pub fn rank(&self) -> GroupRank {
         self.group.me
     }
 
@@ -127,20 +127,20 @@ impl Endpoint {
     }
 
     /// The transport's number of a rank of the group.
-    pub fn world_rank(&self, rank: u32) -> u32 {
-        self.group.ranks[rank as usize]
+    pub fn world_rank(&self, rank: GroupRank) -> WorldRank {
+        self.group.world_rank(rank)
     }
 
     /// The error of malformed data from a rank of the group.
-    pub fn corrupt(&self, from: u32, what: &str) -> Error {
-        Error::Corrupt { rank: self.world_rank(from), message: what.to_owned() }
+    pub fn corrupt(&self, from: GroupRank, what: &str) -> Error {
+        Error::Corrupt { rank: self.world_rank(from).0, message: what.to_owned() }
     }
 
     pub(crate) fn sig(&self) -> CallSig {
         self.sig
     }
 
-    pub(crate) fn group_and_call(&self) -> (&Group, u64) {
+    pub(crate) fn group_and_call(&self) -> (&Group, CallNumber) {
         (&self.group, self.call)
     }
 
@@ -194,7 +194,7 @@ impl Endpoint {
     }
 
     /// The call's number in its group.
-    pub fn call_number(&self) -> u64 {
+    pub fn call_number(&self) -> CallNumber {
         self.call
     }
 
@@ -250,7 +250,7 @@ impl Endpoint {
     }
 
     /// Ranks that take no more part in this call, which outlives losses.
-    pub(crate) fn absences(&self) -> Vec<(u32, Absence)> {
+    pub(crate) fn absences(&self) -> Vec<(GroupRank, Absence)> {
         self.node.mail(|m| m.absences(&self.group, self.call))
     }
 
@@ -260,21 +260,21 @@ impl Endpoint {
     }
 
     /// The error for a rank that is lost, or that others have lost.
-    pub(crate) fn lost(&self, rank: u32) -> Error {
+    pub(crate) fn lost(&self, rank: GroupRank) -> Error {
         let world = self.world_rank(rank);
         self.node.mail(|m| m.lost(world, Some(self.sig))).unwrap_or_else(|| {
             let cause = format!("other ranks have lost it; this rank was in {}", self.sig);
-            Error::PeerLost { rank: world, address: self.node.address(world).to_owned(), cause }
+            Error::PeerLost { rank: world.0, address: self.node.address(world).to_owned(), cause }
         })
     }
 
     /// The next message that any rank has sent in a round, and its sender.
-    pub(crate) fn take_from_any(&self, round: u32) -> Option<(u32, Payload)> {
+    pub(crate) fn take_from_any(&self, round: u32) -> Option<(GroupRank, Payload)> {
         self.node.mail(|m| m.take_from_any(&self.group, self.call, round))
     }
 
     /// Other ranks have lost a rank: this one counts on it in no later call.
-    pub(crate) fn miss(&self, rank: u32) {
+    pub(crate) fn miss(&self, rank: GroupRank) {
         let error = self.lost(rank);
         self.node.mail(|mail| mail.miss(self.world_rank(rank), &error));
     }
@@ -286,7 +286,8 @@ impl Endpoint {
             node.mail(|mail| (mail.reason_to_stop(&self.group), mail.begun(self.group.comm)));
         let Some(error) = error else { return };
         let payload = node.pool().copy_of(&error.to_wire());
-        let header = Header { total: begun, ..Header::control(FrameKind::Abort, self.group.comm, self.call) };
+        let header =
+            Header { total: begun.0, ..Header::control(FrameKind::Abort, self.group.comm, self.call) };
         for peer in self.group.ranks.iter().filter(|peer| **peer != rank) {
             node.post(*peer, header, payload.clone());
         }

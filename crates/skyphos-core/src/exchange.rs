@@ -4,7 +4,7 @@ use crate::endpoint::Endpoint;
 use crate::frame::WINDOW_BYTES;
 use crate::message_stream::{Incoming, Outgoing};
 use crate::slab::{Message, MessageMut, Payload};
-use skyphos_types::Result;
+use skyphos_types::{GroupRank, Result};
 
 /// Round of announcements, which are never received.
 const ANNOUNCE_ROUND: u32 = u32::MAX;
@@ -13,7 +13,7 @@ impl Endpoint {
     /// Tells the next rank which call this is. In a collective in which some ranks exchange no messages, two neighbours that
     /// made different calls detect that, and all ranks get the error.
     pub fn announce(&self) {
-        let next = (self.rank() + 1) % self.size();
+        let next = GroupRank((self.rank().0 + 1) % self.size());
         if next != self.rank() {
             Outgoing::new(next, ANNOUNCE_ROUND, 0).push_shared(self, Payload::default());
         }
@@ -26,8 +26,8 @@ impl Endpoint {
     pub async fn exchange(
         &self,
         round: u32,
-        messages: Vec<(u32, MessageMut)>,
-        sources: &[u32],
+        messages: Vec<(GroupRank, MessageMut)>,
+        sources: &[GroupRank],
     ) -> Result<Vec<Message>> {
         let mut large = Vec::new();
         for (to, message) in messages {

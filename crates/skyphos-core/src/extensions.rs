@@ -3,7 +3,7 @@
 use crate::frame::Header;
 use crate::loss::Health;
 use crate::slab::PayloadMut;
-use skyphos_types::{DType, ReduceOp};
+use skyphos_types::{CallNumber, CommId, DType, ProcessId, ReduceOp, WorldRank};
 
 /// Collectives of the transport's own, which work on numbers in buffers of the pool.
 pub trait NativeCollectives {
@@ -24,7 +24,7 @@ pub trait NativeCollectives {
 /// Ranks that are several processes each. Such a transport is polled all the time, also while no call is under way.
 pub trait Replication {
     /// This process's number, and the number of processes.
-    fn process(&self) -> Option<(u32, u32)> {
+    fn process(&self) -> Option<(ProcessId, u32)> {
         None
     }
 
@@ -34,12 +34,12 @@ pub trait Replication {
     }
 
     /// A call begins on this rank, with this checksum of its input.
-    fn set_input_checksum(&mut self, comm: u64, call: u64, sum: u64) {
+    fn set_input_checksum(&mut self, comm: CommId, call: CallNumber, sum: u64) {
         let _ = (comm, call, sum);
     }
 
     /// A call has ended on this rank, `failed` or not.
-    fn end_call(&mut self, comm: u64, call: u64, failed: bool) {
+    fn end_call(&mut self, comm: CommId, call: CallNumber, failed: bool) {
         let _ = (comm, call, failed);
     }
 }
@@ -47,7 +47,7 @@ pub trait Replication {
 /// Methods that a replicated group needs of the transport below it.
 pub trait UnderReplicas {
     /// Bytes posted to a peer that its system has not acknowledged, the backlog included; `None`: unknown.
-    fn unacknowledged(&self, to: u32) -> Option<usize> {
+    fn unacknowledged(&self, to: WorldRank) -> Option<usize> {
         let _ = to;
         None
     }
@@ -58,7 +58,7 @@ pub trait UnderReplicas {
     }
 
     /// Counts a peer that may live as lost, notifies it if possible, and reports the loss at the next poll.
-    fn give_up(&mut self, peer: u32, cause: &str) {
+    fn give_up(&mut self, peer: WorldRank, cause: &str) {
         let _ = (peer, cause);
     }
 }

@@ -3,18 +3,18 @@
 //! All members derive the same number, which identifies the group in frames.
 
 use crate::topology::Topology;
-use skyphos_types::{Error, NO_MEMBER};
+use skyphos_types::{CallNumber, CommId, Error, GroupRank, NO_MEMBER, WorldRank};
 use std::sync::Arc;
 
 /// The ranks of a group, in group order, as ranks of the transport.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Group {
     /// The number, which is the same on all members.
-    pub comm: u64,
+    pub comm: CommId,
     /// Transport rank of each member.
-    pub ranks: Vec<u32>,
+    pub ranks: Vec<WorldRank>,
     /// This process's index in `ranks`.
-    pub me: u32,
+    pub me: GroupRank,
     /// The topology of the ranks; the same on all members.
     pub topology: Topology,
     /// The group whose ranks errors name, if a call of that group made this one and users do not know this one.
@@ -23,19 +23,19 @@ pub struct Group {
 
 impl Group {
     /// The number of a group that a call of group `comm` has made. Several groups of one call may share it if they exchange no messages.
-    pub fn number_after(comm: u64, call: u64) -> u64 {
-        let mixed = comm ^ call.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        (mixed ^ mixed >> 29).wrapping_mul(0xb7e1_5162_8aed_2a6b) | 1
+    pub fn number_after(comm: CommId, call: CallNumber) -> CommId {
+        let mixed = comm.0 ^ call.0.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        CommId((mixed ^ mixed >> 29).wrapping_mul(0xb7e1_5162_8aed_2a6b) | 1)
     }
 
     /// The number of a group of survivors. It depends on the ranks, since some ranks may have agreed on more of them before a loss.
-    pub fn number_of_some(comm: u64, call: u64, ranks: &[u32]) -> u64 {
+    pub fn number_of_some(comm: CommId, call: CallNumber, ranks: impl IntoIterator<Item = u32>) -> CommId {
         let first = Group::number_after(comm, call);
-        ranks.iter().fold(first, |number, rank| Group::number_after(number, u64::from(*rank)))
+        ranks.into_iter().fold(first, |number, rank| Group::number_after(number, CallNumber(u64::from(rank))))
     }
 
     /// A group of ranks of unknown topology.
-    pub fn new(comm: u64, ranks: Vec<u32>, me: u32) -> Group {
+    pub fn new(comm: CommId, ranks: Vec<WorldRank>, me: GroupRank) -> Group {
         let topology = Topology::flat(ranks.len() as u32);
         Group { comm, ranks, me, topology, named_by: None }
     }
@@ -45,18 +45,28 @@ impl Group {
         self.named_by.as_deref().unwrap_or(self)
     }
 
-    /// The group's number of a rank of the transport, or [`NO_MEMBER`].
-    pub(crate) fn group_rank(&self, rank: u32) -> u32 {
-        self.ranks.iter().position(|member| *member == rank).map_or(NO_MEMBER, |place| place as u32)
+    /// The rank in the group of a rank of the transport, if it is a member.
+    pub(crate) fn group_rank(&self, rank: WorldRank) -> Option<GroupRank> {
+        self.ranks.iter().position(|member| *member == rank).map(|place| GroupRank(place as u32))
+    }
+
+    /// [`Group::group_rank`] as errors have it: [`NO_MEMBER`] for others.
+    pub(crate) fn group_number(&self, rank: WorldRank) -> u32 {
+        self.group_rank(rank).map_or(NO_MEMBER, |rank| rank.0)
+    }
+
+    /// The rank of the transport of a rank of the group.
+    pub fn world_rank(&self, rank: GroupRank) -> WorldRank {
+        self.ranks[rank.index()]
     }
 
     /// An error with the group's ranks, for its callers. Inside the core and on the wire errors have the transport's ranks.
     pub(crate) fn with_group_ranks(&self, error: Error) -> Error {
-        error.renumbered(|rank| self.named().group_rank(rank))
+        error.renumbered(|rank| self.named().group_number(WorldRank(rank)))
     }
 
     /// The reverse of [`Group::with_group_ranks`].
     pub(crate) fn with_transport_ranks(&self, error: Error) -> Error {
-        error.renumbered(|place| self.named().ranks.get(place as usize).copied().unwrap_or(place))
+        error.renumbered(|place| self.named().ranks.get(place as usize).map_or(place, |rank| rank.0))
     }
 }

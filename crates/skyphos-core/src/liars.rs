@@ -11,7 +11,7 @@ use crate::stream::{Assembler, Terms};
 use crate::{Endpoint, Group, Node, Settings};
 use skyphos_kernels::stream::{Shape, View};
 use skyphos_kernels::{BlockHash, Indices};
-use skyphos_types::{Error, ReduceOp, Result};
+use skyphos_types::{CommId, Error, GroupRank, ReduceOp, Result, WorldRank};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -25,7 +25,8 @@ fn hears<R: Send>(lies: &[(u32, Vec<u8>)], call: impl AsyncFn(&Endpoint) -> Resu
                 let (settings, call) = (settings.clone(), &call);
                 scope.spawn(move || {
                     let node = Node::new(Box::new(transport), settings).unwrap();
-                    let group = Arc::new(Group::new(1, vec![0, 1, 2], rank));
+                    let group =
+                        Arc::new(Group::new(CommId(1), (0..3).map(WorldRank).collect(), GroupRank(rank)));
                     node.open_group(group.clone());
                     let sig = CallSig::plain(CallKind::Barrier);
                     if rank == 0 {
@@ -34,7 +35,7 @@ fn hears<R: Send>(lies: &[(u32, Vec<u8>)], call: impl AsyncFn(&Endpoint) -> Resu
                     let others = [0, 3 - rank];
                     let told = node.call(&group, sig, async |ep| {
                         for (round, lie) in lies {
-                            let to_all = others.map(|to| (to, ep.message_of(lie))).into();
+                            let to_all = others.map(|to| (GroupRank(to), ep.message_of(lie))).into();
                             ep.exchange(*round, to_all, &[]).await?;
                         }
                         Ok(())

@@ -64,6 +64,7 @@ mod liars;
 pub(crate) mod tests {
     use super::*;
     use crate::frame::{CallKind, CallSig};
+    use skyphos_types::{CommId, GroupRank, WorldRank};
     use std::sync::Arc;
     use std::time::Duration;
 
@@ -81,7 +82,11 @@ pub(crate) mod tests {
                     let (body, settings) = (&body, settings.clone());
                     scope.spawn(move || {
                         let node = Node::new(Box::new(transport), settings).unwrap();
-                        let group = Arc::new(Group::new(1, (0..size).collect(), rank as u32));
+                        let group = Arc::new(Group::new(
+                            CommId(1),
+                            (0..size).map(WorldRank).collect(),
+                            GroupRank(rank as u32),
+                        ));
                         node.open_group(group.clone());
                         body(rank as u32, node, group)
                     })
@@ -168,7 +173,8 @@ pub(crate) mod tests {
         let got = on_all(2, 20.0, |rank, node, group| {
             let message = vec![rank as u8 + 1; len];
             node.call(&group, CallSig::plain(CallKind::Barrier), async |ep| {
-                ep.exchange(0, vec![(1 - rank, ep.message_of(&message))], &[1 - rank]).await
+                ep.exchange(0, vec![(GroupRank(1 - rank), ep.message_of(&message))], &[GroupRank(1 - rank)])
+                    .await
             })
             .unwrap()
             .remove(0)

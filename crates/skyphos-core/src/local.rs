@@ -10,7 +10,7 @@ use crate::frame::Frame;
 use crate::topology::Topology;
 use crate::transport::{Event, Facts, Loss, Transport, Waker, goodbye_cause};
 use inbox::Inbox;
-use skyphos_types::Result;
+use skyphos_types::{Result, WorldRank};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ struct Hub {
 /// One rank of an in-process group.
 pub struct Local {
     hub: Arc<Hub>,
-    rank: u32,
+    rank: WorldRank,
     closed: bool,
     /// Why its program has failed.
     failure_reason: String,
@@ -32,7 +32,12 @@ pub fn local_group(size: u32) -> Vec<Local> {
     let inboxes = (0..size).map(|_| Inbox::default()).collect();
     let hub = Arc::new(Hub { inboxes });
     (0..size)
-        .map(|rank| Local { hub: hub.clone(), rank, closed: false, failure_reason: String::new() })
+        .map(|rank| Local {
+            hub: hub.clone(),
+            rank: WorldRank(rank),
+            closed: false,
+            failure_reason: String::new(),
+        })
         .collect()
 }
 
@@ -42,7 +47,7 @@ impl Local {
             return;
         }
         for (peer, inbox) in self.hub.inboxes.iter().enumerate() {
-            if peer != self.rank as usize {
+            if peer != self.rank.index() {
                 inbox.put(Event::PeerDown { rank: self.rank, cause: cause.to_owned(), loss });
             }
         }
@@ -50,7 +55,7 @@ impl Local {
 }
 
 impl Transport for Local {
-    fn rank(&self) -> u32 {
+    fn rank(&self) -> WorldRank {
         self.rank
     }
 
@@ -66,20 +71,20 @@ impl Transport for Local {
         Facts { topology, ..Facts::new("local", addresses, size) }
     }
 
-    fn post(&mut self, to: u32, frame: Frame) {
-        self.hub.inboxes[to as usize].put(Event::Frame { from: self.rank, frame });
+    fn post(&mut self, to: WorldRank, frame: Frame) {
+        self.hub.inboxes[to.index()].put(Event::Frame { from: self.rank, frame });
     }
 
-    fn backlog(&self, _to: u32) -> usize {
+    fn backlog(&self, _to: WorldRank) -> usize {
         0
     }
 
     fn poll(&mut self, wait: Duration, events: &mut Vec<Event>) {
-        self.hub.inboxes[self.rank as usize].take_all(wait, events);
+        self.hub.inboxes[self.rank.index()].take_all(wait, events);
     }
 
     fn waker(&self) -> Waker {
-        let (hub, rank) = (self.hub.clone(), self.rank as usize);
+        let (hub, rank) = (self.hub.clone(), self.rank.index());
         Arc::new(move || hub.inboxes[rank].wake())
     }
 
@@ -99,10 +104,10 @@ impl NativeCollectives for Local {}
 impl Replication for Local {}
 
 impl UnderReplicas for Local {
-    fn give_up(&mut self, peer: u32, cause: &str) {
+    fn give_up(&mut self, peer: WorldRank, cause: &str) {
         let down = |rank, cause: &str| Event::PeerDown { rank, cause: cause.to_owned(), loss: Loss::Silent };
-        self.hub.inboxes[self.rank as usize].put(down(peer, cause));
-        self.hub.inboxes[peer as usize].put(down(self.rank, "it has given this one up"));
+        self.hub.inboxes[self.rank.index()].put(down(peer, cause));
+        self.hub.inboxes[peer.index()].put(down(self.rank, "it has given this one up"));
     }
 }
 

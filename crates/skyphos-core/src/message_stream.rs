@@ -7,7 +7,7 @@ use crate::endpoint::Endpoint;
 use crate::frame::{FrameKind, WINDOW_BYTES};
 use crate::mailbox::Next;
 use crate::slab::{Payload, PayloadMut};
-use skyphos_types::{Error, Result};
+use skyphos_types::{Error, GroupRank, Result};
 use std::sync::atomic::Ordering;
 
 /// Backlog of the transport to one peer, in bytes, above which no more chunks are made.
@@ -16,7 +16,7 @@ const BACKLOG_BYTES: usize = 1 << 20;
 /// A message on its way out.
 #[derive(Debug)]
 pub struct Outgoing {
-    to: u32,
+    to: GroupRank,
     round: u32,
     total: u64,
     sent: u64,
@@ -26,12 +26,12 @@ pub struct Outgoing {
 impl Outgoing {
     /// A message of `total` bytes; an empty one is still sent, as one empty chunk, since its coming
     /// shows the peer that this rank is in the call.
-    pub fn new(to: u32, round: u32, total: u64) -> Outgoing {
+    pub fn new(to: GroupRank, round: u32, total: u64) -> Outgoing {
         Outgoing { to, round, total, sent: 0, seq: 0 }
     }
 
     /// A message of unknown length, whose own bytes mark its end.
-    pub fn open(to: u32, round: u32) -> Outgoing {
+    pub fn open(to: GroupRank, round: u32) -> Outgoing {
         Outgoing::new(to, round, u64::MAX)
     }
 
@@ -91,7 +91,7 @@ impl Outgoing {
 /// A message on its way in.
 #[derive(Debug)]
 pub struct Incoming {
-    from: u32,
+    from: GroupRank,
     round: u32,
     total: Option<u64>,
     consumed: u64,
@@ -100,12 +100,12 @@ pub struct Incoming {
 
 impl Incoming {
     /// The message that `from` sends in `round`.
-    pub fn new(from: u32, round: u32) -> Incoming {
+    pub fn new(from: GroupRank, round: u32) -> Incoming {
         Incoming { from, round, total: None, consumed: 0, credited: 0 }
     }
 
     /// Its sender.
-    pub fn from(&self) -> u32 {
+    pub fn from(&self) -> GroupRank {
         self.from
     }
 
@@ -142,7 +142,7 @@ impl Incoming {
         }
         if self.consumed > total {
             let message = format!("{} bytes in a message of {total}", self.consumed);
-            return Err(Error::Corrupt { rank: peer, message });
+            return Err(Error::Corrupt { rank: peer.0, message });
         }
         // Only messages larger than the window need credits; each grants a quarter of it.
         if total > WINDOW_BYTES && self.consumed - self.credited >= WINDOW_BYTES / 4 && !self.done() {

@@ -15,7 +15,7 @@ use crate::slab::{Payload, Pool};
 use crate::tasks::Tasks;
 use crate::topology::Topology;
 use crate::transport::{Event, Facts, Health, Transport, Waker};
-use skyphos_types::{Error, Result};
+use skyphos_types::{CommId, Error, ProcessId, Result, WorldRank};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
@@ -61,7 +61,7 @@ pub(crate) struct SharedMailbox {
 
 /// A transport and a mailbox, shared by the threads of a process.
 pub struct Node {
-    rank: u32,
+    rank: WorldRank,
     size: u32,
     pub(crate) facts: Facts,
     pub(crate) transport: Mutex<Box<dyn Transport>>,
@@ -77,7 +77,7 @@ pub struct Node {
     /// Memory of broadcasts to this host.
     pub(crate) regions: Regions,
     /// This process's number and the number of processes, if ranks are replicated.
-    replica: Option<(u32, u32)>,
+    replica: Option<(ProcessId, u32)>,
     /// Whether a call uses the transport's native collectives, which serve one call at a time.
     native_in_use: AtomicBool,
     /// Calls under way in the background.
@@ -135,7 +135,7 @@ impl Node {
     }
 
     /// This process's rank in the transport.
-    pub fn rank(&self) -> u32 {
+    pub fn rank(&self) -> WorldRank {
         self.rank
     }
 
@@ -150,8 +150,8 @@ impl Node {
     }
 
     /// Host and address of a rank.
-    pub fn address(&self, rank: u32) -> &str {
-        &self.facts.addresses[rank as usize]
+    pub fn address(&self, rank: WorldRank) -> &str {
+        &self.facts.addresses[rank.index()]
     }
 
     /// Where the ranks are, as the transport knows it.
@@ -194,7 +194,7 @@ impl Node {
         &self.settings
     }
 
-    pub(crate) fn post(&self, to: u32, header: Header, payload: Payload) {
+    pub(crate) fn post(&self, to: WorldRank, header: Header, payload: Payload) {
         let frame = Frame { header, payload };
         if to == self.rank {
             self.mail(|m| m.deliver(Event::Frame { from: to, frame }));
@@ -203,7 +203,7 @@ impl Node {
         self.transport().post(to, frame);
     }
 
-    pub(crate) fn backlog(&self, to: u32) -> usize {
+    pub(crate) fn backlog(&self, to: WorldRank) -> usize {
         self.transport().backlog(to)
     }
 
@@ -223,7 +223,7 @@ impl Node {
     }
 
     /// Forgets a group. A call that is still in it on another thread fails.
-    pub fn close_group(self: &Arc<Node>, comm: u64) {
+    pub fn close_group(self: &Arc<Node>, comm: CommId) {
         self.mail(|m| m.close_comm(comm));
         (self.waker)();
         self.driver_left.notify_all();
@@ -286,8 +286,8 @@ impl Node {
     }
 
     /// This process's number, and the number of processes: more than ranks, if ranks are replicated.
-    pub fn process(&self) -> (u32, u32) {
-        self.replica.unwrap_or((self.rank, self.size))
+    pub fn process(&self) -> (ProcessId, u32) {
+        self.replica.unwrap_or((ProcessId(self.rank.0), self.size))
     }
 
     /// Whether the transport has work while no call is under way.

@@ -17,7 +17,7 @@ use crate::message_stream::{Incoming, Outgoing};
 use crate::node::Node;
 use crate::slab::Payload;
 use crate::work::Call;
-use skyphos_types::{Error, Result};
+use skyphos_types::{Error, GroupRank, Result};
 use std::sync::Arc;
 
 /// The only exchange of a message.
@@ -74,7 +74,7 @@ pub async fn send(ep: &Endpoint, dest: u32, parts: &[impl AsRef<[u8]>]) -> Resul
     pieces.extend(parts.iter().map(AsRef::as_ref));
     ep.checksum_input(|checksum| pieces.iter().for_each(|piece| checksum.add(piece)));
     let total: usize = pieces.iter().map(|piece| piece.len()).sum();
-    let mut out = Outgoing::new(dest, ROUND, total as u64);
+    let mut out = Outgoing::new(GroupRank(dest), ROUND, total as u64);
     let mut pieces = pieces.into_iter();
     let mut piece = pieces.next().unwrap_or_default();
     loop {
@@ -109,11 +109,12 @@ pub async fn receive<M: AsMut<[u8]>>(
 ) -> Result<ReceivedMessage<M>> {
     let status = ep.message_met().await?;
     let Status { source, bytes, .. } = status;
-    let mut stream = Stream { incoming: Incoming::new(source, ROUND), chunk: Payload::default(), at: 0 };
+    let mut stream =
+        Stream { incoming: Incoming::new(GroupRank(source), ROUND), chunk: Payload::default(), at: 0 };
     let mut number = [0; WORD];
     stream.read(ep, &mut number).await?;
     let count = u64::from_le_bytes(number);
-    let nonsense = || ep.corrupt(source, &format!("a message of {bytes} bytes and {count} parts"));
+    let nonsense = || ep.corrupt(GroupRank(source), &format!("a message of {bytes} bytes and {count} parts"));
     if count > MOST_PARTS {
         return Err(nonsense());
     }
@@ -123,12 +124,14 @@ pub async fn receive<M: AsMut<[u8]>>(
         stream.read(ep, &mut number).await?;
         let len = u64::from_le_bytes(number);
         rest = rest.checked_sub(len).ok_or_else(|| {
-            ep.corrupt(source, &format!("parts of more than the {bytes} bytes of their message"))
+            ep.corrupt(GroupRank(source), &format!("parts of more than the {bytes} bytes of their message"))
         })?;
         lengths.push(len);
     }
     if rest != 0 {
-        return Err(ep.corrupt(source, &format!("{rest} bytes behind the parts of a message of {bytes}")));
+        return Err(
+            ep.corrupt(GroupRank(source), &format!("{rest} bytes behind the parts of a message of {bytes}"))
+        );
     }
     let mut parts: Vec<Vec<u8>> = Vec::with_capacity(lengths.len());
     let mut memory = None;
@@ -288,7 +291,7 @@ impl Endpoint {
 
     /// `Err` if a message's receiver is gone.
     fn check_receiver(&self, rank: u32) -> Result<()> {
-        let (world, is_replicated) = (self.world_rank(rank), self.node().is_replicated());
+        let (world, is_replicated) = (self.world_rank(GroupRank(rank)), self.node().is_replicated());
         self.node().mail(|m| m.reason_not_received(world, self.sig(), is_replicated)).map_or(Ok(()), Err)
     }
 }

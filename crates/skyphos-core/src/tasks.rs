@@ -1,6 +1,7 @@
 //! Calls under way on a node, and the state that its thread waits for.
 
 use crate::mailbox::Mailbox;
+use skyphos_types::{CallNumber, CommId};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::Wake;
@@ -20,8 +21,8 @@ pub(crate) trait Step: Send {
     /// Whether the call was started together with others.
     fn fused(&mut self) -> &mut bool;
     /// The group, the call, the version of its box at the last poll, and its waker: compared while the call itself is in use.
-    fn last_seen(&self) -> (u64, u64, Option<u64>, Arc<Woken>);
-    fn group(&self) -> u64;
+    fn last_seen(&self) -> (CommId, CallNumber, Option<u64>, Arc<Woken>);
+    fn group(&self) -> CommId;
 }
 
 /// Set when a call is to be polled although no message has arrived for it: at first, and when its waker is called.

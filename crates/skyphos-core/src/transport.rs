@@ -15,7 +15,7 @@ use crate::extensions::{NativeCollectives, Replication, UnderReplicas};
 use crate::frame::Frame;
 use crate::slab::{CHUNK_BYTES, Pool};
 use crate::topology::Topology;
-use skyphos_types::Result;
+use skyphos_types::{Result, WorldRank};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -26,14 +26,14 @@ pub enum Event {
     /// A frame came.
     Frame {
         /// Its sender.
-        from: u32,
+        from: WorldRank,
         /// The frame.
         frame: Frame,
     },
     /// A peer is gone for good. Reported once; no frame of it follows.
     PeerDown {
         /// Which.
-        rank: u32,
+        rank: WorldRank,
         /// How it was noticed.
         cause: String,
         /// How it was lost, as far as is known.
@@ -42,7 +42,7 @@ pub enum Event {
     /// The backlog to a peer has shrunk to half or less of what it was.
     Writable {
         /// Which.
-        rank: u32,
+        rank: WorldRank,
     },
 }
 
@@ -102,22 +102,22 @@ pub type Waker = Arc<dyn Fn() + Send + Sync>;
 /// Carries frames between the ranks of a group.
 pub trait Transport: Send + NativeCollectives + Replication + UnderReplicas {
     /// This process's rank.
-    fn rank(&self) -> u32;
+    fn rank(&self) -> WorldRank;
     /// Number of ranks.
     fn size(&self) -> u32;
     /// The transport's properties. Asked once, before the first frame.
     fn facts(&self) -> Facts;
     /// Queues a frame for a peer (never for this rank itself) and starts sending it.
-    fn post(&mut self, to: u32, frame: Frame);
+    fn post(&mut self, to: WorldRank, frame: Frame);
     /// While corked, posted frames may be kept back, so that several leave together.
     fn cork(&mut self, corked: bool) {
         let _ = corked;
     }
     /// Bytes queued for a peer and not yet handed to the system.
-    fn backlog(&self, to: u32) -> usize;
+    fn backlog(&self, to: WorldRank) -> usize;
     /// Whether all that was posted is with the system, and no peer may ask for it again.
     fn is_idle(&self) -> bool {
-        (0..self.size()).all(|rank| rank == self.rank() || self.backlog(rank) == 0)
+        (0..self.size()).all(|rank| rank == self.rank().0 || self.backlog(WorldRank(rank)) == 0)
     }
     /// Moves bytes and appends what happened to `events`, waiting at most `wait` for the first. May
     /// return early with none (a signal, a [`Waker`]).

@@ -8,7 +8,7 @@ use crate::frame::FrameKind;
 use crate::mailbox::Mailbox;
 use crate::node::Node;
 use crate::slab::Payload;
-use skyphos_types::{Error, Result};
+use skyphos_types::{Error, Result, WorldRank};
 use std::time::Duration;
 
 /// Notes when a call last moved.
@@ -79,10 +79,10 @@ impl Node {
         let (present, losses) = self.mail(|m| (m.present(group.comm, call), m.losses(group)));
         // A shrink goes on without ranks that are lost.
         let awaited = ep.awaited();
-        let absent = |rank: u32| awaited.contains(&rank) && !present.contains(&rank);
+        let absent = |rank: WorldRank| awaited.contains(&rank) && !present.contains(&rank);
         let each = group.ranks.iter().zip(&losses);
         let missing =
-            each.filter(|(rank, loss)| loss.is_none() && absent(**rank)).map(|(rank, _)| *rank).collect();
+            each.filter(|(rank, loss)| loss.is_none() && absent(**rank)).map(|(rank, _)| rank.0).collect();
         Error::Timeout { missing, call: ep.sig().to_string(), after: self.settings().timeout }
     }
 }

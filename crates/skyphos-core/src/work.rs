@@ -12,7 +12,7 @@ use crate::mailbox::Mailbox;
 use crate::node::Node;
 use crate::tasks::{Step, Waiting, Woken, lock};
 use crate::watch::Watch;
-use skyphos_types::{Error, Result};
+use skyphos_types::{CallNumber, CommId, Error, Result};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -199,7 +199,7 @@ impl<R> Work<R> {
 
     /// This rank's program takes the call for failed after it has taken the result.
     pub fn note_failure(&self) {
-        let error = Error::Aborted { rank: self.ep.node().rank(), cause: "after it had ended".to_owned() };
+        let error = Error::Aborted { rank: self.ep.node().rank().0, cause: "after it had ended".to_owned() };
         self.ep.node().report_failure(&self.ep, &error, false);
     }
 
@@ -283,12 +283,12 @@ impl<R: Send> Step for Task<R> {
         &mut self.fused
     }
 
-    fn last_seen(&self) -> (u64, u64, Option<u64>, Arc<Woken>) {
+    fn last_seen(&self) -> (CommId, CallNumber, Option<u64>, Arc<Woken>) {
         let (group, call) = self.ep.group_and_call();
         (group.comm, call, self.watch.version(), self.woken.clone())
     }
 
-    fn group(&self) -> u64 {
+    fn group(&self) -> CommId {
         self.ep.group_and_call().0.comm
     }
 }

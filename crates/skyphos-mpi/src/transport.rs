@@ -21,7 +21,7 @@ use skyphos_core::frame::{Frame, FrameKind, HEADER_BYTES, Header};
 use skyphos_core::slab::{CHUNK_BYTES, Payload, PayloadMut, Pool};
 use skyphos_core::topology::Topology;
 use skyphos_core::transport::{Event, Facts, Loss, Transport, Waker, goodbye_cause, reason_in};
-use skyphos_types::{DType, Error, ReduceOp, Result};
+use skyphos_types::{CallNumber, CommId, DType, Error, ReduceOp, Result, WorldRank};
 use std::collections::VecDeque;
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -35,7 +35,7 @@ const BODY: c_int = 1;
 const UNDER_WAY: usize = 16;
 
 /// The call number of a goodbye from a process that ends without having closed its group.
-const ENDS: u64 = 1;
+const ENDS: CallNumber = CallNumber(1);
 
 /// Tests of the requests between two checks of the clock.
 const ROUNDS: u32 = 8;
@@ -219,7 +219,7 @@ impl Mpi {
             }
             let Reducing { header, slab, .. } = first;
             let frame = Frame { header, payload: slab.freeze() };
-            events.push(Event::Frame { from: self.rank, frame });
+            events.push(Event::Frame { from: WorldRank(self.rank), frame });
         }
     }
 
@@ -315,7 +315,7 @@ impl Mpi {
         let Peer { backlog, mark, .. } = &mut self.peers[peer as usize];
         if *backlog <= *mark / 2 && *mark > 0 {
             *mark = *backlog;
-            events.push(Event::Writable { rank: peer });
+            events.push(Event::Writable { rank: WorldRank(peer) });
         }
         while let Some(Arriving { header, body }) = self.peers[peer as usize].arriving.pop_front() {
             let payload = match body {
@@ -338,7 +338,7 @@ impl Mpi {
             return;
         }
         if frame.header.kind != FrameKind::Bye {
-            return events.push(Event::Frame { from, frame });
+            return events.push(Event::Frame { from: WorldRank(from), frame });
         }
         self.peers[from as usize].gone = true;
         let why = reason_in(&frame.payload);
@@ -346,7 +346,7 @@ impl Mpi {
             ENDS => (Loss::Ended, "its process ended without closing its Comm"),
             _ => (Loss::Left, goodbye_cause(&why)),
         };
-        events.push(Event::PeerDown { rank: from, cause: cause.to_owned(), loss });
+        events.push(Event::PeerDown { rank: WorldRank(from), cause: cause.to_owned(), loss });
     }
 
     /// A guard for calls of MPI; `None` if the transport is broken, or MPI has been finalised: it ends a process that calls it then.
@@ -372,13 +372,17 @@ impl Mpi {
         );
         for rank in (0..self.peers.len() as u32).filter(|rank| *rank != self.rank) {
             if !std::mem::replace(&mut self.peers[rank as usize].gone, true) {
-                events.push(Event::PeerDown { rank, cause: cause.clone(), loss: Loss::Ended });
+                events.push(Event::PeerDown {
+                    rank: WorldRank(rank),
+                    cause: cause.clone(),
+                    loss: Loss::Ended,
+                });
             }
         }
     }
 
     /// Sends a goodbye to all peers, and waits until it is sent and all peers have sent theirs.
-    fn leave(&mut self, wait: Duration, how: u64) {
+    fn leave(&mut self, wait: Duration, how: CallNumber) {
         if std::mem::replace(&mut self.closed, true) {
             return;
         }
@@ -387,9 +391,9 @@ impl Mpi {
         }
         let others: Vec<u32> = (0..self.peers.len() as u32).filter(|rank| *rank != self.rank).collect();
         for peer in &others {
-            let header = Header::control(FrameKind::Bye, 0, how);
+            let header = Header::control(FrameKind::Bye, CommId(0), how);
             let payload = self.pool.copy_of(self.failure_reason.as_bytes());
-            self.post(*peer, Frame { header, payload });
+            self.post(WorldRank(*peer), Frame { header, payload });
         }
         let (end, mut idle, mut events) = (Instant::now() + wait, Idle::new(), Vec::new());
         let left = |mpi: &Mpi, peer: u32| {
@@ -470,8 +474,8 @@ impl Replication for Mpi {}
 impl UnderReplicas for Mpi {}
 
 impl Transport for Mpi {
-    fn rank(&self) -> u32 {
-        self.rank
+    fn rank(&self) -> WorldRank {
+        WorldRank(self.rank)
     }
 
     fn size(&self) -> u32 {
@@ -488,25 +492,25 @@ impl Transport for Mpi {
         }
     }
 
-    fn post(&mut self, to: u32, frame: Frame) {
+    fn post(&mut self, to: WorldRank, frame: Frame) {
         debug_assert!(frame.payload.len() <= CHUNK_BYTES);
         let Some(_pass) = self.pass() else { return };
         let bytes = HEADER_BYTES + frame.payload.len();
-        let peer = &self.peers[to as usize];
+        let peer = &self.peers[to.index()];
         if peer.queue.is_empty() && peer.sending.len() < UNDER_WAY {
-            self.start(to, frame);
+            self.start(to.0, frame);
         } else {
-            let peer = &mut self.peers[to as usize];
+            let peer = &mut self.peers[to.index()];
             peer.backlog += bytes;
             peer.queue.push_back(frame);
         }
-        let Peer { backlog, mark, .. } = &mut self.peers[to as usize];
+        let Peer { backlog, mark, .. } = &mut self.peers[to.index()];
         *mark = (*mark).max(*backlog);
-        self.set_busy(to);
+        self.set_busy(to.0);
     }
 
-    fn backlog(&self, to: u32) -> usize {
-        self.peers[to as usize].backlog
+    fn backlog(&self, to: WorldRank) -> usize {
+        self.peers[to.index()].backlog
     }
 
     fn poll(&mut self, wait: Duration, events: &mut Vec<Event>) {
@@ -541,7 +545,7 @@ impl Transport for Mpi {
     }
 
     fn close(&mut self, wait: Duration) -> Result<()> {
-        self.leave(wait, 0);
+        self.leave(wait, CallNumber(0));
         Ok(())
     }
 }

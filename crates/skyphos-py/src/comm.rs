@@ -153,7 +153,7 @@ pub struct Connected {
 
 impl Connected {
     fn new(transport: impl Transport + 'static, settings: Settings) -> Connected {
-        let (rank, size) = (transport.rank(), transport.size());
+        let (rank, size) = (transport.rank().0, transport.size());
         let addresses = transport.facts().addresses.to_vec();
         let transport = Mutex::new(Some(Box::new(transport) as Box<dyn Transport>));
         Connected { rank, size, addresses, settings, transport }

@@ -7,6 +7,7 @@ use rand::RngExt;
 use skyphos_core::frame::{Frame, FrameKind, HEADER_BYTES, Header};
 use skyphos_core::slab::Payload;
 use skyphos_core::transport::{Event, Loss};
+use skyphos_types::{CallNumber, CommId, WorldRank};
 
 /// Bytes that the systems at both ends of a cut link take; what is posted beyond them waits.
 const TAKEN_BYTES: usize = 256 * 1024;
@@ -258,7 +259,10 @@ impl World {
 
     /// Sends the end of a connection, after all frames on their way.
     fn send_end(&mut self, from: u32, to: u32, loss: Loss, generation: u32, time: u64) {
-        let frame = Frame { header: Header::control(FrameKind::Bye, 0, 0), payload: Payload::default() };
+        let frame = Frame {
+            header: Header::control(FrameKind::Bye, CommId(0), CallNumber(0)),
+            payload: Payload::default(),
+        };
         let order = self.count;
         let mark = Mark { order, generation, ends: Some(loss), ..Mark::default() };
         self.launch(from, to, time, frame, mark);
@@ -271,7 +275,7 @@ impl World {
         faults.note(|| format!("{time} ns: {at} gives {of} up: {cause}"));
         let generation = faults.generation;
         self.send_end(at, of, Loss::Silent, generation, time);
-        self.file(at, Event::PeerDown { rank: of, cause, loss: Loss::Silent });
+        self.file(at, Event::PeerDown { rank: WorldRank(of), cause, loss: Loss::Silent });
     }
 
     /// Whether a frame may leave its sender, whose link is free.
@@ -336,7 +340,7 @@ impl World {
                 Loss::Ended => "its process has ended",
                 Loss::Silent => "it has given this process up",
             };
-            self.file(to, Event::PeerDown { rank: from, cause: cause.to_owned(), loss });
+            self.file(to, Event::PeerDown { rank: WorldRank(from), cause: cause.to_owned(), loss });
             return Arrival::OtherEvent;
         }
         if mark.corrupt {

@@ -10,7 +10,7 @@ use skyphos_core::extensions::{NativeCollectives, Replication, UnderReplicas};
 use skyphos_core::frame::Frame;
 use skyphos_core::slab::Pool;
 use skyphos_core::transport::{Event, Facts, Transport, Waker};
-use skyphos_types::Result;
+use skyphos_types::{Result, WorldRank};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -82,22 +82,22 @@ impl NativeCollectives for Sim {}
 impl Replication for Sim {}
 
 impl UnderReplicas for Sim {
-    fn unacknowledged(&self, to: u32) -> Option<usize> {
-        Some(self.shared.world().on_way(self.rank, to))
+    fn unacknowledged(&self, to: WorldRank) -> Option<usize> {
+        Some(self.shared.world().on_way(self.rank, to.0))
     }
 
-    fn give_up(&mut self, peer: u32, cause: &str) {
+    fn give_up(&mut self, peer: WorldRank, cause: &str) {
         let mut world = self.shared.world();
         // Without faults no process is stopped.
         if world.faults.is_some() {
-            world.give_up(self.rank, peer, cause.to_owned(), self.clock.at());
+            world.give_up(self.rank, peer.0, cause.to_owned(), self.clock.at());
         }
     }
 }
 
 impl Transport for Sim {
-    fn rank(&self) -> u32 {
-        self.rank
+    fn rank(&self) -> WorldRank {
+        WorldRank(self.rank)
     }
 
     fn size(&self) -> u32 {
@@ -113,13 +113,13 @@ impl Transport for Sim {
         }
     }
 
-    fn post(&mut self, to: u32, frame: Frame) {
+    fn post(&mut self, to: WorldRank, frame: Frame) {
         self.handle(&frame);
-        self.shared.world().post(self.rank, to, self.clock.at(), frame, self.generation);
+        self.shared.world().post(self.rank, to.0, self.clock.at(), frame, self.generation);
     }
 
-    fn backlog(&self, to: u32) -> usize {
-        self.shared.world().backlog(self.rank, to)
+    fn backlog(&self, to: WorldRank) -> usize {
+        self.shared.world().backlog(self.rank, to.0)
     }
 
     /// Takes the events that have arrived. Time passes only in [`crate::Cluster::run`], which polls a rank when an event arrives for

@@ -15,6 +15,7 @@ use rand::SeedableRng;
 use rand_pcg::Pcg64;
 use skyphos_core::frame::{Frame, HEADER_BYTES};
 use skyphos_core::transport::Event;
+use skyphos_types::WorldRank;
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, VecDeque};
 
@@ -268,7 +269,7 @@ impl World {
                 Kind::Leave(number) => self.leave(number, time),
                 Kind::Left { from, to, bytes } => {
                     if self.shrink(from, to, bytes as usize) {
-                        self.inboxes[from as usize].push_back(Event::Writable { rank: to });
+                        self.inboxes[from as usize].push_back(Event::Writable { rank: WorldRank(to) });
                         self.wake(from, time.max(clock(from)));
                     }
                 }
@@ -445,7 +446,7 @@ impl World {
                 self.record.flights.push(Flight { from, to, round, bytes, posted, left, came: time });
             }
         }
-        self.file(to, Event::Frame { from, frame });
+        self.file(to, Event::Frame { from: WorldRank(from), frame });
         Some(to)
     }
 }

@@ -6,7 +6,7 @@ use skyphos_core::frame::{CallKind, CallSig};
 use skyphos_core::{Call, Endpoint, Group, Node};
 use skyphos_plan::RowKernels;
 use skyphos_sim::{Cluster, Costs, Distribution, Network, Ran, Stragglers};
-use skyphos_types::Result;
+use skyphos_types::{CommId, GroupRank, Result, WorldRank};
 use std::sync::Arc;
 
 /// A cluster whose processors take no time.
@@ -28,7 +28,7 @@ fn calls<R: Send + 'static, F: Future<Output = Result<R>> + Send + 'static>(
         .zip(transports)
         .map(|(rank, transport)| {
             let node = Node::new(transport, Cluster::settings()).unwrap();
-            let group = Arc::new(Group::new(0, (0..ranks).collect(), rank));
+            let group = Arc::new(Group::new(CommId(0), (0..ranks).map(WorldRank).collect(), GroupRank(rank)));
             node.open_group(group.clone());
             let sig = CallSig::plain(CallKind::Barrier);
             node.prepare(&group, sig, false, |ep| body(rank, ep))
@@ -67,8 +67,8 @@ fn one_message_takes_latency_and_its_bytes() {
         let ran = run(&idle_network(2, rate, latency), 1, move |rank, ep| async move {
             let message = vec![7u8; bytes];
             let (sends, sources) = match rank {
-                0 => (vec![(1, ep.message_of(&message))], vec![]),
-                _ => (vec![], vec![0]),
+                0 => (vec![(GroupRank(1), ep.message_of(&message))], vec![]),
+                _ => (vec![], vec![GroupRank(0)]),
             };
             ep.exchange(0, sends, &sources).await.map(drop)
         });
@@ -86,9 +86,9 @@ fn links_are_shared_and_uplinks_hold_back() {
     let all_to_one = move |rank: u32, ep: Arc<Endpoint>| async move {
         let size = ep.size();
         let message = vec![1u8; bytes];
-        let (sends, sources): (_, Vec<u32>) = match rank {
-            0 => (vec![], (1..size).collect()),
-            _ => (vec![(0, ep.message_of(&message))], vec![]),
+        let (sends, sources): (_, Vec<GroupRank>) = match rank {
+            0 => (vec![], (1..size).map(GroupRank).collect()),
+            _ => (vec![(GroupRank(0), ep.message_of(&message))], vec![]),
         };
         ep.exchange(0, sends, &sources).await.map(drop)
     };
@@ -102,7 +102,9 @@ fn links_are_shared_and_uplinks_hold_back() {
     // Two racks; what goes between them has a tenth of the rate.
     let pairs = move |rank: u32, ep: Arc<Endpoint>| async move {
         let peer = (rank + 2) % 4;
-        ep.exchange(0, vec![(peer, ep.message_of(&vec![1u8; bytes]))], &[peer]).await.map(drop)
+        ep.exchange(0, vec![(GroupRank(peer), ep.message_of(&vec![1u8; bytes]))], &[GroupRank(peer)])
+            .await
+            .map(drop)
     };
     let mut racks = idle_network(4, 1e8, 0.0);
     let near = run(&racks, 1, pairs).last();
@@ -153,12 +155,13 @@ fn a_call_that_cannot_end_says_who_waits() {
         .enumerate()
         .map(|(rank, transport)| {
             let node = Node::new(transport, Cluster::settings()).unwrap();
-            let group = Arc::new(Group::new(0, vec![0, 1, 2], rank as u32));
+            let group =
+                Arc::new(Group::new(CommId(0), (0..3).map(WorldRank).collect(), GroupRank(rank as u32)));
             node.open_group(group.clone());
             node.prepare(&group, CallSig::plain(CallKind::Barrier), false, move |ep| async move {
                 match rank {
                     0 => Ok(()),
-                    _ => ep.exchange(0, vec![], &[0]).await.map(drop),
+                    _ => ep.exchange(0, vec![], &[GroupRank(0)]).await.map(drop),
                 }
             })
         })

@@ -18,7 +18,7 @@ use skyphos_core::slab::{CHUNK_BYTES, Pool};
 use skyphos_core::transport::{Event, Transport};
 use skyphos_core::{Endpoint, Group, Incoming, Node, Outgoing, Settings};
 use skyphos_tcp::{Options, Tcp, TlsFiles, connect};
-use skyphos_types::Result;
+use skyphos_types::{CallNumber, CommId, GroupRank, Result, WorldRank};
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::IntoRawFd;
@@ -162,7 +162,7 @@ fn over_nodes(
     let mut nodes = Vec::new();
     for (way, tcp) in groups {
         let node = Node::new(Box::new(tcp), Settings::default())?;
-        let group = Arc::new(Group::new(1, vec![0, 1], rank));
+        let group = Arc::new(Group::new(CommId(1), (0..2).map(WorldRank).collect(), GroupRank(rank)));
         node.open_group(group.clone());
         nodes.push((way, node, group));
     }
@@ -172,7 +172,8 @@ fn over_nodes(
         for (_, node, group) in &nodes {
             let exchange = |message: &[u8]| {
                 let got = node.call(group, sig, async |ep| {
-                    ep.exchange(0, vec![(other, ep.message_of(message))], &[other]).await
+                    ep.exchange(0, vec![(GroupRank(other), ep.message_of(message))], &[GroupRank(other)])
+                        .await
                 });
                 got.map(|mut got| got.remove(0)).expect("exchange")
             };
@@ -186,8 +187,8 @@ fn over_nodes(
             for k in 0..2 * LARGE_TURNS {
                 let sends = k % 2 == rank;
                 let got = node.call(group, sig, async |ep| match sends {
-                    true => ep.exchange(0, vec![(other, ep.message_of(&large))], &[]).await,
-                    false => ep.exchange(0, Vec::new(), &[other]).await,
+                    true => ep.exchange(0, vec![(GroupRank(other), ep.message_of(&large))], &[]).await,
+                    false => ep.exchange(0, Vec::new(), &[GroupRank(other)]).await,
                 });
                 assert!(got.expect("exchange").iter().all(|message| message.as_bytes().len() == LARGE));
             }
@@ -210,8 +211,8 @@ fn over_nodes(
 
 /// One stream each way, chunk by chunk, as a plan sends and receives.
 async fn both_ways(ep: &Endpoint, other: u32, chunks: u64) -> Result<()> {
-    let mut send = Outgoing::new(other, 0, chunks * CHUNK_BYTES as u64);
-    let mut receive = Incoming::new(other, 0);
+    let mut send = Outgoing::new(GroupRank(other), 0, chunks * CHUNK_BYTES as u64);
+    let mut receive = Incoming::new(GroupRank(other), 0);
     while !(send.done() && receive.done()) {
         let mut moved = false;
         while let Some(range) = send.next_range(ep, 1) {
@@ -279,7 +280,7 @@ fn plain_receive(stream: &mut TcpStream, chunks: usize) {
 }
 
 fn header(seq: usize) -> Header {
-    Header { seq: seq as u32, ..Header::control(FrameKind::Data, 1, 0) }
+    Header { seq: seq as u32, ..Header::control(FrameKind::Data, CommId(1), CallNumber(0)) }
 }
 
 /// Polls until that many frames have come.
@@ -302,11 +303,11 @@ fn tcp_ping(rank: u32, tcp: &mut Tcp, wait: Duration) -> Duration {
     let (pool, mut events, start) = (Pool::default(), Vec::new(), Instant::now());
     for k in 0..PINGS {
         if rank == 0 {
-            tcp.post(1, Frame { header: header(k), payload: pool.copy_of(&k.to_le_bytes()) });
+            tcp.post(WorldRank(1), Frame { header: header(k), payload: pool.copy_of(&k.to_le_bytes()) });
         }
         receive(tcp, &mut events, 1, wait);
         if rank == 1 {
-            tcp.post(0, Frame { header: header(k), payload: pool.copy_of(&k.to_le_bytes()) });
+            tcp.post(WorldRank(0), Frame { header: header(k), payload: pool.copy_of(&k.to_le_bytes()) });
         }
     }
     start.elapsed()
@@ -317,16 +318,16 @@ fn tcp_stream(rank: u32, tcp: &mut Tcp, chunks: usize) -> Duration {
     let (pool, mut events, start) = (Pool::default(), Vec::new(), Instant::now());
     if rank == 1 {
         receive(tcp, &mut events, chunks, SLEEP);
-        tcp.post(0, Frame { header: header(0), payload: pool.copy_of(b"!") });
+        tcp.post(WorldRank(0), Frame { header: header(0), payload: pool.copy_of(b"!") });
         return start.elapsed();
     }
     for seq in 0..chunks {
         // The bound that core's endpoints keep to.
-        while tcp.backlog(1) > 1 << 20 {
+        while tcp.backlog(WorldRank(1)) > 1 << 20 {
             tcp.poll(SLEEP, &mut events);
             events.clear();
         }
-        tcp.post(1, Frame { header: header(seq), payload: pool.take(CHUNK_BYTES).freeze() });
+        tcp.post(WorldRank(1), Frame { header: header(seq), payload: pool.take(CHUNK_BYTES).freeze() });
     }
     receive(tcp, &mut events, 1, SLEEP);
     start.elapsed()

@@ -16,6 +16,7 @@ use skyphos_core::frame::{Frame, FrameKind, HEADER_BYTES, Header};
 use skyphos_core::loan::{Borrower, DESCRIPTOR_BYTES};
 use skyphos_core::slab::{Payload, PayloadMut, Pool};
 use skyphos_core::transport::{Event, Loss, reason_in};
+use skyphos_types::WorldRank;
 use std::io::{self, ErrorKind, IoSliceMut, Read};
 
 /// Read-ahead while frames are small: 64 KB hold 15 frames of 4 KB or 1,000 headers.
@@ -213,7 +214,7 @@ impl Inbox {
             FrameKind::GivenUp => return Err(Stop::Broken(Loss::Silent, GIVEN_UP.to_owned())),
             _ => {}
         }
-        context.events.push(Event::Frame { from: context.from, frame: Frame { header, payload } });
+        context.events.push(Event::Frame { from: WorldRank(context.from), frame: Frame { header, payload } });
         Ok(())
     }
 

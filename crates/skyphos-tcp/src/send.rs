@@ -207,11 +207,12 @@ mod tests {
     use super::*;
     use skyphos_core::frame::{CallKind, CallSig};
     use skyphos_core::slab::Pool;
+    use skyphos_types::{CallNumber, CommId};
 
-    fn frame(kind: FrameKind, call: u64, len: usize) -> Frame {
-        let mut header = Header::control(kind, 1, call);
+    fn frame(kind: FrameKind, call: CallNumber, len: usize) -> Frame {
+        let mut header = Header::control(kind, CommId(1), call);
         header.sig = CallSig::plain(CallKind::Barrier);
-        Frame { header, payload: Pool::default().copy_of(&vec![call as u8; len]) }
+        Frame { header, payload: Pool::default().copy_of(&vec![call.0 as u8; len]) }
     }
 
     fn order(outbox: &Outbox) -> Vec<u64> {
@@ -222,19 +223,19 @@ mod tests {
     fn control_frames_pass_data_that_has_not_begun() {
         let mut outbox = Outbox::default();
         for call in 0..3 {
-            outbox.push(&frame(FrameKind::Data, call, 100));
+            outbox.push(&frame(FrameKind::Data, CallNumber(call), 100));
         }
-        outbox.push(&frame(FrameKind::Credit, 10, 0));
+        outbox.push(&frame(FrameKind::Credit, CallNumber(10), 0));
         assert_eq!(order(&outbox), [10, 0, 1, 2]);
         outbox.advance(64 + 10);
         assert_eq!((order(&outbox), outbox.begun, outbox.controls), (vec![0, 1, 2], 10, 0));
-        outbox.push(&frame(FrameKind::Abort, 11, 5));
-        outbox.push(&frame(FrameKind::Probe, 12, 0));
-        outbox.push(&frame(FrameKind::Bye, 13, 0));
+        outbox.push(&frame(FrameKind::Abort, CallNumber(11), 5));
+        outbox.push(&frame(FrameKind::Probe, CallNumber(12), 0));
+        outbox.push(&frame(FrameKind::Bye, CallNumber(13), 0));
         assert_eq!(order(&outbox), [0, 11, 12, 1, 2, 13]);
         outbox.advance(154 + 1);
         assert_eq!((order(&outbox), outbox.begun, outbox.controls), (vec![11, 12, 1, 2, 13], 1, 1));
-        outbox.push(&frame(FrameKind::Credit, 14, 0));
+        outbox.push(&frame(FrameKind::Credit, CallNumber(14), 0));
         assert_eq!(order(&outbox), [11, 12, 14, 1, 2, 13]);
         outbox.advance(68 + 64 + 64 + 164 + 164 + 64);
         assert_eq!((outbox.backlog(), outbox.is_empty(), outbox.controls), (0, true, 0));
@@ -244,7 +245,7 @@ mod tests {
     fn relief_comes_at_half_and_at_zero() {
         let mut outbox = Outbox::default();
         for _ in 0..4 {
-            outbox.push(&frame(FrameKind::Data, 0, 36));
+            outbox.push(&frame(FrameKind::Data, CallNumber(0), 36));
         }
         outbox.note_peak();
         outbox.advance(100);

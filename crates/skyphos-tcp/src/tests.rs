@@ -13,6 +13,7 @@ use proptest::prelude::*;
 use skyphos_core::frame::{Frame, FrameKind, HEADER_BYTES, Header};
 use skyphos_core::slab::{CHUNK_BYTES, Payload, Pool};
 use skyphos_core::transport::{Event, Loss, Transport};
+use skyphos_types::{CallNumber, CommId, WorldRank};
 use std::io::{ErrorKind, IoSlice, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
@@ -74,13 +75,13 @@ fn pairs() -> [(Tcp, Tcp); 2] {
     [pair(), encrypted(&tls, one, other)]
 }
 
-fn frame(kind: FrameKind, call: u64, bytes: &[u8]) -> Frame {
+fn frame(kind: FrameKind, call: CallNumber, bytes: &[u8]) -> Frame {
     let payload = if bytes.is_empty() { Payload::default() } else { Pool::default().copy_of(bytes) };
-    Frame { header: Header::control(kind, 7, call), payload }
+    Frame { header: Header::control(kind, CommId(7), call), payload }
 }
 
-fn wire(kind: FrameKind, call: u64, bytes: &[u8]) -> Vec<u8> {
-    let mut out = Header::control(kind, 7, call).encode(bytes).to_vec();
+fn wire(kind: FrameKind, call: CallNumber, bytes: &[u8]) -> Vec<u8> {
+    let mut out = Header::control(kind, CommId(7), call).encode(bytes).to_vec();
     out.extend(bytes);
     out
 }
@@ -104,7 +105,7 @@ fn down(events: &[Event]) -> Option<(&str, bool)> {
 
 fn calls(events: &[Event]) -> Vec<u64> {
     let call = |e: &Event| match e {
-        Event::Frame { frame, .. } => Some(frame.header.call),
+        Event::Frame { frame, .. } => Some(frame.header.call.0),
         _ => None,
     };
     events.iter().filter_map(call).collect()
@@ -115,12 +116,12 @@ fn calls(events: &[Event]) -> Vec<u64> {
 fn room_is_told_when_what_was_kept_back_goes_out() {
     for (mut a, _b) in pairs() {
         a.cork(true);
-        (0..3).for_each(|call| a.post(1, frame(FrameKind::Data, call, &[7; 1000])));
-        assert!(a.backlog(1) > 3000);
+        (0..3).for_each(|call| a.post(WorldRank(1), frame(FrameKind::Data, CallNumber(call), &[7; 1000])));
+        assert!(a.backlog(WorldRank(1)) > 3000);
         a.cork(false);
-        assert_eq!(a.backlog(1), 0);
+        assert_eq!(a.backlog(WorldRank(1)), 0);
         let events = until(&mut a, |events| !events.is_empty());
-        assert!(matches!(events[..], [Event::Writable { rank: 1 }]));
+        assert!(matches!(events[..], [Event::Writable { rank: WorldRank(1) }]));
     }
 }
 
@@ -130,7 +131,7 @@ fn frames_of_every_size_cross_unchanged_and_in_order() {
         let sizes = [0, 1, 63, 64, 65, 4032, 4096, 16 * 1024, 16 * 1024 + 1, CHUNK_BYTES - 1, CHUNK_BYTES];
         for (call, size) in sizes.iter().enumerate() {
             let bytes: Vec<u8> = (0..*size).map(|k| (k * 31 + call) as u8).collect();
-            a.post(1, frame(FrameKind::Data, call as u64, &bytes));
+            a.post(WorldRank(1), frame(FrameKind::Data, CallNumber(call as u64), &bytes));
         }
         let mut events = Vec::new();
         let start = Instant::now();
@@ -140,8 +141,8 @@ fn frames_of_every_size_cross_unchanged_and_in_order() {
         }
         assert_eq!(calls(&events), (0..sizes.len() as u64).collect::<Vec<_>>());
         for event in &events {
-            let Event::Frame { from: 0, frame } = event else { continue };
-            let call = frame.header.call as usize;
+            let Event::Frame { from: WorldRank(0), frame } = event else { continue };
+            let call = frame.header.call.0 as usize;
             let bytes = frame.payload.as_bytes();
             assert_eq!(bytes.len(), sizes[call]);
             assert!(bytes.iter().enumerate().all(|(k, b)| *b == (k * 31 + call) as u8));
@@ -153,7 +154,8 @@ fn frames_of_every_size_cross_unchanged_and_in_order() {
 fn a_frame_that_comes_byte_by_byte_is_one_frame() {
     let (one, mut raw) = sockets();
     let mut a = tcp(0, one);
-    let bytes = [wire(FrameKind::Data, 3, b"split"), wire(FrameKind::Credit, 4, b"")].concat();
+    let bytes = [wire(FrameKind::Data, CallNumber(3), b"split"), wire(FrameKind::Credit, CallNumber(4), b"")]
+        .concat();
     let mut events = Vec::new();
     for byte in bytes {
         raw.write_all(&[byte]).unwrap();
@@ -164,7 +166,7 @@ fn a_frame_that_comes_byte_by_byte_is_one_frame() {
 
 #[test]
 fn damage_closes_the_connection_and_says_so() {
-    let good = wire(FrameKind::Data, 1, &[5; 1000]);
+    let good = wire(FrameKind::Data, CallNumber(1), &[5; 1000]);
     let mut cases: Vec<(Vec<u8>, &str)> = vec![(
         b"GET / HTTP/1.1\r\nHost: example.org\r\nAccept: text/html,text/plain\r\n\r\n".to_vec(),
         "not a Skyphos frame",
@@ -198,13 +200,13 @@ fn damage_closes_the_connection_and_says_so() {
         raw.read_to_end(&mut told).unwrap();
         assert_eq!(
             told,
-            Header::control(FrameKind::GivenUp, 0, 0).encode(&[]),
+            Header::control(FrameKind::GivenUp, CommId(0), CallNumber(0)).encode(&[]),
             "it may live: it is told, and the end"
         );
         let mut more = Vec::new();
-        a.post(1, frame(FrameKind::Data, 2, b"dropped"));
+        a.post(WorldRank(1), frame(FrameKind::Data, CallNumber(2), b"dropped"));
         a.poll(Duration::from_millis(5), &mut more);
-        assert!(more.is_empty() && a.backlog(1) == 0, "reported once");
+        assert!(more.is_empty() && a.backlog(WorldRank(1)) == 0, "reported once");
     }
 }
 
@@ -213,11 +215,14 @@ fn who_is_given_up_hears_it_after_what_had_begun_and_knows_that_the_other_may_li
     for (mut a, mut b) in pairs() {
         // More than the kernel takes: a frame has begun, and others wait behind it.
         for call in 0..200 {
-            a.post(1, frame(FrameKind::Data, call, &vec![3; CHUNK_BYTES]));
+            a.post(WorldRank(1), frame(FrameKind::Data, CallNumber(call), &vec![3; CHUNK_BYTES]));
         }
         let mut events = Vec::new();
         lose(&mut a.peers_mut()[1], 1, "silent", Loss::Silent, &mut events);
-        assert!(matches!(&events[..], [Event::PeerDown { loss: Loss::Silent, .. }]) && a.backlog(1) == 0);
+        assert!(
+            matches!(&events[..], [Event::PeerDown { loss: Loss::Silent, .. }])
+                && a.backlog(WorldRank(1)) == 0
+        );
         let (start, mut heard) = (Instant::now(), Vec::new());
         while down(&heard).is_none() {
             assert!(start.elapsed() < LONG);
@@ -238,8 +243,8 @@ fn who_is_given_up_hears_it_after_what_had_begun_and_knows_that_the_other_may_li
 
 #[test]
 fn the_end_of_a_connection_is_orderly_only_after_a_goodbye() {
-    let bye = wire(FrameKind::Bye, 0, b"");
-    let data = wire(FrameKind::Data, 1, &[1; 300]);
+    let bye = wire(FrameKind::Bye, CallNumber(0), b"");
+    let data = wire(FrameKind::Data, CallNumber(1), &[1; 300]);
     let cases = [
         (bye.clone(), "closed its Comm", true, 0),
         ([data.clone(), bye].concat(), "closed its Comm", true, 1),
@@ -270,15 +275,15 @@ fn the_end_of_a_connection_is_orderly_only_after_a_goodbye() {
 fn what_a_peer_sent_before_it_reset_the_connection_still_counts() {
     let (one, mut raw) = sockets();
     let mut a = tcp(0, one);
-    raw.write_all(&wire(FrameKind::Data, 1, &[1; 5000])).unwrap();
-    raw.write_all(&wire(FrameKind::Bye, 0, b"")).unwrap();
+    raw.write_all(&wire(FrameKind::Data, CallNumber(1), &[1; 5000])).unwrap();
+    raw.write_all(&wire(FrameKind::Bye, CallNumber(0), b"")).unwrap();
     // Unread input makes closing a reset.
-    a.post(1, frame(FrameKind::Data, 2, &[0; 100]));
+    a.post(WorldRank(1), frame(FrameKind::Data, CallNumber(2), &[0; 100]));
     raw.peek(&mut [0]).unwrap();
     drop(raw);
     // Writing fails before anything is read.
     for call in 0..50 {
-        a.post(1, frame(FrameKind::Data, call, &[0; 1000]));
+        a.post(WorldRank(1), frame(FrameKind::Data, CallNumber(call), &[0; 1000]));
     }
     let events = until(&mut a, |e| down(e).is_some());
     assert_eq!(calls(&events), [1]);
@@ -291,12 +296,12 @@ fn control_frames_overtake_queued_data() {
         let chunk = vec![1; CHUNK_BYTES];
         let mut posted = 0;
         // More than both sockets' buffers hold, so that data is queued.
-        while a.backlog(1) < 4 * CHUNK_BYTES {
-            a.post(1, frame(FrameKind::Data, posted, &chunk));
+        while a.backlog(WorldRank(1)) < 4 * CHUNK_BYTES {
+            a.post(WorldRank(1), frame(FrameKind::Data, CallNumber(posted), &chunk));
             posted += 1;
         }
-        a.post(1, frame(FrameKind::Abort, 1000, b"stop"));
-        a.post(1, frame(FrameKind::Credit, 1001, b""));
+        a.post(WorldRank(1), frame(FrameKind::Abort, CallNumber(1000), b"stop"));
+        a.post(WorldRank(1), frame(FrameKind::Credit, CallNumber(1001), b""));
         let (start, mut events, mut relief) = (Instant::now(), Vec::new(), Vec::new());
         while calls(&events).len() < posted as usize + 2 && start.elapsed() < LONG {
             a.poll(Duration::ZERO, &mut relief);
@@ -308,8 +313,8 @@ fn control_frames_overtake_queued_data() {
         assert!(place <= posted as usize - 3, "at {place} of {posted}");
         let data: Vec<u64> = calls.into_iter().filter(|c| *c < 1000).collect();
         assert_eq!(data, (0..posted).collect::<Vec<_>>());
-        assert!(relief.iter().any(|e| matches!(e, Event::Writable { rank: 1 })));
-        assert_eq!(a.backlog(1), 0);
+        assert!(relief.iter().any(|e| matches!(e, Event::Writable { rank: WorldRank(1) })));
+        assert_eq!(a.backlog(WorldRank(1)), 0);
     }
 }
 
@@ -320,15 +325,15 @@ fn closing_delivers_everything_even_with_input_unread() {
         const FRAMES: u64 = 200;
         // Input that `a` never polls for.
         for call in 0..3 {
-            b.post(0, frame(FrameKind::Data, call, &chunk));
+            b.post(WorldRank(0), frame(FrameKind::Data, CallNumber(call), &chunk));
         }
         for call in 0..FRAMES {
-            a.post(1, frame(FrameKind::Data, call, &chunk));
+            a.post(WorldRank(1), frame(FrameKind::Data, CallNumber(call), &chunk));
         }
         let closing = std::thread::spawn(move || {
             a.close(LONG).unwrap();
             let mut after = Vec::new();
-            a.post(1, frame(FrameKind::Data, 0, b"late"));
+            a.post(WorldRank(1), frame(FrameKind::Data, CallNumber(0), b"late"));
             a.poll(Duration::from_millis(5), &mut after);
             assert!(after.is_empty());
         });
@@ -344,8 +349,8 @@ fn closing_waits_no_longer_than_told_for_a_peer_that_does_not_read() {
     let (one, raw) = sockets();
     let mut a = tcp(0, one);
     let chunk = vec![3; CHUNK_BYTES];
-    while a.backlog(1) < 4 * CHUNK_BYTES {
-        a.post(1, frame(FrameKind::Data, 0, &chunk));
+    while a.backlog(WorldRank(1)) < 4 * CHUNK_BYTES {
+        a.post(WorldRank(1), frame(FrameKind::Data, CallNumber(0), &chunk));
     }
     let start = Instant::now();
     a.close(Duration::from_millis(50)).unwrap();
@@ -359,7 +364,7 @@ fn closing_does_not_wait_for_a_peer_that_is_gone() {
         let (one, mut raw) = sockets();
         let mut a = tcp(0, one);
         if goodbye {
-            raw.write_all(&wire(FrameKind::Bye, 0, b"")).unwrap();
+            raw.write_all(&wire(FrameKind::Bye, CallNumber(0), b"")).unwrap();
         }
         drop(raw);
         // It answers our goodbye with a reset, before or after we look.
@@ -407,7 +412,7 @@ fn one_peer_does_not_keep_the_others_waiting() {
     let (one, mut raw) = sockets();
     let mut a = tcp(0, one);
     let writer = std::thread::spawn(move || {
-        let chunk = wire(FrameKind::Data, 1, &vec![9; CHUNK_BYTES]);
+        let chunk = wire(FrameKind::Data, CallNumber(1), &vec![9; CHUNK_BYTES]);
         (0..200).for_each(|_| raw.write_all(&chunk).unwrap());
         raw
     });
@@ -427,7 +432,7 @@ fn what_was_changed_on_the_way_ends_an_encrypted_connection_and_both_know_it() {
     let (one, other) = sockets();
     let mut raw = one.try_clone().unwrap();
     let (mut a, mut b) = encrypted(&tls, one, other);
-    a.post(1, frame(FrameKind::Data, 1, b"good"));
+    a.post(WorldRank(1), frame(FrameKind::Data, CallNumber(1), b"good"));
     // A record as TLS would send it, but of another's making.
     raw.write_all(&[&[23, 3, 3, 0, 40][..], &[7; 40]].concat()).unwrap();
     let events = until(&mut b, |e| down(e).is_some());
@@ -446,18 +451,19 @@ fn bytes_that_wait_encrypted_are_backlog() {
     socket2::SockRef::from(&one).set_send_buffer_size(4096).unwrap();
     socket2::SockRef::from(&other).set_recv_buffer_size(4096).unwrap();
     let (mut a, mut b) = encrypted(&tls, one, other);
-    a.post(1, frame(FrameKind::Data, 1, &vec![5; CHUNK_BYTES]));
-    assert!((1..CHUNK_BYTES + 2000).contains(&a.backlog(1)), "{}", a.backlog(1));
-    let (start, mut told, mut events, mut before) = (Instant::now(), Vec::new(), Vec::new(), a.backlog(1));
-    while calls(&events).is_empty() || a.backlog(1) > 0 {
-        assert!(start.elapsed() < LONG, "{} wait", a.backlog(1));
+    a.post(WorldRank(1), frame(FrameKind::Data, CallNumber(1), &vec![5; CHUNK_BYTES]));
+    assert!((1..CHUNK_BYTES + 2000).contains(&a.backlog(WorldRank(1))), "{}", a.backlog(WorldRank(1)));
+    let (start, mut told, mut events, mut before) =
+        (Instant::now(), Vec::new(), Vec::new(), a.backlog(WorldRank(1)));
+    while calls(&events).is_empty() || a.backlog(WorldRank(1)) > 0 {
+        assert!(start.elapsed() < LONG, "{} wait", a.backlog(WorldRank(1)));
         a.poll(Duration::from_millis(1), &mut told);
-        assert!(a.backlog(1) <= before);
-        assert!(a.backlog(1) == 0 || calls(&events).is_empty(), "all has come, so all was sent");
-        before = a.backlog(1);
+        assert!(a.backlog(WorldRank(1)) <= before);
+        assert!(a.backlog(WorldRank(1)) == 0 || calls(&events).is_empty(), "all has come, so all was sent");
+        before = a.backlog(WorldRank(1));
         b.poll(Duration::from_millis(1), &mut events);
     }
-    assert!(matches!(told.last(), Some(Event::Writable { rank: 1 })));
+    assert!(matches!(told.last(), Some(Event::Writable { rank: WorldRank(1) })));
 }
 
 /// They may come in one piece with the last words of the bring-up, and then no event tells of them.
@@ -466,7 +472,12 @@ fn frames_that_came_with_the_bring_up_are_found_without_an_event() {
     let tls = Tls::load(&certificates::shared(), 0).unwrap();
     let (one, other) = sockets();
     let [mut one, mut other] = encrypted_wires(&tls, one, other);
-    let bytes = [b"!".to_vec(), wire(FrameKind::Data, 1, &[7; 3000]), wire(FrameKind::Data, 2, b"")].concat();
+    let bytes = [
+        b"!".to_vec(),
+        wire(FrameKind::Data, CallNumber(1), &[7; 3000]),
+        wire(FrameKind::Data, CallNumber(2), b""),
+    ]
+    .concat();
     assert_eq!(one.write(&[IoSlice::new(&bytes)], bytes.len()).unwrap(), (bytes.len(), false));
     while other.read(&mut [0]).is_err() {
         std::thread::yield_now();
@@ -491,8 +502,8 @@ fn a_stream_outlives_its_keys() {
     let chunk = vec![1; CHUNK_BYTES];
     const FRAMES: u64 = 300;
     for call in 0..FRAMES {
-        a.post(1, frame(FrameKind::Data, call, &chunk));
-        b.post(0, frame(FrameKind::Data, call, &chunk));
+        a.post(WorldRank(1), frame(FrameKind::Data, CallNumber(call), &chunk));
+        b.post(WorldRank(0), frame(FrameKind::Data, CallNumber(call), &chunk));
     }
     let (start, mut at_a, mut at_b) = (Instant::now(), Vec::new(), Vec::new());
     while calls(&at_a).len() + calls(&at_b).len() < 2 * FRAMES as usize {
@@ -501,7 +512,7 @@ fn a_stream_outlives_its_keys() {
         b.poll(Duration::from_millis(1), &mut at_b);
     }
     assert_eq!((calls(&at_a), calls(&at_b)), ((0..FRAMES).collect(), (0..FRAMES).collect()));
-    assert_eq!((a.backlog(1), b.backlog(0)), (0, 0));
+    assert_eq!((a.backlog(WorldRank(1)), b.backlog(WorldRank(0))), (0, 0));
 }
 
 proptest! {
@@ -513,8 +524,8 @@ proptest! {
         flips in proptest::collection::vec((0..200usize, any::<u8>()), 0..3),
     ) {
         // Some good frames, a damaged one, noise.
-        let mut bytes: Vec<u8> = (0..prefix).flat_map(|k| wire(FrameKind::Data, k as u64, &[1; 50])).collect();
-        let mut damaged = wire(FrameKind::Data, 9, &[2; 136]);
+        let mut bytes: Vec<u8> = (0..prefix).flat_map(|k| wire(FrameKind::Data, CallNumber(k as u64), &[1; 50])).collect();
+        let mut damaged = wire(FrameKind::Data, CallNumber(9), &[2; 136]);
         for (at, mask) in flips {
             damaged[at % 200] ^= mask;
         }

@@ -34,7 +34,7 @@ use skyphos_core::extensions::{NativeCollectives, Replication, UnderReplicas};
 use skyphos_core::frame::{Frame, FrameKind, Header};
 use skyphos_core::slab::{Payload, Pool};
 use skyphos_core::transport::{Event, Facts, Loss, Transport, Waker, goodbye_cause};
-use skyphos_types::Result;
+use skyphos_types::{CallNumber, CommId, Result, WorldRank};
 use std::io::ErrorKind;
 use std::net::Shutdown;
 use std::ops::Not;
@@ -194,7 +194,7 @@ impl Tcp {
             if !peer.outbox.is_empty() && rings.has_room() {
                 peer.write();
                 if peer.outbox.relieved() && !peer.given_up {
-                    events.push(Event::Writable { rank });
+                    events.push(Event::Writable { rank: WorldRank(rank) });
                 }
             }
         }
@@ -252,7 +252,7 @@ impl Tcp {
             if happened.is_writable() && peer.is_waiting() {
                 peer.write();
                 if peer.outbox.relieved() && !peer.given_up {
-                    events.push(Event::Writable { rank: rank as u32 });
+                    events.push(Event::Writable { rank: WorldRank(rank as u32) });
                 }
             }
             peer.ending |= happened.is_read_closed() || happened.is_error();
@@ -361,7 +361,7 @@ pub(crate) fn lose(peer: &mut Peer, rank: u32, cause: &str, loss: Loss, events: 
     if peer.wire.is_none() || std::mem::replace(&mut peer.given_up, true) {
         return;
     }
-    events.push(Event::PeerDown { rank, cause: cause.to_owned(), loss });
+    events.push(Event::PeerDown { rank: WorldRank(rank), cause: cause.to_owned(), loss });
     if loss == Loss::Silent && peer.broken.is_none() {
         peer.outbox.drop_rest();
         peer.outbox.push(&last_frame(FrameKind::GivenUp));
@@ -376,7 +376,7 @@ pub(crate) fn lose(peer: &mut Peer, rank: u32, cause: &str, loss: Loss, events: 
 
 /// A frame after which none follows.
 fn last_frame(kind: FrameKind) -> Frame {
-    Frame { header: Header::control(kind, 0, 0), payload: Payload::default() }
+    Frame { header: Header::control(kind, CommId(0), CallNumber(0)), payload: Payload::default() }
 }
 
 impl NativeCollectives for Tcp {}
@@ -384,8 +384,8 @@ impl NativeCollectives for Tcp {}
 impl Replication for Tcp {}
 
 impl UnderReplicas for Tcp {
-    fn unacknowledged(&self, to: u32) -> Option<usize> {
-        let peer = &self.peers[to as usize];
+    fn unacknowledged(&self, to: WorldRank) -> Option<usize> {
+        let peer = &self.peers[to.index()];
         let open = peer.wire.as_ref().filter(|_| !peer.given_up);
         let bytes = open.map_or(0, |wire| match wire.is_shared() {
             // Bytes written to shared memory count as acknowledged.
@@ -404,14 +404,14 @@ impl UnderReplicas for Tcp {
         }
     }
 
-    fn give_up(&mut self, peer: u32, cause: &str) {
-        lose(&mut self.peers[peer as usize], peer, cause, Loss::Silent, &mut self.given_up);
+    fn give_up(&mut self, peer: WorldRank, cause: &str) {
+        lose(&mut self.peers[peer.index()], peer.0, cause, Loss::Silent, &mut self.given_up);
     }
 }
 
 impl Transport for Tcp {
-    fn rank(&self) -> u32 {
-        self.rank
+    fn rank(&self) -> WorldRank {
+        WorldRank(self.rank)
     }
 
     fn size(&self) -> u32 {
@@ -428,8 +428,8 @@ impl Transport for Tcp {
         }
     }
 
-    fn post(&mut self, to: u32, frame: Frame) {
-        let peer = &mut self.peers[to as usize];
+    fn post(&mut self, to: WorldRank, frame: Frame) {
+        let peer = &mut self.peers[to.index()];
         if peer.wire.is_none() || peer.broken.is_some() || peer.given_up {
             return;
         }
@@ -438,11 +438,11 @@ impl Transport for Tcp {
         let corked = self.corked && !matches!(frame.header.kind, FrameKind::Probe | FrameKind::Present);
         peer.outbox.push(&frame);
         if idle && corked {
-            self.corked_peers.push(to);
+            self.corked_peers.push(to.0);
         } else if idle {
-            self.write(to);
+            self.write(to.0);
         }
-        self.peers[to as usize].outbox.note_peak();
+        self.peers[to.index()].outbox.note_peak();
     }
 
     fn cork(&mut self, corked: bool) {
@@ -458,8 +458,8 @@ impl Transport for Tcp {
         }
     }
 
-    fn backlog(&self, to: u32) -> usize {
-        let peer = &self.peers[to as usize];
+    fn backlog(&self, to: WorldRank) -> usize {
+        let peer = &self.peers[to.index()];
         if peer.given_up { 0 } else { peer.outbox.backlog() }
     }
 
@@ -469,7 +469,7 @@ impl Transport for Tcp {
 
     fn poll(&mut self, wait: Duration, events: &mut Vec<Event>) {
         let before = events.len();
-        events.extend(self.relieved.drain(..).map(|rank| Event::Writable { rank }));
+        events.extend(self.relieved.drain(..).map(|rank| Event::Writable { rank: WorldRank(rank) }));
         events.append(&mut self.given_up);
         let until = (!wait.is_zero()).then(|| Instant::now() + wait.min(FOR_EVER));
         let mut left = wait;
@@ -506,7 +506,7 @@ impl Transport for Tcp {
         let mut open = Vec::new();
         for rank in 0..self.peers.len() {
             if self.peers[rank].wire.is_some() && !self.peers[rank].given_up {
-                self.post(rank as u32, bye.clone());
+                self.post(WorldRank(rank as u32), bye.clone());
                 self.peers[rank].ending = false;
                 open.push(rank);
             }

@@ -6,6 +6,7 @@ use skyphos_core::frame::{Frame, FrameKind, Header};
 use skyphos_core::slab::{CHUNK_BYTES, Pool};
 use skyphos_core::transport::{Event, Transport};
 use skyphos_tcp::Tcp;
+use skyphos_types::{CallNumber, CommId, WorldRank};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -41,9 +42,9 @@ fn exchange(ends: &mut [Tcp; 2], pool: &Pool, events: &mut [Vec<Event>; 2]) {
         const FRAMES: usize = 40;
         for seq in 0..FRAMES {
             for end in &mut *ends {
-                let mut header = Header::control(FrameKind::Data, 1, 0);
+                let mut header = Header::control(FrameKind::Data, CommId(1), CallNumber(0));
                 header.seq = seq as u32;
-                let to = 1 - end.rank();
+                let to = WorldRank(1 - end.rank().0);
                 end.post(to, Frame { header, payload: pool.take(len).freeze() });
             }
         }

@@ -11,7 +11,7 @@ use skyphos_core::slab::{CHUNK_BYTES, Payload};
 use skyphos_core::transport::{Event, Loss, Transport};
 use skyphos_core::{Group, Node, Settings};
 use skyphos_tcp::{Options, Tcp, TlsFiles, connect};
-use skyphos_types::Error;
+use skyphos_types::{CallNumber, CommId, Error, GroupRank, WorldRank};
 use std::process::{Child, Command};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -73,11 +73,14 @@ fn flood(mut tcp: Tcp) {
         let mut slab = pool.take_for_several(CHUNK_BYTES);
         slab.as_bytes_mut().fill(1);
         let payload = slab.freeze();
-        for to in (0..tcp.size()).filter(|to| *to != tcp.rank()).collect::<Vec<_>>() {
-            if tcp.backlog(to) < 4 * CHUNK_BYTES {
+        for to in (0..tcp.size()).filter(|to| *to != tcp.rank().0).collect::<Vec<_>>() {
+            if tcp.backlog(WorldRank(to)) < 4 * CHUNK_BYTES {
                 tcp.post(
-                    to,
-                    Frame { header: Header::control(FrameKind::Data, 1, 0), payload: payload.clone() },
+                    WorldRank(to),
+                    Frame {
+                        header: Header::control(FrameKind::Data, CommId(1), CallNumber(0)),
+                        payload: payload.clone(),
+                    },
                 );
             }
         }
@@ -126,7 +129,7 @@ fn kill_in_mid_transfer(mut tcp: Tcp, mut children: [Rank; 2]) {
     let cause = loop {
         tcp.poll(Duration::from_millis(100), &mut events);
         for event in &events {
-            let Event::Frame { from: 1, frame } = event else { continue };
+            let Event::Frame { from: WorldRank(1), frame } = event else { continue };
             frames += 1;
             last = frame.payload.clone();
         }
@@ -144,13 +147,13 @@ fn kill_in_mid_transfer(mut tcp: Tcp, mut children: [Rank; 2]) {
         }
         assert!(killed.is_none_or(|k| k.elapsed() < LONG), "not noticed");
     };
-    assert_eq!((cause.0, cause.2), (1, false), "{}", cause.1);
+    assert_eq!((cause.0, cause.2), (WorldRank(1), false), "{}", cause.1);
     assert!(killed.unwrap().elapsed() < Duration::from_secs(2), "at once");
     assert_eq!(last.len(), CHUNK_BYTES);
     assert!(last.as_bytes().iter().all(|byte| *byte == 1), "what had come of it is there");
     // The connection to the other one lives.
     let start = Instant::now();
-    while !events.iter().any(|e| matches!(e, Event::Frame { from: 2, .. })) {
+    while !events.iter().any(|e| matches!(e, Event::Frame { from: WorldRank(2), .. })) {
         tcp.poll(Duration::from_millis(100), &mut events);
         assert!(start.elapsed() < LONG);
     }
@@ -163,7 +166,7 @@ fn a_call_in_flight_raises_peer_lost_with_rank_and_address() {
     let tcp = rank_0(&mut place, 2);
     let address = tcp.facts().addresses[1].clone();
     let node = Node::new(Box::new(tcp), Settings { timeout: LONG, ..Settings::default() }).unwrap();
-    let group = Arc::new(Group::new(1, vec![0, 1], 0));
+    let group = Arc::new(Group::new(CommId(1), (0..2).map(WorldRank).collect(), GroupRank(0)));
     node.open_group(group.clone());
     let task = std::thread::spawn(move || node.call(&group, CallSig::plain(CallKind::Barrier), barrier));
     drop(child);

@@ -9,7 +9,7 @@ use skyphos_core::frame::CallKind;
 use skyphos_core::stream::encode;
 use skyphos_core::{Asked, Endpoint};
 use skyphos_kernels::stream::{SparseVec, View};
-use skyphos_types::{Element, Result};
+use skyphos_types::{Element, GroupRank, Result};
 use std::marker::PhantomData;
 
 /// One vector for each rank, all of `n` rows of `width` numbers.
@@ -71,7 +71,7 @@ impl<T: Element, X: VectorInput<T>> Body for Scatter<T, X> {
     async fn perform(self, ep: &Endpoint, (): &(), (): &()) -> Result<Self::Output> {
         let Scatter { vectors, root } = self;
         check_root(ep, root)?;
-        if ep.rank() == root {
+        if ep.rank() == GroupRank(root) {
             check_count(ep, vectors.xs.len())?;
         }
         let (own, wide) = vectors.encode(ep)?;

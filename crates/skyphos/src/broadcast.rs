@@ -10,7 +10,7 @@ use skyphos_core::frame::{CallKind, CallSig};
 use skyphos_core::slab::CHUNK_BYTES;
 use skyphos_core::{Asked, Endpoint, Traffic};
 use skyphos_plan::Profile;
-use skyphos_types::{Error, Result};
+use skyphos_types::{Error, GroupRank, Result};
 use std::time::Duration;
 
 /// The least bytes of a chunk that `auto` chooses.
@@ -138,12 +138,12 @@ impl<P: AsRef<[u8]> + Send + Sync, R: ReceiveBuffer> Body for Broadcast<P, R> {
             Payload::Lengths(lengths) => RootMessage::Lengths(lengths),
         });
         let side = match source {
-            Some(source) if ep.rank() == root => {
+            Some(source) if ep.rank() == GroupRank(root) => {
                 let bytes = source.lengths().iter().sum();
                 let profile = profile.expect("set as the call was made");
                 Role::Root(source, options.way(&profile, ep.size(), bytes))
             }
-            None if ep.rank() != root => Role::Receiver(&mut room),
+            None if ep.rank() != GroupRank(root) => Role::Receiver(&mut room),
             _ => {
                 let message = format!("rank {root} is the root, and it alone has parts to broadcast");
                 return Err(Error::bad_input(message));

@@ -10,7 +10,7 @@ use skyphos_core::transport::Transport;
 use skyphos_core::{Asked, Call, Endpoint, Group, Node, Settings, Topology};
 use skyphos_plan::Profile;
 use skyphos_tune::{Observations, Tuner, TuningParameters};
-use skyphos_types::{Error, Result};
+use skyphos_types::{CallNumber, CommId, Error, GroupRank, Result, WorldRank};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -67,9 +67,11 @@ impl Comm {
         placed: impl FnOnce(&[u32]) -> Result<Option<Topology>>,
     ) -> Result<Comm> {
         let node = Node::new(transport, settings)?;
-        let ranks: Vec<u32> = (0..node.size()).collect();
-        let topology = placed(&ranks)?.unwrap_or_else(|| node.topology().clone());
-        let group = Group { comm: 0, ranks, me: node.rank(), topology, named_by: None };
+        let places: Vec<u32> = (0..node.size()).collect();
+        let topology = placed(&places)?.unwrap_or_else(|| node.topology().clone());
+        // The first group has all ranks of the transport, in their order.
+        let (ranks, me) = (places.into_iter().map(WorldRank).collect(), GroupRank(node.rank().0));
+        let group = Group { comm: CommId(0), ranks, me, topology, named_by: None };
         Ok(Comm::of_group(node, group, Observations::default()))
     }
 
@@ -188,37 +190,44 @@ impl Comm {
             return Err(Error::bad_input(message));
         }
         // No call has the number u64::MAX, so this number differs from those of groups that a call agreed on.
-        let named = Group::number_after(Group::number_after(self.group.comm, u64::MAX), name);
-        let number = ranks.iter().fold(named, |number, rank| Group::number_after(number, u64::from(*rank)));
+        let named =
+            Group::number_after(Group::number_after(self.group.comm, CallNumber(u64::MAX)), CallNumber(name));
+        let number = ranks
+            .iter()
+            .fold(named, |number, rank| Group::number_after(number, CallNumber(u64::from(*rank))));
         Ok(self.regroup(number, ranks, self.group.topology.of_group(ranks)))
     }
 
     /// A group of `members` with the number `comm`, on which a call of this group agreed.
-    pub(crate) fn regroup(&self, comm: u64, members: &[u32], topology: Topology) -> Comm {
+    pub(crate) fn regroup(&self, comm: CommId, members: &[u32], topology: Topology) -> Comm {
         self.group_named_by(self.group.named_by.clone(), comm, members, topology)
     }
 
     fn group_named_by(
         &self,
         named_by: Option<Arc<Group>>,
-        comm: u64,
+        comm: CommId,
         members: &[u32],
         topology: Topology,
     ) -> Comm {
         let me = members.iter().position(|r| *r == self.rank()).expect("this rank is a member") as u32;
         let ranks = members.iter().map(|r| self.group.ranks[*r as usize]).collect();
         let observations = self.tuner().observations;
-        Comm::of_group(self.node.clone(), Group { comm, ranks, me, topology, named_by }, observations)
+        Comm::of_group(
+            self.node.clone(),
+            Group { comm, ranks, me: GroupRank(me), topology, named_by },
+            observations,
+        )
     }
 
     /// The group's number, which its frames carry.
-    pub(crate) fn number(&self) -> u64 {
+    pub(crate) fn number(&self) -> CommId {
         self.group.comm
     }
 
     /// The rank's number in the transport.
     pub fn world_rank(&self, rank: u32) -> u32 {
-        self.group.ranks[rank as usize]
+        self.group.ranks[rank as usize].0
     }
 
     /// Number of calls that ended on this rank with a mismatch.
@@ -233,7 +242,7 @@ impl Comm {
 
     /// This process's rank in the group.
     pub fn rank(&self) -> u32 {
-        self.group.me
+        self.group.me.0
     }
 
     /// Ranks in the group.
@@ -307,13 +316,13 @@ impl Comm {
 
     /// Calls that this rank has begun in the group.
     pub fn calls_begun(&self) -> u64 {
-        self.node.calls_begun(&self.group)
+        self.node.calls_begun(&self.group).0
     }
 
     /// Records that a function of this rank's program has failed, which made all calls after the first `first`
     /// ([`Comm::calls_begun`]). If it has succeeded on other ranks, the next call ends with [`Error::Diverged`].
     pub fn note_failure_since(&self, first: u64) {
-        self.node.report_failure_since(&self.group, first);
+        self.node.report_failure_since(&self.group, CallNumber(first));
     }
 
     /// Ends the next call with an error that this rank found before entering it. The other ranks raise the error when they are

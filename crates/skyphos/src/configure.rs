@@ -16,7 +16,7 @@ use skyphos_kernels::{BlockHash, Indices};
 use skyphos_plan::degrees::DEFAULT_ALPHA;
 use skyphos_plan::{Sizes, predict_rows};
 use skyphos_tune::Observations;
-use skyphos_types::{Element, Error, ReduceOp, Result};
+use skyphos_types::{Element, Error, GroupRank, ReduceOp, Result};
 use std::marker::PhantomData;
 
 /// Settings of [`Comm::configure`]. All ranks must pass the same.
@@ -266,7 +266,7 @@ async fn request<T: Element>(
         want_len,
         considered,
         // The call's number, which is the same on all ranks whatever has failed before.
-        id: ep.call_number() as u32,
+        id: ep.call_number().0 as u32,
         sizes: None,
     })
 }
@@ -276,7 +276,7 @@ async fn agree_n(ep: &Endpoint, contribute: Indices<'_>, want: Indices<'_>) -> R
     let end = contribute.end().max(want.end()).min(1 << 63);
     let all = allgather_numbers(ep, 0, &[end]).await?;
     if let Some(rank) = all.iter().position(|said| said[0] > 1 << 63) {
-        return Err(ep.corrupt(rank as u32, "an index above 2^63"));
+        return Err(ep.corrupt(GroupRank(rank as u32), "an index above 2^63"));
     }
     Ok(all.iter().map(|said| said[0]).max().unwrap_or(0))
 }

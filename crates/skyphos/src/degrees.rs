@@ -10,7 +10,7 @@ use skyphos_plan::degrees::DEFAULT_ALPHA;
 use skyphos_plan::{PlanWork, Profile, Sizes, Stage, Union, choose_degrees};
 use skyphos_tune::plan_degrees::{NO_BLOCK, SampleLayout, best_degrees};
 use skyphos_tune::{Observations, PROFILE_WORDS, agreed_profile};
-use skyphos_types::Result;
+use skyphos_types::{GroupRank, Result};
 
 /// Round of the exchange, after those of the agreement on n.
 const ROUND: u32 = 0x40;
@@ -69,7 +69,7 @@ pub(crate) async fn agree(
     let length = layout.words();
     let is_damaged = |a: &Vec<u64>| !a[HEAD..].chunks(length).all(|sample| layout.is_valid(sample));
     if let Some(rank) = all.iter().position(is_damaged) {
-        return Err(ep.corrupt(rank as u32, "a sample with blocks outside its windows"));
+        return Err(ep.corrupt(GroupRank(rank as u32), "a sample with blocks outside its windows"));
     }
     let union = |side: usize| {
         let samples: Vec<&[u64]> = all.iter().map(|a| &a[HEAD + side * length..][..length]).collect();

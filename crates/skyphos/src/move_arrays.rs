@@ -63,12 +63,12 @@ impl ArrayMove {
         let size = ep.size() as usize;
         let (fits, root) = match self {
             ArrayMove::Allgather(_) => (out == values * size, 0),
-            ArrayMove::Gather { root } if root == ep.rank() => (out == values * size, root),
+            ArrayMove::Gather { root } if root == ep.rank().0 => (out == values * size, root),
             ArrayMove::Gather { root } => (out == 0, root),
             ArrayMove::Alltoall => (values.is_multiple_of(size) && out == values, 0),
-            ArrayMove::Scatter { root } if root == ep.rank() => (values == out * size, root),
+            ArrayMove::Scatter { root } if root == ep.rank().0 => (values == out * size, root),
             ArrayMove::Scatter { root } => (values == 0, root),
-            ArrayMove::Message => (size == 2 && [out, values][ep.rank() as usize] == 0, 0),
+            ArrayMove::Message => (size == 2 && [out, values][ep.rank().index()] == 0, 0),
         };
         check_root(ep, root)?;
         match fits {

@@ -73,7 +73,7 @@ fn partner(me: u32, pairs: &Pairs) -> Option<(u32, bool)> {
 async fn ping_on(ep: &Endpoint, pairs: &Pairs, bytes: usize, most: u32, limit: Duration) -> Result<Vec<f64>> {
     let mut times = Vec::new();
     barrier_from(ep, BEGIN_ROUND).await?;
-    if let Some((other, first)) = partner(ep.rank(), pairs) {
+    if let Some((other, first)) = partner(ep.rank().0, pairs) {
         let (mut to, mut from) = (Sender::new(ep, other, bytes), Receiver::new(ep, other, bytes));
         let begin = ep.now();
         let mut last = false;
@@ -106,7 +106,7 @@ async fn overhead_on(
     let clock_s = (0..9).map(|_| -(cpu_s() - cpu_s())).fold(f64::INFINITY, f64::min);
     let since = |start: f64| (cpu_s() - start - clock_s).max(0.0);
     barrier_from(ep, BEGIN_ROUND).await?;
-    match partner(ep.rank(), pairs) {
+    match partner(ep.rank().0, pairs) {
         Some((other, true)) => {
             let (mut to, mut ready) = (Sender::new(ep, other, bytes), Receiver::new(ep, other, 1));
             for _ in 0..times {
@@ -187,7 +187,7 @@ async fn stream_on(
     limit: Duration,
     settle: Duration,
 ) -> Result<Streamed> {
-    let me = ep.rank();
+    let me = ep.rank().0;
     let to = flows.iter().filter(|(from, _)| *from == me);
     let mut out: Vec<(Sender<'_>, u32)> = to.map(|(_, to)| (Sender::new(ep, *to, bytes), 0)).collect();
     let from = flows.iter().filter(|(_, to)| *to == me);

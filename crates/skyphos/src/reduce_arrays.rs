@@ -27,7 +27,7 @@ async fn reduce_on<T: Element>(
     op: &ReduceOp,
 ) -> Result<()> {
     op.check(T::DTYPE)?;
-    let (me, size) = (ep.rank() as usize, ep.size());
+    let (me, size) = (ep.rank().index(), ep.size());
     check_root(ep, root.unwrap_or(0))?;
     let bounds = split_ranges(0, values.len() as u64, size);
     let due = match root {

@@ -135,7 +135,7 @@ async fn reduce_scatter_on<T: Element>(
     let part = if degrees.len() > 1 && ep.topology().ranks_per_host() > 1 {
         reduce_scatter_by_topology(ep, view, terms, &degrees, bounds).await?
     } else {
-        let groups = layers_by_rank(&degrees, ep.rank());
+        let groups = layers_by_rank(&degrees, ep.rank().0);
         reduce_scatter(ep, view, terms, &groups, bounds).await?.part
     };
     let traffic = ep.traffic();

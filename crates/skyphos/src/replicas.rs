@@ -84,7 +84,8 @@ impl Comm {
 
     /// This process's number, and the number of processes, which exceeds the number of ranks in a replicated group.
     pub fn process(&self) -> (u32, u32) {
-        self.node().process()
+        let (process, processes) = self.node().process();
+        (process.0, processes)
     }
 
     /// The least number of processes of a rank.

@@ -5,7 +5,7 @@
 //! Cost: ⌈log2 P⌉ α + (P - 1) b β for blocks of b bytes. Works for any P.
 
 use crate::endpoint::Endpoint;
-use skyphos_types::{Error, Result};
+use skyphos_types::{Error, GroupRank, Result};
 
 /// Gathers every rank's numbers, in rank order. All ranks give equally many. Takes the rounds of [`allgather_bytes`].
 pub async fn allgather_numbers(ep: &Endpoint, first_round: u32, mine: &[u64]) -> Result<Vec<Vec<u64>>> {
@@ -22,7 +22,7 @@ pub(crate) async fn allgather_counts(ep: &Endpoint, first_round: u32, mine: &[u6
     let all = allgather_numbers(ep, first_round, mine).await?;
     for (rank, counts) in (0..).zip(&all) {
         if counts.iter().any(|count| *count > u64::from(u32::MAX)) {
-            return Err(ep.corrupt(rank, "a count of more than 2^32 - 1 entries"));
+            return Err(ep.corrupt(GroupRank(rank), "a count of more than 2^32 - 1 entries"));
         }
     }
     Ok(all)
@@ -30,18 +30,19 @@ pub(crate) async fn allgather_counts(ep: &Endpoint, first_round: u32, mine: &[u6
 
 /// Gathers every rank's `block`, in rank order. All blocks have the same length. Takes ⌈log2 P⌉ rounds from `first_round`.
 pub async fn allgather_bytes(ep: &Endpoint, first_round: u32, block: &[u8]) -> Result<Vec<Vec<u8>>> {
-    let (me, size, len) = (ep.rank() as usize, ep.size() as usize, block.len());
+    let (me, size, len) = (ep.rank().index(), ep.size() as usize, block.len());
     let mut blocks = block.to_vec();
     let (mut count, mut round) = (1, first_round);
     while count < size {
         let moving = count.min(size - count);
         let (to, from) = ((me + size - count) % size, (me + count) % size);
         let message = ep.message_of(&blocks[..moving * len]);
-        let received = ep.exchange(round, vec![(to as u32, message)], &[from as u32]).await?;
+        let received =
+            ep.exchange(round, vec![(GroupRank(to as u32), message)], &[GroupRank(from as u32)]).await?;
         let bytes = received[0].as_bytes();
         if bytes.len() != moving * len {
             let message = format!("{} bytes, expected {moving} blocks of {len}", bytes.len());
-            return Err(Error::Corrupt { rank: ep.world_rank(from as u32), message });
+            return Err(Error::Corrupt { rank: ep.world_rank(GroupRank(from as u32)).0, message });
         }
         blocks.extend(bytes);
         (count, round) = (count + moving, round + 1);

@@ -11,7 +11,7 @@ use crate::clock::Effort;
 use crate::endpoint::Endpoint;
 use crate::message_stream::{Incoming, Outgoing};
 use crate::slab::Payload;
-use skyphos_types::{Element, Error, Result};
+use skyphos_types::{Element, Error, GroupRank, Result};
 use std::ops::Range;
 
 /// The number of numbers in a chunk. Refuses a chunk that does not fit a range of `due` numbers after the first `taken`.
@@ -22,7 +22,7 @@ fn count<T: Element>(ep: &Endpoint, from: u32, chunk: &Payload, taken: usize, du
     match chunk.len() == count * size_of::<T>() && taken + count <= due {
         true => Ok(count),
         false => Err(Error::Corrupt {
-            rank: ep.world_rank(from),
+            rank: ep.world_rank(GroupRank(from)).0,
             message: format!("{} bytes after {taken} of {due} numbers of an array", chunk.len()),
         }),
     }
@@ -52,7 +52,7 @@ pub(crate) struct RingNeighbours {
 impl RingNeighbours {
     /// On the ring of all ranks in rank order.
     pub(crate) fn by_rank(ep: &Endpoint) -> RingNeighbours {
-        let (me, size) = (ep.rank(), ep.size());
+        let (me, size) = (ep.rank().0, ep.size());
         RingNeighbours { previous: (me + size - 1) % size, next: (me + 1) % size }
     }
 }
@@ -94,8 +94,9 @@ pub(crate) async fn around<T: Element>(
     mut ring_step: impl RingStep<T>,
 ) -> Result<()> {
     let bytes = |step: usize| (sent_range(step).len() * size_of::<T>()) as u64;
-    let mut sends: Vec<_> = (0..steps).map(|s| Outgoing::new(next, round(s), bytes(s))).collect();
-    let mut receives: Vec<_> = (0..steps).map(|s| (Incoming::new(previous, round(s)), 0)).collect();
+    let mut sends: Vec<_> = (0..steps).map(|s| Outgoing::new(GroupRank(next), round(s), bytes(s))).collect();
+    let mut receives: Vec<_> =
+        (0..steps).map(|s| (Incoming::new(GroupRank(previous), round(s)), 0)).collect();
     let mut finished = 0;
     loop {
         let mut moved = false;

@@ -4,7 +4,7 @@
 //! has a message, directly or through others, from every rank. Cost: ⌈log2 P⌉ α. Works for any P.
 
 use crate::endpoint::Endpoint;
-use skyphos_types::Result;
+use skyphos_types::{GroupRank, Result};
 
 /// Returns when every rank of the group has entered.
 pub async fn barrier(ep: &Endpoint) -> Result<()> {
@@ -19,12 +19,12 @@ pub async fn barrier_from(ep: &Endpoint, first_round: u32) -> Result<()> {
 
 /// A barrier that returns the logical and of all ranks' flags. An empty message means true, one of a byte means false.
 pub async fn all_true(ep: &Endpoint, first_round: u32, flag: bool) -> Result<bool> {
-    let (me, size) = (ep.rank(), ep.size());
+    let (me, size) = (ep.rank().0, ep.size());
     let (mut step, mut round, mut all) = (1, first_round, flag);
     while step < size {
         let (to, from) = ((me + step) % size, (me + size - step) % size);
         let message = ep.message(usize::from(!all));
-        let received = ep.exchange(round, vec![(to, message)], &[from]).await?;
+        let received = ep.exchange(round, vec![(GroupRank(to), message)], &[GroupRank(from)]).await?;
         all &= received[0].as_bytes().is_empty();
         (step, round) = (step * 2, round + 1);
     }

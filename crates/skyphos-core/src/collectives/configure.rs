@@ -27,7 +27,7 @@ use crate::slab::AlignedVec;
 use skyphos_kernels::{
     BLOCK_BITS, BlockHash, IndexSet, Locator, MISSING, Permutation, Prepared, split_ranges,
 };
-use skyphos_types::{Element, Error, ReduceOp, Result};
+use skyphos_types::{Element, Error, GroupRank, ReduceOp, Result};
 
 /// Round of the exchange of examples of missing indices.
 const EXAMPLES: u32 = 0x300;
@@ -170,7 +170,7 @@ async fn run<T: Element>(ep: &Endpoint, request: Request, with: Option<Values<'_
         None => Sets::Real { out: contribute.set.clone(), want: want.set.clone() },
     };
     let (mut built, mut lo, mut hi) = (Vec::new(), 0, hash.range());
-    for (k, group) in layers(&degrees, ep.rank(), ep.topology()).into_iter().enumerate() {
+    for (k, group) in layers(&degrees, ep.rank().0, ep.topology()).into_iter().enumerate() {
         let bounds = split_ranges(lo, hi, group.members.len() as u32);
         let cut = Cut { members: group.members, me: group.me, bounds: &bounds };
         let source = sums.as_ref().map(Sums::source);
@@ -281,7 +281,7 @@ async fn missing_error(ep: &Endpoint, want: &IndexSet, hash: BlockHash, unmet: &
     for (rank, numbers) in allgather_numbers(ep, EXAMPLES, &mine).await?.iter().enumerate() {
         requests = requests.saturating_add(numbers[0]);
         let shown = numbers[0].min(EXAMPLES_EACH as u64) as usize;
-        examples.extend(numbers[1..1 + shown].iter().map(|i| (*i, ep.world_rank(rank as u32))));
+        examples.extend(numbers[1..1 + shown].iter().map(|i| (*i, ep.world_rank(GroupRank(rank as u32)).0)));
     }
     examples.sort_unstable();
     examples.truncate(EXAMPLES_SHOWN);

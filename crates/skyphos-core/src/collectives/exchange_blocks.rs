@@ -12,7 +12,7 @@ use crate::endpoint::Endpoint;
 use crate::frame::ARRAYS;
 use crate::message_stream::{Incoming, Outgoing};
 use crate::transport::Loss;
-use skyphos_types::Result;
+use skyphos_types::{GroupRank, Result};
 
 /// Rounds: short blocks; lengths of long blocks; requests; long blocks.
 const PUSHED: u32 = ARRAYS | 0x600;
@@ -124,8 +124,12 @@ struct InBlock {
 
 impl InBlock {
     fn new(from: u32) -> InBlock {
-        let announcement = Incoming::new(from, ANNOUNCED);
-        InBlock { from, incoming: Incoming::new(from, PUSHED), state: State::Unknown { announcement } }
+        let announcement = Incoming::new(GroupRank(from), ANNOUNCED);
+        InBlock {
+            from,
+            incoming: Incoming::new(GroupRank(from), PUSHED),
+            state: State::Unknown { announcement },
+        }
     }
 
     /// Takes the chunks and the announcement that have arrived. Returns whether there were any.
@@ -150,7 +154,10 @@ impl InBlock {
             if first {
                 let len = usize::try_from(self.incoming.total()).unwrap_or(usize::MAX);
                 if !lengths.contains(&len) {
-                    return Err(ep.corrupt(from, "a block that is neither short nor of its announced length"));
+                    return Err(ep.corrupt(
+                        GroupRank(from),
+                        "a block that is neither short nor of its announced length",
+                    ));
                 }
                 blocks.begin_block(from, len)?;
             }
@@ -175,7 +182,9 @@ impl InBlock {
             false => {
                 let len = message.as_bytes().try_into().ok().map(u64::from_le_bytes);
                 let len = len.and_then(|len| usize::try_from(len).ok());
-                Some(len.ok_or_else(|| ep.corrupt(self.from, "an announcement that is not a length"))?)
+                Some(len.ok_or_else(|| {
+                    ep.corrupt(GroupRank(self.from), "an announcement that is not a length")
+                })?)
             }
         };
         self.state = State::Announced { len };
@@ -184,8 +193,8 @@ impl InBlock {
 
     /// Requests a block that was announced.
     fn request(&mut self, ep: &Endpoint, len: Option<usize>) {
-        Outgoing::new(self.from, FETCH, 0).push(ep, ep.chunk(0));
-        self.incoming = Incoming::new(self.from, FETCHED);
+        Outgoing::new(GroupRank(self.from), FETCH, 0).push(ep, ep.chunk(0));
+        self.incoming = Incoming::new(GroupRank(self.from), FETCHED);
         self.state = State::Requested { len };
     }
 
@@ -223,20 +232,20 @@ fn request_next(ep: &Endpoint, ins: &mut [InBlock], blocks: &impl Blocks, limits
 /// # Errors
 /// An error of `blocks`, on all ranks; `Corrupt` if a rank sends another length than it announced.
 pub async fn exchange_blocks(ep: &Endpoint, blocks: &mut impl Blocks, limits: BlockLimits) -> Result<()> {
-    let (me, size) = (ep.rank(), ep.size());
+    let (me, size) = (ep.rank().0, ep.size());
     let others = || (1..size).map(|far| (me + far) % size);
     let (mut outs, mut unrequested) = (Vec::new(), Vec::new());
     for to in others() {
         let len = blocks.len_for(to);
         if len <= limits.push_bytes {
-            outs.push(OutBlock { to, send: Outgoing::new(to, PUSHED, len as u64) });
+            outs.push(OutBlock { to, send: Outgoing::new(GroupRank(to), PUSHED, len as u64) });
         } else {
             let mut message = ep.chunk(LEN_BYTES);
             if !ep.is_sized() {
                 message.as_bytes_mut().copy_from_slice(&(len as u64).to_le_bytes());
             }
-            Outgoing::new(to, ANNOUNCED, LEN_BYTES as u64).push(ep, message);
-            unrequested.push((to, Incoming::new(to, FETCH)));
+            Outgoing::new(GroupRank(to), ANNOUNCED, LEN_BYTES as u64).push(ep, message);
+            unrequested.push((to, Incoming::new(GroupRank(to), FETCH)));
         }
     }
     let mut ins: Vec<InBlock> = others().map(InBlock::new).collect();
@@ -250,7 +259,7 @@ pub async fn exchange_blocks(ep: &Endpoint, blocks: &mut impl Blocks, limits: Bl
         for (to, mut request) in unrequested {
             match request.next(ep) {
                 Ok(Some(_)) => {
-                    let send = Outgoing::new(to, FETCHED, blocks.len_for(to) as u64);
+                    let send = Outgoing::new(GroupRank(to), FETCHED, blocks.len_for(to) as u64);
                     outs.push(OutBlock { to, send });
                     moved = true;
                 }

@@ -24,9 +24,9 @@ pub async fn reduce_to_root<T: Element>(
     bounds: Vec<u64>,
     root: u32,
 ) -> Result<Option<Form<T>>> {
-    let all = layers_by_rank(&[ep.size()], ep.rank());
+    let all = layers_by_rank(&[ep.size()], ep.rank().0);
     let reduced = reduce_scatter(ep, view, terms, &all, bounds).await?;
-    let (part, me) = (&reduced.part, ep.rank());
+    let (part, me) = (&reduced.part, ep.rank().0);
     let own = Stream::new(part.encode(ep, terms.shape.width, part.lo, part.hi), [root]);
     if me != root {
         send(ep, UP, own).await?;

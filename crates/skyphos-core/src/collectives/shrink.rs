@@ -8,7 +8,7 @@ use crate::endpoint::Endpoint;
 use crate::message_stream::{Incoming, Outgoing};
 use crate::survivors::{Decision, Message, Survivor};
 use crate::transport::Loss;
-use skyphos_types::Result;
+use skyphos_types::{GroupRank, Result};
 
 /// The only round.
 const ROUND: u32 = 0;
@@ -27,9 +27,9 @@ impl Shrinking {
         ep.leave_calls();
         let ranks = 0..ep.size();
         Shrinking {
-            survivor: Survivor::new(ep.rank(), ep.losses()),
-            to: ranks.clone().map(|rank| Outgoing::open(rank, ROUND)).collect(),
-            from: ranks.map(|rank| Incoming::new(rank, ROUND)).collect(),
+            survivor: Survivor::new(ep.rank().0, ep.losses()),
+            to: ranks.clone().map(|rank| Outgoing::open(GroupRank(rank), ROUND)).collect(),
+            from: ranks.map(|rank| Incoming::new(GroupRank(rank), ROUND)).collect(),
         }
     }
 
@@ -37,11 +37,14 @@ impl Shrinking {
     fn step(&mut self, ep: &Endpoint) -> Result<bool> {
         let Shrinking { survivor, to, from } = self;
         let (mut moved, losses) = (false, ep.losses());
-        for (rank, incoming) in (0..).zip(from).filter(|(rank, _)| *rank != ep.rank()) {
+        for (rank, incoming) in (0..).zip(from).filter(|(rank, _)| *rank != ep.rank().0) {
             // Messages that arrived before their sender was lost still count. An error means that there are no more.
             while let Ok(Some(chunk)) = incoming.next(ep) {
-                let message = decode(chunk.as_bytes(), ep.size(), ep.rank());
-                survivor.receive(rank, message.ok_or_else(|| ep.corrupt(rank, "not a message of a shrink"))?);
+                let message = decode(chunk.as_bytes(), ep.size(), ep.rank().0);
+                survivor.receive(
+                    rank,
+                    message.ok_or_else(|| ep.corrupt(GroupRank(rank), "not a message of a shrink"))?,
+                );
                 moved = true;
             }
             if let Some(loss) = losses[rank as usize].filter(|_| !survivor.has_lost(rank)) {

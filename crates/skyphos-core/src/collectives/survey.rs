@@ -8,7 +8,7 @@ use crate::collectives::weights::cut_by_weight;
 use crate::endpoint::Endpoint;
 use skyphos_kernels::stream::View;
 use skyphos_kernels::{Index, sketch, union_of, with_indices};
-use skyphos_types::{Element, Result};
+use skyphos_types::{Element, GroupRank, Result};
 
 /// Indices that each of so many ranks gives as a sample, and hashes as a sketch: many ranks know as much of all with
 /// fewer each.
@@ -186,11 +186,11 @@ async fn survey_of<T: Element>(
     };
     for (rank, numbers) in all.iter().enumerate() {
         if numbers.len() < 1 + samples + said.len() {
-            return Err(ep.corrupt(rank as u32, "a sample that is too short"));
+            return Err(ep.corrupt(GroupRank(rank as u32), "a sample that is too short"));
         }
         let ((count, rest), extra) = (numbers.split_first().expect("checked"), 1 + samples);
         if *count > n || (*count > 0 && rest[..samples].iter().any(|index| *index >= n)) {
-            return Err(ep.corrupt(rank as u32, "a sample of indices that there are not"));
+            return Err(ep.corrupt(GroupRank(rank as u32), "a sample of indices that there are not"));
         }
         if *count > 0 {
             survey.samples.extend(rest[..samples].iter().map(|index| (*index, *count)));

@@ -54,12 +54,12 @@ pub async fn topk_allreduce<T: Magnitude>(
     terms: Terms<'_>,
     k: u64,
 ) -> Result<Selected<T>> {
-    let (me, size) = (ep.rank() as usize, u64::from(ep.size()));
+    let (me, size) = (ep.rank().index(), u64::from(ep.size()));
     let (bounds, counts) = fair_bounds(ep, view, terms.n, k).await?;
     let own: u64 = counts[me][me];
     let (mut sent, mut received) =
         (counts[me].iter().sum::<u64>() - own, counts.iter().map(|to| to[me]).sum::<u64>() - own);
-    let all = layers_by_rank(&[ep.size()], ep.rank());
+    let all = layers_by_rank(&[ep.size()], ep.rank().0);
     let Reduced { part, bounds } = reduce_scatter(ep, view, terms, &all, bounds).await?;
     let part = keep_largest(ep, part, k).await?;
     let selected: Vec<u64> = allgather_counts(ep, OWN, &[part.view().nnz(1) as u64]).await?.concat();
@@ -129,7 +129,7 @@ async fn keep_largest<T: Magnitude>(ep: &Endpoint, part: ReducedRange<T>, k: u64
             return Ok(ReducedRange { form: Form::Sparse { indices, values }, ..part });
         };
         (prefix, left) = (prefix << 8 | value as i64, left - above);
-        let before: u64 = all[..ep.rank() as usize].iter().map(|h| h[value]).sum();
+        let before: u64 = all[..ep.rank().index()].iter().map(|h| h[value]).sum();
         ties = left.saturating_sub(before);
     }
     let mut selected = Vec::new();
@@ -154,7 +154,7 @@ async fn balance<T: Magnitude>(
     entries: &[u64],
     terms: Terms<'_>,
 ) -> Result<(ReducedRange<T>, Vec<u64>, (u64, u64))> {
-    let (me, size) = (ep.rank() as usize, entries.len());
+    let (me, size) = (ep.rank().index(), entries.len());
     let total: u64 = entries.iter().sum();
     let share = |rank: usize| total * rank as u64 / size as u64;
     let start_of = |rank: usize| entries[..rank].iter().sum::<u64>();

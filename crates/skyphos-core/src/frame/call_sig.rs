@@ -1,7 +1,7 @@
 //! The signature of a call: what all its ranks must agree on.
 
 use super::call_kind::CallKind;
-use skyphos_types::{DType, ReduceOp};
+use skyphos_types::{CommId, DType, ReduceOp};
 
 /// The signature of a call. Every data frame carries it, so ranks that made different calls detect that at the first frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -158,10 +158,10 @@ impl CallSig {
 
 impl CallSig {
     /// A point-to-point call to or from `rank` with a tag; `None` stands for any. `role` is `SENDS`, `RECEIVES` or `PROBES`.
-    pub fn of_message(comm: u64, role: u8, rank: Option<u32>, tag: Option<u32>) -> CallSig {
+    pub fn of_message(comm: CommId, role: u8, rank: Option<u32>, tag: Option<u32>) -> CallSig {
         let flags = role | if tag.is_none() { CallSig::ANY_TAG } else { 0 };
         let (width, extra) = (rank.unwrap_or(CallSig::ANY_SOURCE), tag.unwrap_or(0));
-        CallSig { flags, width, n: comm, extra, ..CallSig::plain(CallKind::PointToPoint) }
+        CallSig { flags, width, n: comm.0, extra, ..CallSig::plain(CallKind::PointToPoint) }
     }
 
     fn text_of_message(&self) -> String {

@@ -4,6 +4,7 @@ use super::call_kind::CallKind;
 use super::call_sig::CallSig;
 use super::kind::FrameKind;
 use crate::slab::CHUNK_BYTES;
+use skyphos_types::{CallNumber, CommId};
 
 /// Bytes of an encoded header.
 pub const HEADER_BYTES: usize = 64;
@@ -28,9 +29,9 @@ pub struct Header {
     /// Purpose of the frame.
     pub kind: FrameKind,
     /// The group.
-    pub comm: u64,
+    pub comm: CommId,
     /// Number of the call in that group, below 2^48.
-    pub call: u64,
+    pub call: CallNumber,
     /// The original sender of a forwarded chunk; else 0.
     pub origin: u16,
     /// The exchange of the call.
@@ -45,7 +46,7 @@ pub struct Header {
 
 impl Header {
     /// A control frame of a call.
-    pub fn control(kind: FrameKind, comm: u64, call: u64) -> Header {
+    pub fn control(kind: FrameKind, comm: CommId, call: CallNumber) -> Header {
         let sig = CallSig::plain(CallKind::Barrier);
         Header { kind, comm, call, origin: 0, round: 0, seq: 0, total: 0, sig }
     }
@@ -65,9 +66,9 @@ impl Header {
         b[0..2].copy_from_slice(&MAGIC);
         b[2] = VERSION;
         b[3] = self.kind as u8;
-        b[8..16].copy_from_slice(&self.comm.to_le_bytes());
+        b[8..16].copy_from_slice(&self.comm.0.to_le_bytes());
         b[16..24]
-            .copy_from_slice(&(self.call & CALL_MASK | u64::from(self.origin) << CALL_BITS).to_le_bytes());
+            .copy_from_slice(&(self.call.0 & CALL_MASK | u64::from(self.origin) << CALL_BITS).to_le_bytes());
         b[24..28].copy_from_slice(&self.round.to_le_bytes());
         b[28..32].copy_from_slice(&self.seq.to_le_bytes());
         let len = len as u32 | u32::from(self.sig.outcomes) << LEN_BITS;
@@ -128,8 +129,8 @@ impl Header {
         };
         let header = Header {
             kind,
-            comm: u64_at(8),
-            call: u64_at(16) & CALL_MASK,
+            comm: CommId(u64_at(8)),
+            call: CallNumber(u64_at(16) & CALL_MASK),
             origin: (u64_at(16) >> CALL_BITS) as u16,
             round: u32_at(24),
             seq: u32_at(28),
@@ -173,8 +174,8 @@ mod tests {
         };
         Header {
             kind: FrameKind::Forwarded,
-            comm: 5,
-            call: 1 << 40,
+            comm: CommId(5),
+            call: CallNumber(1 << 40),
             origin: 40_000,
             round: 3,
             seq: 9,

@@ -2,7 +2,7 @@
 
 use crate::frame::CallSig;
 use crate::transport::Loss;
-use skyphos_types::Error;
+use skyphos_types::{CallNumber, Error};
 
 /// The reason why a rank takes no more part in a call that continues without it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,12 +37,12 @@ impl LostPeer {
 pub(super) struct Departure {
     pub(super) error: Error,
     /// Number of calls that the rank has begun; `None` if other ranks have reported it as lost.
-    pub(super) begun: Option<u64>,
+    pub(super) begun: Option<CallNumber>,
 }
 
 impl Departure {
     /// The absence from a call that outlives losses; `None` if that call cannot succeed.
-    pub(super) fn absence(&self, call: u64) -> Option<Absence> {
+    pub(super) fn absence(&self, call: CallNumber) -> Option<Absence> {
         match self.begun {
             None => Some(Absence::Left),
             Some(begun) if begun > call => Some(Absence::Past),
@@ -51,7 +51,7 @@ impl Departure {
     }
 
     /// Whether the departure ends a call.
-    pub(super) fn ends(&self, call: u64, sig: CallSig) -> bool {
+    pub(super) fn ends(&self, call: CallNumber, sig: CallSig) -> bool {
         match sig.outlives_losses() {
             true => self.absence(call).is_none(),
             false => self.begun.is_none_or(|begun| begun <= call),
@@ -94,10 +94,10 @@ mod tests {
             (Some(0), 0, true, None),
         ];
         for (begun, call, ends, absence) in table {
-            let departure = Departure { error: Error::Interrupted, begun };
-            assert_eq!(departure.ends(call, BARRIER), ends, "{begun:?} {call}");
-            assert_eq!(departure.absence(call), absence, "{begun:?} {call}");
-            assert_eq!(departure.ends(call, SHRINK), absence.is_none(), "{begun:?} {call}");
+            let departure = Departure { error: Error::Interrupted, begun: begun.map(CallNumber) };
+            assert_eq!(departure.ends(CallNumber(call), BARRIER), ends, "{begun:?} {call}");
+            assert_eq!(departure.absence(CallNumber(call)), absence, "{begun:?} {call}");
+            assert_eq!(departure.ends(CallNumber(call), SHRINK), absence.is_none(), "{begun:?} {call}");
         }
     }
 }

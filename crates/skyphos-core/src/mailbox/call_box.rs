@@ -8,39 +8,39 @@ use super::stream::Stream;
 use crate::arguments::Arguments;
 use crate::frame::{CallSig, Frame, FrameKind, Header};
 use crate::slab::Payload;
-use skyphos_types::Error;
+use skyphos_types::{CallNumber, CommId, Error, WorldRank};
 use std::collections::VecDeque;
 
 /// Everything that has arrived for one call.
 #[derive(Default)]
 pub(super) struct CallBox {
-    pub(super) comm: u64,
-    pub(super) call: u64,
+    pub(super) comm: CommId,
+    pub(super) call: CallNumber,
     /// This rank's signature; `None` until this rank enters the call.
     pub(super) own: Option<CallSig>,
     /// The arguments whose hash is in `own`.
     pub(super) arguments: Arguments,
     /// The first signature that arrived before this rank entered, with its sender, and the first one that differs from it.
-    pub(super) first: Option<(u32, CallSig)>,
-    pub(super) second: Option<(u32, CallSig)>,
+    pub(super) first: Option<(WorldRank, CallSig)>,
+    pub(super) second: Option<(WorldRank, CallSig)>,
     /// The error for a peer whose arguments have another hash, until the peer reports which argument differs.
     pub(super) disputed: Option<Error>,
     /// Peers whose programs know of other failed calls, and whether their outcomes have been compared.
-    pub(super) doubts: Vec<(u32, bool)>,
+    pub(super) doubts: Vec<(WorldRank, bool)>,
     /// Hashes of outcomes that arrived before this rank entered and differ from the one in `first`, and outcomes that arrived then.
-    pub(super) early: Vec<(u32, u16)>,
-    pub(super) early_outcomes: Vec<(u32, Payload)>,
+    pub(super) early: Vec<(WorldRank, u16)>,
+    pub(super) early_outcomes: Vec<(WorldRank, Payload)>,
     pub(super) streams: Vec<Stream>,
     /// (round, sender, index of the stream), sorted: a rank may receive from thousands.
-    pub(super) places: Vec<(u32, u32, u32)>,
+    pub(super) places: Vec<(u32, WorldRank, u32)>,
     /// (peer, round, bytes that the peer has consumed)
-    pub(super) credits: Vec<(u32, u32, u64)>,
+    pub(super) credits: Vec<(WorldRank, u32, u64)>,
     /// The error that ended the call, and whether it came from another rank.
     pub(super) failed: Option<(Error, bool)>,
     /// Ranks that answered a probe.
-    pub(super) present: Vec<u32>,
+    pub(super) present: Vec<WorldRank>,
     /// Ranks that take no more part in the call, though they are not lost.
-    pub(super) absent: Vec<(u32, Absence)>,
+    pub(super) absent: Vec<(WorldRank, Absence)>,
     /// Number of events of the call. A waiting thread compares it.
     pub(super) version: u64,
     /// The send, receive or probe, if the call is point-to-point.
@@ -51,7 +51,7 @@ pub(super) struct CallBox {
     pub(super) envelope: Option<Envelope>,
     pub(super) has_taken: bool,
     /// The send whose failure fails this receive, if no message has been taken before.
-    pub(super) paired_send: Option<u64>,
+    pub(super) paired_send: Option<CallNumber>,
 }
 
 impl CallBox {
@@ -98,13 +98,17 @@ impl CallBox {
     }
 
     /// The index of a stream in `places`. `Err`: the index at which it belongs.
-    pub(super) fn place_of(&self, from: u32, round: u32) -> Result<usize, usize> {
+    pub(super) fn place_of(&self, from: WorldRank, round: u32) -> Result<usize, usize> {
         self.places.binary_search_by_key(&(round, from), |(round, from, _)| (*round, *from))
     }
 
     /// A peer has made a different call, and its program knows of the same failed calls. If only hashes of arguments differ, the reply
     /// sends this rank's arguments to the peer, which then reports to all ranks which one differs.
-    pub(super) fn disagree(&mut self, own: (u32, CallSig), other: (u32, CallSig)) -> Option<Reply> {
+    pub(super) fn disagree(
+        &mut self,
+        own: (WorldRank, CallSig),
+        other: (WorldRank, CallSig),
+    ) -> Option<Reply> {
         let error = mismatch(own, other);
         let payload = self.arguments.to_wire().filter(|_| own.1.differs_in_hash(&other.1));
         match payload {
@@ -121,7 +125,7 @@ impl CallBox {
     }
 
     /// Notes how many bytes of a stream a peer has consumed.
-    pub(super) fn take_credit(&mut self, from: u32, round: u32, consumed: u64) {
+    pub(super) fn take_credit(&mut self, from: WorldRank, round: u32, consumed: u64) {
         match self.credits.iter_mut().find(|(p, r, _)| (*p, *r) == (from, round)) {
             Some((_, _, bytes)) => *bytes = (*bytes).max(consumed),
             None => self.credits.push((from, round, consumed)),
@@ -129,7 +133,7 @@ impl CallBox {
     }
 
     /// Notes that a rank is absent.
-    pub(super) fn set_absent(&mut self, rank: u32, why: Absence) {
+    pub(super) fn set_absent(&mut self, rank: WorldRank, why: Absence) {
         self.version += 1;
         if !self.absent.contains(&(rank, why)) {
             self.absent.push((rank, why));
@@ -149,7 +153,7 @@ impl CallBox {
     }
 
     /// Whether the call is point-to-point and may need a rank: the rank at the other end, once it is known.
-    pub(super) fn needs_of_message(&self, rank: u32) -> bool {
+    pub(super) fn needs_of_message(&self, rank: WorldRank) -> bool {
         match (self.message, self.post) {
             (Some(id), _) => id.peer == rank,
             (None, Some(post)) => post.needs(rank),
@@ -158,7 +162,7 @@ impl CallBox {
     }
 
     /// Takes a frame of the message that is sent or received here.
-    pub(super) fn take_message_frame(&mut self, from: u32, frame: Frame) {
+    pub(super) fn take_message_frame(&mut self, from: WorldRank, frame: Frame) {
         let header = frame.header;
         if header.kind == FrameKind::Present {
             return self.present.push(from); // no progress
@@ -173,7 +177,7 @@ impl CallBox {
                 }
                 None => self.fail(
                     Error::Corrupt {
-                        rank: from,
+                        rank: from.0,
                         message: "it sent data of a message that it receives".to_owned(),
                     },
                     false,
@@ -217,9 +221,10 @@ mod tests {
     fn the_largest_credit_of_a_stream_counts() {
         let mut b = CallBox::default();
         for (from, round, consumed) in [(1, 0, 10), (1, 0, 30), (1, 0, 20), (1, 7, 5), (2, 0, 1)] {
-            b.take_credit(from, round, consumed);
+            b.take_credit(WorldRank(from), round, consumed);
         }
-        assert_eq!(b.credits, [(1, 0, 30), (1, 7, 5), (2, 0, 1)]);
+        let credits = [(1, 0, 30), (1, 7, 5), (2, 0, 1)];
+        assert_eq!(b.credits, credits.map(|(from, round, bytes)| (WorldRank(from), round, bytes)));
     }
 
     #[test]
@@ -236,28 +241,34 @@ mod tests {
         let (own, other) = (CallSig { extra: 1, ..DENSE }, CallSig { extra: 2, ..DENSE });
         let arguments = Arguments::given(|| vec![("degrees".to_owned(), "4x2".to_owned())]);
         let mut b = CallBox { arguments, ..CallBox::default() };
-        let reply = b.disagree((0, own), (3, other)).expect("arguments for the peer");
-        assert_eq!((reply.to, reply.header.kind), (3, FrameKind::Arguments));
+        let reply = b.disagree((WorldRank(0), own), (WorldRank(3), other)).expect("arguments for the peer");
+        assert_eq!((reply.to, reply.header.kind), (WorldRank(3), FrameKind::Arguments));
         assert!(b.is_in_doubt() && b.failed.is_none());
-        assert!(b.disagree((0, own), (4, other)).is_none(), "one peer is enough");
+        assert!(b.disagree((WorldRank(0), own), (WorldRank(4), other)).is_none(), "one peer is enough");
     }
 
     #[test]
     fn a_different_call_fails_at_once() {
         let mut b = CallBox::default();
         let other = CallSig::plain(CallKind::Split);
-        assert!(b.disagree((2, DENSE), (1, other)).is_none());
+        assert!(b.disagree((WorldRank(2), DENSE), (WorldRank(1), other)).is_none());
         let text = failure(&b).unwrap();
         assert!(text.contains("split(") && text.contains("allreduce of dense arrays("), "{text}");
     }
 
     #[test]
     fn a_cleared_box_is_empty() {
-        let mut b = CallBox { comm: 7, call: 3, own: Some(DENSE), has_taken: true, ..CallBox::default() };
-        b.set_absent(2, Absence::Lost);
-        b.take_credit(1, 0, 5);
-        b.present.push(1);
-        b.doubts.push((1, false));
+        let mut b = CallBox {
+            comm: CommId(7),
+            call: CallNumber(3),
+            own: Some(DENSE),
+            has_taken: true,
+            ..CallBox::default()
+        };
+        b.set_absent(WorldRank(2), Absence::Lost);
+        b.take_credit(WorldRank(1), 0, 5);
+        b.present.push(WorldRank(1));
+        b.doubts.push((WorldRank(1), false));
         b.fail(Error::Interrupted, false);
         let b = b.cleared();
         assert!(b.absent.is_empty() && b.credits.is_empty() && b.present.is_empty() && !b.is_in_doubt());

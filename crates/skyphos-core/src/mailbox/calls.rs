@@ -7,12 +7,12 @@ use crate::arguments::Arguments;
 use crate::frame::{CallKind, CallSig};
 use crate::group::Group;
 use crate::slab::Payload;
-use skyphos_types::Error;
+use skyphos_types::{CallNumber, CommId, Error, GroupRank, WorldRank};
 use std::sync::Arc;
 
 /// Number of the call in which the survivors agree on the new group. It is outside of the sequence of calls, since survivors enter it
 /// from different calls.
-pub(crate) const SHRINK_CALL: u64 = 1 << 47;
+pub(crate) const SHRINK_CALL: CallNumber = CallNumber(1 << 47);
 
 /// Failed calls that a group remembers. A peer reports an error of its own in such a call at most once, soon after.
 const FAILED_CALLS: usize = 1024;
@@ -26,15 +26,19 @@ pub(crate) enum Next {
 
 impl Mailbox {
     /// This rank enters its next call. Returns the call's number, and the signature that its frames carry.
-    pub(crate) fn begin(&mut self, group: &Arc<Group>, sig: CallSig, arguments: Arguments) -> (u64, CallSig) {
+    pub(crate) fn begin(
+        &mut self,
+        group: &Arc<Group>,
+        sig: CallSig,
+        arguments: Arguments,
+    ) -> (CallNumber, CallSig) {
         let state = self.groups.iter_mut().find(|g| g.group.comm == group.comm).expect("group is open");
         let is_shrink = sig.kind == CallKind::Shrink;
         let (call, outcomes) = match is_shrink {
             true => (SHRINK_CALL, 0),
-            false => (state.next_call, state.outcomes.hash()),
+            false => (state.next_call.advance(), state.outcomes.hash()),
         };
         if !is_shrink {
-            state.next_call += 1;
             state.outcomes.begin(call);
         }
         let diverged = state.diverged.clone().filter(|_| !is_shrink);
@@ -42,7 +46,7 @@ impl Mailbox {
         let k = self.open_box(group.comm, call);
         let b = &mut self.calls[k];
         (b.own, b.arguments) = (Some(sig), arguments);
-        let me = group.ranks[group.me as usize];
+        let me = group.ranks[group.me.index()];
         for (peer, theirs) in [b.first, b.second].into_iter().flatten() {
             if !theirs.fits(&sig) {
                 self.disagree(k, (me, sig), (peer, theirs));
@@ -65,7 +69,8 @@ impl Mailbox {
     /// Ranks that make no more calls in the group are absent from this one, or end it.
     fn begin_without_departed(&mut self, k: usize, group: &Group, sig: CallSig) {
         let Mailbox { departed, calls, .. } = self;
-        let (b, all) = (&mut calls[k], departed.range((group.comm, 0)..=(group.comm, u32::MAX)));
+        let (b, all) =
+            (&mut calls[k], departed.range((group.comm, WorldRank(0))..=(group.comm, WorldRank(u32::MAX))));
         for ((_, rank), departure) in all.filter(|((_, rank), _)| group.ranks.contains(rank)) {
             if departure.ends(b.call, sig) {
                 b.fail(departure.error.clone(), true);
@@ -77,26 +82,31 @@ impl Mailbox {
     }
 
     /// Calls of a group that this rank has begun.
-    pub(crate) fn begun(&self, comm: u64) -> u64 {
-        self.group(comm).map_or(0, |state| state.next_call)
+    pub(crate) fn begun(&self, comm: CommId) -> CallNumber {
+        self.group(comm).map_or(CallNumber(0), |state| state.next_call)
     }
 
     /// The next message of any rank of the group in a round of a call, and its sender's rank in the group.
-    pub(crate) fn take_from_any(&mut self, group: &Group, call: u64, round: u32) -> Option<(u32, Payload)> {
+    pub(crate) fn take_from_any(
+        &mut self,
+        group: &Group,
+        call: CallNumber,
+        round: u32,
+    ) -> Option<(GroupRank, Payload)> {
         let b = self.find(group.comm, call)?;
         let first = b.places.partition_point(|(at, ..)| *at < round);
         let of_round = b.places[first..].iter().take_while(|(at, ..)| *at == round);
         for (_, from, stream) in of_round {
             if let Some(chunk) = b.streams[*stream as usize].chunks.pop_front() {
-                let place = group.ranks.iter().position(|rank| rank == from)?;
-                return Some((place as u32, chunk));
+                let from = group.group_rank(*from)?;
+                return Some((from, chunk));
             }
         }
         None
     }
 
     /// Ends a call here, completed or failed. Later frames of it are dropped.
-    pub(crate) fn end(&mut self, comm: u64, call: u64, completed: bool) {
+    pub(crate) fn end(&mut self, comm: CommId, call: CallNumber, completed: bool) {
         let Some(k) = self.calls.iter().position(|b| b.call == call && b.comm == comm) else { return };
         if call == SHRINK_CALL {
             // The call may be entered again, and then continues.
@@ -111,7 +121,7 @@ impl Mailbox {
                 self.note_failed_call(&done);
             }
             if let Some((error @ Error::PeerLost { rank, .. }, _)) = &done.failed {
-                self.miss(*rank, error);
+                self.miss(WorldRank(*rank), error);
             }
         }
         self.spare_chunks.extend(done.take_chunks());
@@ -128,7 +138,7 @@ impl Mailbox {
     }
 
     /// Number of events of a call. `Err`: the error with which it failed, and whether another rank sent it.
-    pub(crate) fn look(&mut self, comm: u64, call: u64) -> Result<u64, (Error, bool)> {
+    pub(crate) fn look(&mut self, comm: CommId, call: CallNumber) -> Result<u64, (Error, bool)> {
         let b = self.find(comm, call).expect("an open call");
         match &b.failed {
             Some(failed) => Err(failed.clone()),
@@ -137,24 +147,30 @@ impl Mailbox {
     }
 
     /// Number of events of a call; `None` if it failed or is over.
-    pub(crate) fn version(&mut self, comm: u64, call: u64) -> Option<u64> {
+    pub(crate) fn version(&mut self, comm: CommId, call: CallNumber) -> Option<u64> {
         self.find(comm, call).filter(|b| b.failed.is_none()).map(|b| b.version)
     }
 
     /// Counts an event of a call that no frame has caused.
-    pub(crate) fn touch(&mut self, comm: u64, call: u64) {
+    pub(crate) fn touch(&mut self, comm: CommId, call: CallNumber) {
         self.find(comm, call).into_iter().for_each(|b| b.version += 1);
     }
 
     /// Ends a call with an error found on this rank.
-    pub(crate) fn fail(&mut self, comm: u64, call: u64, error: Error) {
+    pub(crate) fn fail(&mut self, comm: CommId, call: CallNumber, error: Error) {
         if let Some(b) = self.find(comm, call) {
             b.fail(error, false);
         }
     }
 
     /// The next chunk of a stream and its message's length, if it has arrived.
-    pub(crate) fn take(&mut self, comm: u64, call: u64, from: u32, round: u32) -> Result<Next, Error> {
+    pub(crate) fn take(
+        &mut self,
+        comm: CommId,
+        call: CallNumber,
+        from: WorldRank,
+        round: u32,
+    ) -> Result<Next, Error> {
         let b = self.find(comm, call).expect("an open call");
         if let Some((error, _)) = &b.failed {
             return Err(error.clone());
@@ -173,7 +189,7 @@ impl Mailbox {
     }
 
     /// Bytes that a peer has consumed of the stream to it. Unlimited for a peer that is gone, since frames to it are dropped.
-    pub(crate) fn credit(&mut self, comm: u64, call: u64, peer: u32, round: u32) -> u64 {
+    pub(crate) fn credit(&mut self, comm: CommId, call: CallNumber, peer: WorldRank, round: u32) -> u64 {
         if self.lost_peers.contains_key(&peer) {
             return u64::MAX / 2;
         }
@@ -182,12 +198,12 @@ impl Mailbox {
     }
 
     /// The error for a peer that has made a different call and has not sent its arguments yet. The call makes no progress meanwhile.
-    pub(crate) fn disputed(&mut self, comm: u64, call: u64) -> Option<Error> {
+    pub(crate) fn disputed(&mut self, comm: CommId, call: CallNumber) -> Option<Error> {
         self.find(comm, call)?.disputed.clone()
     }
 
     /// Whether a call that is done here may end: `Err` if it failed, `false` while it waits for a peer's arguments or outcomes.
-    pub(crate) fn may_end(&mut self, comm: u64, call: u64) -> Result<bool, Error> {
+    pub(crate) fn may_end(&mut self, comm: CommId, call: CallNumber) -> Result<bool, Error> {
         let b = self.find(comm, call).expect("an open call");
         match &b.failed {
             Some((error, _)) => Err(error.clone()),
@@ -196,20 +212,19 @@ impl Mailbox {
     }
 
     /// Ranks that have answered a probe of this call.
-    pub(crate) fn present(&mut self, comm: u64, call: u64) -> Vec<u32> {
+    pub(crate) fn present(&mut self, comm: CommId, call: CallNumber) -> Vec<WorldRank> {
         self.find(comm, call).map_or(Vec::new(), |b| b.present.clone())
     }
 
     /// Ranks that are absent from a call that outlives losses, as ranks of the group.
-    pub(crate) fn absences(&mut self, group: &Group, call: u64) -> Vec<(u32, Absence)> {
+    pub(crate) fn absences(&mut self, group: &Group, call: CallNumber) -> Vec<(GroupRank, Absence)> {
         let absent = self.find(group.comm, call).map_or(Vec::new(), |b| b.absent.clone());
         let all = self.lost_peers.iter().map(|(rank, peer)| (*rank, peer.absence())).chain(absent);
-        let place = |rank: u32| group.ranks.iter().position(|one| *one == rank);
-        all.filter_map(|(rank, why)| Some((place(rank)? as u32, why))).collect()
+        all.filter_map(|(rank, why)| Some((group.group_rank(rank)?, why))).collect()
     }
 
     /// The length of [`Mailbox::absences`], other groups' ranks included.
-    pub(crate) fn count_absences(&mut self, group: &Group, call: u64) -> usize {
+    pub(crate) fn count_absences(&mut self, group: &Group, call: CallNumber) -> usize {
         let lost = self.lost_peers.len();
         lost + self.find(group.comm, call).map_or(0, |b| b.absent.len())
     }

@@ -19,7 +19,7 @@ use super::stream::Stream;
 use crate::frame::{CallKind, CallSig, Frame, FrameKind, Header};
 use crate::group::Group;
 use crate::transport::{Event, Loss};
-use skyphos_types::Error;
+use skyphos_types::{CallNumber, CommId, Error, WorldRank};
 
 /// Round of an abort whose sender's program does not learn of the failure.
 pub(crate) const UNSEEN: u32 = 1;
@@ -41,7 +41,7 @@ impl Mailbox {
     }
 
     /// Fails the calls that need a rank that is gone.
-    fn deliver_loss(&mut self, rank: u32, cause: String, loss: Loss) {
+    fn deliver_loss(&mut self, rank: WorldRank, cause: String, loss: Loss) {
         self.lost_peers.insert(rank, LostPeer { cause, loss });
         self.confirm_doubts(rank, None);
         for k in 0..self.calls.len() {
@@ -62,7 +62,7 @@ impl Mailbox {
         }
     }
 
-    fn deliver_frame(&mut self, from: u32, frame: Frame) {
+    fn deliver_frame(&mut self, from: WorldRank, frame: Frame) {
         let Header { comm, call, kind, .. } = frame.header;
         if is_pair(comm) {
             return self.deliver_message(from, frame);
@@ -77,7 +77,7 @@ impl Mailbox {
         }
     }
 
-    fn answer_probe(&mut self, from: u32, comm: u64, call: u64) {
+    fn answer_probe(&mut self, from: WorldRank, comm: CommId, call: CallNumber) {
         let over = self.group(comm).is_some_and(|g| call < g.next_call) || self.closed.contains(&comm);
         if over || self.find(comm, call).is_some_and(|b| b.own.is_some()) {
             self.replies.push(Reply::control(from, FrameKind::Present, comm, call));
@@ -85,7 +85,7 @@ impl Mailbox {
     }
 
     /// A frame of a call that is over here: its sender has lost a rank, or has left the call with an error.
-    fn deliver_late(&mut self, from: u32, frame: Frame) {
+    fn deliver_late(&mut self, from: WorldRank, frame: Frame) {
         let Header { comm, call, round, sig, kind, .. } = frame.header;
         if kind == FrameKind::Data && sig.kind != CallKind::Shrink && sig.outlives_losses() {
             self.replies.push(Reply::control(from, FrameKind::Past, comm, call));
@@ -94,10 +94,10 @@ impl Mailbox {
             && let Some(error) = Error::from_wire(frame.payload.as_bytes())
         {
             // If this call has agreed on a new group here, that rank will not be in it.
-            let departure = Departure { error: error.clone(), begun: Some(0) };
+            let departure = Departure { error: error.clone(), begun: Some(CallNumber(0)) };
             self.end_calls_of(from, Group::number_after(comm, call), departure);
             match error {
-                Error::PeerLost { rank, .. } => self.miss(rank, &error),
+                Error::PeerLost { rank, .. } => self.miss(WorldRank(rank), &error),
                 Error::Diverged { .. } => self.end_later_calls(comm, call, &error),
                 // A program that does not learn of the error repeats no call, so all ranks still pair the same calls.
                 _ if round == UNSEEN => {}
@@ -107,7 +107,7 @@ impl Mailbox {
         }
     }
 
-    fn deliver_to_box(&mut self, k: usize, from: u32, frame: Frame) {
+    fn deliver_to_box(&mut self, k: usize, from: WorldRank, frame: Frame) {
         let Header { comm, call, round, total, sig, kind, .. } = frame.header;
         let me = self.rank_in(comm);
         let b = &mut self.calls[k];
@@ -126,7 +126,11 @@ impl Mailbox {
                 let error = error_in(from, &frame);
                 // In a shrink each rank has a time-out of its own, and may try again.
                 if call == SHRINK_CALL {
-                    return self.end_calls_of(from, comm, Departure { error, begun: Some(total) });
+                    return self.end_calls_of(
+                        from,
+                        comm,
+                        Departure { error, begun: Some(CallNumber(total)) },
+                    );
                 }
                 b.fail(error.clone(), true);
                 if matches!(error, Error::Diverged { .. }) {
@@ -150,7 +154,7 @@ impl Mailbox {
 
     /// Compares the signature of a data frame with this rank's own, or with the first that arrived. Returns `false` if the peer has
     /// made a different call.
-    fn check_signature(&mut self, k: usize, from: u32, sig: CallSig) -> bool {
+    fn check_signature(&mut self, k: usize, from: WorldRank, sig: CallSig) -> bool {
         let me = self.rank_in(self.calls[k].comm);
         let b = &mut self.calls[k];
         match (b.own, b.first) {
@@ -178,7 +182,7 @@ impl Mailbox {
     }
 
     /// Appends a chunk to its stream.
-    fn deliver_chunk(&mut self, k: usize, from: u32, frame: Frame) {
+    fn deliver_chunk(&mut self, k: usize, from: WorldRank, frame: Frame) {
         let Header { round, total, .. } = frame.header;
         let b = &mut self.calls[k];
         let stream = match b.place_of(from, round) {

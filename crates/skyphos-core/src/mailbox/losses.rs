@@ -6,15 +6,17 @@ use super::state::Mailbox;
 use crate::frame::CallSig;
 use crate::group::Group;
 use crate::transport::{Health, Loss};
-use skyphos_types::Error;
+use skyphos_types::{CommId, Error, WorldRank};
 
 impl Mailbox {
     /// The reason why no call of a group can succeed here any more; `None` if calls can. Only losses that this rank has detected count,
     /// because a rank that detects one reports it to all.
     pub(crate) fn reason_to_stop(&self, group: &Group) -> Option<Error> {
-        let has_left = |rank: &u32| self.lost_peers.get(rank).is_some_and(|peer| peer.loss == Loss::Left);
-        let (left, others): (Vec<u32>, Vec<u32>) = group.ranks.iter().partition(|rank| has_left(rank));
-        let first = |ranks: Vec<u32>| ranks.into_iter().find_map(|rank| self.lost(rank, None));
+        let has_left =
+            |rank: &WorldRank| self.lost_peers.get(rank).is_some_and(|peer| peer.loss == Loss::Left);
+        let (left, others): (Vec<WorldRank>, Vec<WorldRank>) =
+            group.ranks.iter().partition(|rank| has_left(rank));
+        let first = |ranks: Vec<WorldRank>| ranks.into_iter().find_map(|rank| self.lost(rank, None));
         let departed = || self.departures_in(group).next().map(|(_, departure)| departure.error.clone());
         let diverged = || self.group(group.comm)?.diverged.clone();
         // A rank that has left in order is seldom the cause.
@@ -22,14 +24,14 @@ impl Mailbox {
     }
 
     /// Ranks that make no more calls in a group.
-    pub(super) fn departures_in(&self, group: &Group) -> impl Iterator<Item = (u32, &Departure)> {
-        let all = self.departed.range((group.comm, 0)..=(group.comm, u32::MAX));
+    pub(super) fn departures_in(&self, group: &Group) -> impl Iterator<Item = (WorldRank, &Departure)> {
+        let all = self.departed.range((group.comm, WorldRank(0))..=(group.comm, WorldRank(u32::MAX)));
         all.filter(|((_, rank), _)| group.ranks.contains(rank))
             .map(|((_, rank), departure)| (*rank, departure))
     }
 
     /// Other ranks have lost a rank: no call of a group that needs it can succeed.
-    pub(crate) fn miss(&mut self, rank: u32, error: &Error) {
+    pub(crate) fn miss(&mut self, rank: WorldRank, error: &Error) {
         let groups = self.groups.iter().map(|state| &state.group).filter(|group| group.ranks.contains(&rank));
         for comm in groups.map(|group| group.comm) {
             self.departed
@@ -39,7 +41,7 @@ impl Mailbox {
     }
 
     /// A rank makes no more calls in a group. Calls that it has not begun end, now or when this rank begins them.
-    pub(super) fn end_calls_of(&mut self, from: u32, comm: u64, departure: Departure) {
+    pub(super) fn end_calls_of(&mut self, from: WorldRank, comm: CommId, departure: Departure) {
         if self.closed.contains(&comm) {
             return;
         }
@@ -61,15 +63,17 @@ impl Mailbox {
     }
 
     /// The error for a rank that is gone, in a call of signature `sig`.
-    pub(crate) fn lost(&self, rank: u32, sig: Option<CallSig>) -> Option<Error> {
+    pub(crate) fn lost(&self, rank: WorldRank, sig: Option<CallSig>) -> Option<Error> {
         let cause = &self.lost_peers.get(&rank)?.cause;
         let last_error = self.last_errors.get(&rank).map_or(String::new(), |error| match error {
-            Error::Aborted { rank: by, cause } if *by == rank => format!(" (after an error there: {cause})"),
+            Error::Aborted { rank: by, cause } if *by == rank.0 => {
+                format!(" (after an error there: {cause})")
+            }
             _ => format!(" (after an error there: {error})"),
         });
         let here = sig.map_or(String::new(), |sig| format!("; this rank was in {sig}"));
-        let address = self.addresses[rank as usize].clone();
-        Some(Error::PeerLost { rank, address, cause: format!("{cause}{last_error}{here}") })
+        let address = self.addresses[rank.index()].clone();
+        Some(Error::PeerLost { rank: rank.0, address, cause: format!("{cause}{last_error}{here}") })
     }
 
     /// The losses of a group, by rank.
@@ -81,7 +85,7 @@ impl Mailbox {
     pub(crate) fn health(&self) -> Vec<Health> {
         let of = |(rank, address): (usize, &String)| {
             let rank = rank as u32;
-            let lost = self.lost_peers.get(&rank).map(|peer| (peer.loss, peer.cause.clone()));
+            let lost = self.lost_peers.get(&WorldRank(rank)).map(|peer| (peer.loss, peer.cause.clone()));
             Health {
                 process: rank,
                 rank,

@@ -15,13 +15,13 @@ use super::state::Mailbox;
 use crate::frame::{CallKind, CallSig, Frame, FrameKind, Header};
 use crate::group::Group;
 use crate::transport::Loss;
-use skyphos_types::Error;
+use skyphos_types::{CallNumber, CommId, Error, WorldRank};
 
 impl Mailbox {
     /// Begins a point-to-point call. It fails at once if a rank that it needs makes no more calls.
-    fn begin_post(&mut self, group: &Group, sig: CallSig, post: Post) -> u64 {
-        let call = FIRST_LOCAL + self.messages.next_local;
-        self.messages.next_local += 1;
+    fn begin_post(&mut self, group: &Group, sig: CallSig, post: Post) -> CallNumber {
+        let call = CallNumber(FIRST_LOCAL.0 + self.messages.local_calls);
+        self.messages.local_calls += 1;
         let mut fresh = self.spare_calls.pop().unwrap_or_default();
         (fresh.comm, fresh.call, fresh.own, fresh.post) = (group.comm, call, Some(sig), Some(post));
         let over =
@@ -39,24 +39,33 @@ impl Mailbox {
 
     /// Why a rank receives no message: it is gone. If this rank `is_replicated`, a rank that has left in order may have got the
     /// message from a replica.
-    pub(crate) fn reason_not_received(&self, to: u32, sig: CallSig, is_replicated: bool) -> Option<Error> {
+    pub(crate) fn reason_not_received(
+        &self,
+        to: WorldRank,
+        sig: CallSig,
+        is_replicated: bool,
+    ) -> Option<Error> {
         let left = self.lost_peers.get(&to).is_some_and(|down| down.loss == Loss::Left);
         if left && is_replicated { None } else { self.lost(to, Some(sig)) }
     }
 
     /// This rank begins to send a message. Returns the call, and the message's name.
-    pub(crate) fn begin_send(&mut self, group: &Group, to: u32, sig: CallSig) -> (u64, MessageId) {
-        let me = group.ranks[group.me as usize];
+    pub(crate) fn begin_send(
+        &mut self,
+        group: &Group,
+        to: WorldRank,
+        sig: CallSig,
+    ) -> (CallNumber, MessageId) {
+        let me = group.ranks[group.me.index()];
         let call = self.begin_post(group, sig, Post::Send(to));
         let sent = self.messages.sent.entry((group.comm, to)).or_default();
-        let id = MessageId { peer: to, pair: pair_of(group.comm, me, to), count: *sent };
-        *sent += 1;
+        let id = MessageId { peer: to, pair: pair_of(group.comm, me, to), count: sent.advance() };
         self.calls.last_mut().expect("just pushed").message = Some(id);
         (call, id)
     }
 
     /// This rank begins to wait for a message.
-    pub(crate) fn begin_receive(&mut self, group: &Group, sig: CallSig) -> u64 {
+    pub(crate) fn begin_receive(&mut self, group: &Group, sig: CallSig) -> CallNumber {
         let filter = Filter::of(group, sig);
         let call = self.begin_post(group, sig, Post::Receive(filter));
         match self.messages.position(group.comm, filter) {
@@ -70,30 +79,30 @@ impl Mailbox {
     }
 
     /// Lets a receive fail with a send, if that fails before the receive has taken a message. `false`: the send is over.
-    pub(crate) fn pair_with_send(&mut self, comm: u64, receive: u64, send: u64) -> bool {
+    pub(crate) fn pair_with_send(&mut self, comm: CommId, receive: CallNumber, send: CallNumber) -> bool {
         self.find(comm, receive).into_iter().for_each(|b| b.paired_send = Some(send));
         self.find(comm, send).is_some()
     }
 
     /// A send has failed: fails the receive that is paired with it, whose message goes to the next receive.
-    pub(crate) fn fail_paired_receive(&mut self, comm: u64, send: u64, error: &Error) {
+    pub(crate) fn fail_paired_receive(&mut self, comm: CommId, send: CallNumber, error: &Error) {
         let waits = |b: &&mut CallBox| (b.comm, b.paired_send) == (comm, Some(send)) && !b.has_taken;
         self.calls.iter_mut().filter(waits).for_each(|b| b.fail(error.clone(), false));
     }
 
     /// This rank begins to wait for a message without receiving it.
-    pub(crate) fn begin_probe(&mut self, group: &Group, sig: CallSig) -> u64 {
+    pub(crate) fn begin_probe(&mut self, group: &Group, sig: CallSig) -> CallNumber {
         self.begin_post(group, sig, Post::Probe(Filter::of(group, sig)))
     }
 
     /// The message that a receive would get now.
-    pub(crate) fn peek(&self, comm: u64, filter: Filter) -> Option<Envelope> {
+    pub(crate) fn peek(&self, comm: CommId, filter: Filter) -> Option<Envelope> {
         let place = self.messages.position(comm, filter)?;
         Some(self.messages.arrivals[place].envelope)
     }
 
     /// The message that a receive was matched with. From now on no other receive gets it.
-    pub(crate) fn take_message(&mut self, comm: u64, call: u64) -> Option<Envelope> {
+    pub(crate) fn take_message(&mut self, comm: CommId, call: CallNumber) -> Option<Envelope> {
         let b = self.find(comm, call)?;
         b.has_taken = b.envelope.is_some();
         b.envelope
@@ -101,26 +110,26 @@ impl Mailbox {
 
     /// Whether a sender that the filter accepts is lost; ranks that have left in order do not count.
     pub(crate) fn may_be_lost(&self, group: &Group, filter: Filter) -> bool {
-        let lost = |rank: &u32| self.lost_peers.get(rank).is_some_and(|down| down.loss != Loss::Left);
+        let lost = |rank: &WorldRank| self.lost_peers.get(rank).is_some_and(|down| down.loss != Loss::Left);
         group.ranks.iter().any(|rank| filter.source.is_none_or(|source| source == *rank) && lost(rank))
     }
 
     /// Why no message can come that a receive or probe waits for: its sender is gone, or a possible sender is lost, or all have
     /// left.
     pub(crate) fn reason_for_no_message(&self, group: &Group, filter: Filter, sig: CallSig) -> Option<Error> {
-        let me = group.ranks[group.me as usize];
+        let me = group.ranks[group.me.index()];
         if let Some(source) = filter.source {
             return self.lost(source, Some(sig));
         }
         let others = || group.ranks.iter().copied().filter(|rank| *rank != me);
-        let lost = |rank: &u32| self.lost_peers.get(rank).is_some_and(|down| down.loss != Loss::Left);
+        let lost = |rank: &WorldRank| self.lost_peers.get(rank).is_some_and(|down| down.loss != Loss::Left);
         let all_left = || others().all(|rank| self.lost_peers.contains_key(&rank));
         let who = others().find(lost).or_else(|| others().next().filter(|_| all_left()));
         who.and_then(|rank| self.lost(rank, Some(sig)))
     }
 
     /// Gives an arrived message to a receive.
-    fn hand_over(&mut self, call: u64, arrival: Arrival) {
+    fn hand_over(&mut self, call: CallNumber, arrival: Arrival) {
         let Arrival { group, envelope, stream, failed } = arrival;
         let Some(b) = self.find(group, call) else { return };
         b.message = Some(envelope.id);
@@ -134,7 +143,7 @@ impl Mailbox {
     }
 
     /// Files a frame of a message.
-    pub(super) fn deliver_message(&mut self, from: u32, frame: Frame) {
+    pub(super) fn deliver_message(&mut self, from: WorldRank, frame: Frame) {
         let header = frame.header;
         let (pair, count) = (header.comm, header.call);
         if header.kind == FrameKind::Probe {
@@ -165,8 +174,8 @@ impl Mailbox {
         if header.sig.kind != CallKind::PointToPoint || !begins {
             return;
         }
-        let group = header.sig.n;
-        let next = messages.matched.get(&(group, from)).copied().unwrap_or(0);
+        let group = CommId(header.sig.n);
+        let next = messages.matched.get(&(group, from)).copied().unwrap_or_default();
         if count < next {
             return;
         }
@@ -181,7 +190,7 @@ impl Mailbox {
     }
 
     /// Matches the messages of a sender that are next in its order.
-    fn match_due(&mut self, group: u64, from: u32) {
+    fn match_due(&mut self, group: CommId, from: WorldRank) {
         loop {
             let Mailbox { messages: Messages { early, matched, receives, arrivals, .. }, calls, .. } = self;
             let next = matched.entry((group, from)).or_default();
@@ -191,10 +200,11 @@ impl Mailbox {
             };
             let Some(place) = early.iter().position(is_due) else { return };
             let arrival = early.swap_remove(place);
-            *next += 1;
-            let goes_on =
-                |call: u64| calls.iter().any(|b| (b.comm, b.call) == (group, call) && b.failed.is_none());
-            let fits = |(of, call, filter): &(u64, u64, Filter)| {
+            next.advance();
+            let goes_on = |call: CallNumber| {
+                calls.iter().any(|b| (b.comm, b.call) == (group, call) && b.failed.is_none())
+            };
+            let fits = |(of, call, filter): &(CommId, CallNumber, Filter)| {
                 *of == group && filter.takes(from, arrival.envelope.tag) && goes_on(*call)
             };
             match receives.iter().position(fits) {
@@ -212,8 +222,8 @@ impl Mailbox {
     }
 
     /// Answers a message's sender that asks whether it is being received, or its receiver that asks whether it is being sent.
-    fn say_whether_present(&mut self, from: u32, header: &Header) {
-        let (pair, count, group) = (header.comm, header.call, header.sig.n);
+    fn say_whether_present(&mut self, from: WorldRank, header: &Header) {
+        let (pair, count, group) = (header.comm, header.call, CommId(header.sig.n));
         let is_it =
             |arrival: &&Arrival| (arrival.envelope.id.pair, arrival.envelope.id.count) == (pair, count);
         let begun = match header.sig.flags == CallSig::SENDS {
@@ -228,11 +238,11 @@ impl Mailbox {
     }
 
     /// Tells a sender that its message will not be received.
-    fn refuse(&mut self, from: u32, header: &Header) {
+    fn refuse(&mut self, from: WorldRank, header: &Header) {
         if header.kind == FrameKind::Data {
             let mut reply = Reply::about(from, FrameKind::Abort, header);
             let cause = "its Comm is closed, and a message has come for it".to_owned();
-            reply.payload = Error::Aborted { rank: self.me, cause }.to_wire();
+            reply.payload = Error::Aborted { rank: self.me.0, cause }.to_wire();
             self.replies.push(reply);
         }
     }
@@ -248,7 +258,7 @@ impl Mailbox {
     }
 
     /// Drops the messages of a group that is closed.
-    pub(super) fn close_messages(&mut self, comm: u64) {
+    pub(super) fn close_messages(&mut self, comm: CommId) {
         let Messages { arrivals, early, sent, matched, .. } = &mut self.messages;
         arrivals.retain(|arrival| arrival.group != comm);
         early.retain(|arrival| arrival.group != comm);

@@ -4,31 +4,31 @@ use super::stream::Stream;
 use crate::frame::{CallSig, Frame, FrameKind, Header};
 use crate::group::Group;
 use crate::slab::Payload;
-use skyphos_types::Error;
+use skyphos_types::{CallNumber, CommId, Error, WorldRank};
 use std::collections::{BTreeMap, VecDeque};
 
 /// Calls from here on are point-to-point. Their numbers are this rank's own: no peer sees them.
-pub(super) const FIRST_LOCAL: u64 = 1 << 46;
+pub(super) const FIRST_LOCAL: CallNumber = CallNumber(1 << 46);
 
 /// Part of the number of every pair of ranks, so that no group has the same number.
-pub(super) const PAIR: u64 = 0x5041_4952;
+pub(super) const PAIR: CallNumber = CallNumber(0x5041_4952);
 
 /// The identifier of a message, the same at both ends up to the peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct MessageId {
     /// The rank at the other end, in the transport.
-    pub(crate) peer: u32,
+    pub(crate) peer: WorldRank,
     /// Number of the ordered pair of sender and receiver in their group; even, as no group's is.
-    pub(crate) pair: u64,
+    pub(crate) pair: CommId,
     /// Number of the message of that pair.
-    pub(crate) count: u64,
+    pub(crate) count: CallNumber,
 }
 
 /// The messages that a receive or probe accepts; `None`: any.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Filter {
     /// The sender, in the transport.
-    pub(crate) source: Option<u32>,
+    pub(crate) source: Option<WorldRank>,
     pub(crate) tag: Option<u32>,
 }
 
@@ -41,7 +41,7 @@ impl Filter {
         }
     }
 
-    pub(super) fn takes(&self, from: u32, tag: u32) -> bool {
+    pub(super) fn takes(&self, from: WorldRank, tag: u32) -> bool {
         self.source.is_none_or(|source| source == from) && self.tag.is_none_or(|wanted| wanted == tag)
     }
 }
@@ -58,14 +58,14 @@ pub(crate) struct Envelope {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Post {
     /// To this rank.
-    Send(u32),
+    Send(WorldRank),
     Receive(Filter),
     Probe(Filter),
 }
 
 impl Post {
     /// Whether the call may need a rank.
-    pub(super) fn needs(&self, rank: u32) -> bool {
+    pub(super) fn needs(&self, rank: WorldRank) -> bool {
         match self {
             Post::Send(to) => *to == rank,
             Post::Receive(filter) | Post::Probe(filter) => filter.source.is_none_or(|source| source == rank),
@@ -75,7 +75,7 @@ impl Post {
 
 /// A message that has begun to arrive and is not matched with a receive.
 pub(super) struct Arrival {
-    pub(super) group: u64,
+    pub(super) group: CommId,
     pub(super) envelope: Envelope,
     pub(super) stream: Stream,
     /// The error with which its sender failed.
@@ -90,26 +90,26 @@ pub(super) struct Messages {
     /// Messages that have overtaken earlier ones of their sender.
     pub(super) early: Vec<Arrival>,
     /// Receives without a message, in the order of their calls: group, call.
-    pub(super) receives: VecDeque<(u64, u64, Filter)>,
+    pub(super) receives: VecDeque<(CommId, CallNumber, Filter)>,
     /// By group and rank: messages sent to it, and messages from it that were matched or wait in `arrivals`.
-    pub(super) sent: BTreeMap<(u64, u32), u64>,
-    pub(super) matched: BTreeMap<(u64, u32), u64>,
-    pub(super) next_local: u64,
+    pub(super) sent: BTreeMap<(CommId, WorldRank), CallNumber>,
+    pub(super) matched: BTreeMap<(CommId, WorldRank), CallNumber>,
+    pub(super) local_calls: u64,
 }
 
 /// Whether a number is that of a pair of ranks, not of a group.
-pub(super) fn is_pair(comm: u64) -> bool {
-    comm != 0 && comm.is_multiple_of(2)
+pub(super) fn is_pair(comm: CommId) -> bool {
+    comm != CommId(0) && comm.0.is_multiple_of(2)
 }
 
 /// The number of an ordered pair of ranks of a group.
-pub(super) fn pair_of(group: u64, sender: u32, receiver: u32) -> u64 {
-    let number = Group::number_of_some(group, PAIR, &[sender, receiver]) & !1;
-    number.max(2)
+pub(super) fn pair_of(group: CommId, sender: WorldRank, receiver: WorldRank) -> CommId {
+    let CommId(number) = Group::number_of_some(group, PAIR, [sender.0, receiver.0]);
+    CommId((number & !1).max(2))
 }
 
 impl Arrival {
-    pub(super) fn of(group: u64, from: u32, header: &Header, chunks: VecDeque<Payload>) -> Arrival {
+    pub(super) fn of(group: CommId, from: WorldRank, header: &Header, chunks: VecDeque<Payload>) -> Arrival {
         let id = MessageId { peer: from, pair: header.comm, count: header.call };
         let envelope = Envelope { id, tag: header.sig.extra, total: header.total };
         let stream = Stream { next_seq: 0, total: header.total, chunks };
@@ -119,7 +119,7 @@ impl Arrival {
 
 impl Messages {
     /// The index of the first message in `arrivals` that a filter accepts.
-    pub(super) fn position(&self, group: u64, filter: Filter) -> Option<usize> {
+    pub(super) fn position(&self, group: CommId, filter: Filter) -> Option<usize> {
         let fits = |arrival: &Arrival| {
             arrival.group == group && filter.takes(arrival.envelope.id.peer, arrival.envelope.tag)
         };
@@ -129,7 +129,7 @@ impl Messages {
 
 impl Arrival {
     /// Takes a frame of the message.
-    pub(super) fn take_frame(&mut self, from: u32, frame: Frame) {
+    pub(super) fn take_frame(&mut self, from: WorldRank, frame: Frame) {
         let header = frame.header;
         let failed = match header.kind {
             FrameKind::Data => self.stream.push(from, &header, frame).err(),
@@ -141,9 +141,9 @@ impl Arrival {
 }
 
 /// The error in an abort frame.
-pub(super) fn error_in(from: u32, frame: &Frame) -> Error {
+pub(super) fn error_in(from: WorldRank, frame: &Frame) -> Error {
     Error::from_wire(frame.payload.as_bytes())
-        .unwrap_or(Error::Aborted { rank: from, cause: "it sent no cause".to_owned() })
+        .unwrap_or(Error::Aborted { rank: from.0, cause: "it sent no cause".to_owned() })
 }
 
 #[cfg(test)]
@@ -151,20 +151,28 @@ mod tests {
     use super::*;
     use crate::frame::CallKind;
     use crate::slab::Pool;
+    use skyphos_types::GroupRank;
 
-    const GROUP: u64 = 7;
+    const GROUP: CommId = CommId(7);
 
-    fn message(sender: u32, tag: u32) -> Arrival {
+    fn message(sender: WorldRank, tag: u32) -> Arrival {
         let sig = CallSig { extra: tag, ..CallSig::plain(CallKind::PointToPoint) };
-        let header =
-            Header { sig, total: 1, ..Header::control(FrameKind::Data, pair_of(GROUP, sender, 0), 0) };
+        let header = Header {
+            sig,
+            total: 1,
+            ..Header::control(FrameKind::Data, pair_of(GROUP, sender, WorldRank(0)), CallNumber(0))
+        };
         Arrival::of(GROUP, sender, &header, VecDeque::new())
     }
 
     #[test]
     fn a_receive_gets_the_first_message_that_its_filter_accepts() {
         let mut messages = Messages::default();
-        messages.arrivals.extend([message(1, 5), message(2, 5), message(2, 6)]);
+        messages.arrivals.extend([
+            message(WorldRank(1), 5),
+            message(WorldRank(2), 5),
+            message(WorldRank(2), 6),
+        ]);
         let table = [
             // source, tag, index
             (None, None, Some(0)),
@@ -175,19 +183,24 @@ mod tests {
             (Some(3), None, None),
         ];
         for (source, tag, index) in table {
+            let source = source.map(WorldRank);
             assert_eq!(messages.position(GROUP, Filter { source, tag }), index, "{source:?} {tag:?}");
         }
-        assert_eq!(messages.position(GROUP + 2, Filter { source: None, tag: None }), None, "another group");
+        assert_eq!(
+            messages.position(CommId(GROUP.0 + 2), Filter { source: None, tag: None }),
+            None,
+            "another group"
+        );
     }
 
     #[test]
     fn a_filter_is_read_from_the_calls_signature() {
-        let group = Group::new(GROUP, vec![10, 11, 12], 0);
+        let group = Group::new(GROUP, (10..13).map(WorldRank).collect(), GroupRank(0));
         let sig = |rank, tag| CallSig::of_message(GROUP, CallSig::RECEIVES, rank, tag);
         for (rank, tag, source) in
             [(Some(2), Some(5), Some(12)), (None, Some(0), None), (Some(0), None, Some(10))]
         {
-            assert_eq!(Filter::of(&group, sig(rank, tag)), Filter { source, tag });
+            assert_eq!(Filter::of(&group, sig(rank, tag)), Filter { source: source.map(WorldRank), tag });
         }
     }
 
@@ -195,37 +208,37 @@ mod tests {
     fn a_call_needs_the_rank_at_its_other_end() {
         let from = |source| Filter { source, tag: None };
         for (post, rank, needed) in [
-            (Post::Send(1), 1, true),
-            (Post::Send(1), 2, false),
-            (Post::Receive(from(Some(1))), 1, true),
-            (Post::Receive(from(Some(1))), 2, false),
+            (Post::Send(WorldRank(1)), 1, true),
+            (Post::Send(WorldRank(1)), 2, false),
+            (Post::Receive(from(Some(WorldRank(1)))), 1, true),
+            (Post::Receive(from(Some(WorldRank(1)))), 2, false),
             (Post::Receive(from(None)), 2, true),
             (Post::Probe(from(None)), 2, true),
         ] {
-            assert_eq!(post.needs(rank), needed, "{post:?} {rank}");
+            assert_eq!(post.needs(WorldRank(rank)), needed, "{post:?} {rank}");
         }
     }
 
     #[test]
     fn numbers_of_pairs_are_even_and_differ_by_direction() {
-        assert_ne!(pair_of(GROUP, 1, 2), pair_of(GROUP, 2, 1));
+        assert_ne!(pair_of(GROUP, WorldRank(1), WorldRank(2)), pair_of(GROUP, WorldRank(2), WorldRank(1)));
         for (one, other) in [(0, 1), (1, 0), (5, 5)] {
-            assert!(is_pair(pair_of(GROUP, one, other)));
+            assert!(is_pair(pair_of(GROUP, WorldRank(one), WorldRank(other))));
         }
-        assert!(!is_pair(0) && !is_pair(Group::number_after(GROUP, 3)));
+        assert!(!is_pair(CommId(0)) && !is_pair(Group::number_after(GROUP, CallNumber(3))));
     }
 
     #[test]
     fn the_first_error_of_a_message_counts() {
-        let mut arrival = message(1, 5);
+        let mut arrival = message(WorldRank(1), 5);
         let frame = |kind, seq, payload: &[u8]| {
-            let header = Header { seq, total: 1, ..Header::control(kind, 12, 0) };
+            let header = Header { seq, total: 1, ..Header::control(kind, CommId(12), CallNumber(0)) };
             Frame { header, payload: Pool::default().copy_of(payload) }
         };
-        arrival.take_frame(1, frame(FrameKind::Data, 0, &[1]));
+        arrival.take_frame(WorldRank(1), frame(FrameKind::Data, 0, &[1]));
         assert!(arrival.failed.is_none() && arrival.stream.chunks.len() == 1);
-        arrival.take_frame(1, frame(FrameKind::Abort, 0, &Error::bad_input("first").to_wire()));
-        arrival.take_frame(1, frame(FrameKind::Abort, 0, &[]));
+        arrival.take_frame(WorldRank(1), frame(FrameKind::Abort, 0, &Error::bad_input("first").to_wire()));
+        arrival.take_frame(WorldRank(1), frame(FrameKind::Abort, 0, &[]));
         assert!(arrival.failed.unwrap().to_string().contains("first"));
     }
 }

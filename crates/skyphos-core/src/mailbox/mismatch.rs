@@ -2,21 +2,25 @@
 
 use crate::arguments::Differences;
 use crate::frame::CallSig;
-use skyphos_types::Error;
+use skyphos_types::{Error, WorldRank};
 
 /// The error for two ranks' signatures.
-pub(super) fn mismatch(one: (u32, CallSig), other: (u32, CallSig)) -> Error {
+pub(super) fn mismatch(one: (WorldRank, CallSig), other: (WorldRank, CallSig)) -> Error {
     let ((left, left_sig), (right, right_sig)) = if one.0 <= other.0 { (one, other) } else { (other, one) };
     let (mut left_call, mut right_call) = (left_sig.to_string(), right_sig.to_string());
     if left_call == right_call {
         (left_call, right_call) = (left_sig.with_hashes(), right_sig.with_hashes());
     }
-    Error::Mismatch { left, left_call, right, right_call }
+    Error::Mismatch { left: left.0, left_call, right: right.0, right_call }
 }
 
 /// The error if the differing arguments are known. Without any, the ranks' choices differ because of earlier calls.
-pub(super) fn mismatch_named(one: (u32, CallSig), other: (u32, CallSig), differ: Differences) -> Error {
-    let call = |(rank, sig): (u32, CallSig), function: &str, differ: &str| match (function, differ) {
+pub(super) fn mismatch_named(
+    one: (WorldRank, CallSig),
+    other: (WorldRank, CallSig),
+    differ: Differences,
+) -> Error {
+    let call = |(rank, sig): (WorldRank, CallSig), function: &str, differ: &str| match (function, differ) {
         ("", "") => (rank, format!("{sig}, going by other calls before")),
         ("", _) => (rank, format!("{sig} with {differ}")),
         (_, "") => (rank, function.to_owned()),
@@ -26,7 +30,7 @@ pub(super) fn mismatch_named(one: (u32, CallSig), other: (u32, CallSig), differ:
     let there = call(other, &differ.other_function, &differ.there);
     let ((left, left_call), (right, right_call)) =
         if here.0 <= there.0 { (here, there) } else { (there, here) };
-    Error::Mismatch { left, left_call, right, right_call }
+    Error::Mismatch { left: left.0, left_call, right: right.0, right_call }
 }
 
 #[cfg(test)]
@@ -44,15 +48,17 @@ mod tests {
     #[test]
     fn the_lower_rank_comes_first() {
         let barrier = CallSig::plain(CallKind::Barrier);
-        let one = parts(mismatch((4, DENSE), (1, barrier)));
-        assert_eq!(one, parts(mismatch((1, barrier), (4, DENSE))));
+        let one = parts(mismatch((WorldRank(4), DENSE), (WorldRank(1), barrier)));
+        assert_eq!(one, parts(mismatch((WorldRank(1), barrier), (WorldRank(4), DENSE))));
         assert_eq!((one.0, one.2), (1, 4));
     }
 
     #[test]
     fn calls_that_look_alike_are_told_apart_by_their_hashes() {
-        let (_, left, _, right) =
-            parts(mismatch((0, CallSig { extra: 1, ..DENSE }), (1, CallSig { extra: 2, ..DENSE })));
+        let (_, left, _, right) = parts(mismatch(
+            (WorldRank(0), CallSig { extra: 1, ..DENSE }),
+            (WorldRank(1), CallSig { extra: 2, ..DENSE }),
+        ));
         assert!(left.contains("settings #1") && right.contains("settings #2"), "{left} {right}");
     }
 
@@ -65,7 +71,8 @@ mod tests {
                 here: here.to_owned(),
                 there: there.to_owned(),
             };
-            let (_, left, _, right) = parts(mismatch_named((0, DENSE), (1, DENSE), differ));
+            let (_, left, _, right) =
+                parts(mismatch_named((WorldRank(0), DENSE), (WorldRank(1), DENSE), differ));
             (left, right)
         };
         let call = DENSE.to_string();

@@ -6,6 +6,7 @@
 //! other their [`Outcomes`], and the call goes on only if these fit.
 
 use crate::frame::OUTCOME_BITS;
+use skyphos_types::CallNumber;
 use std::collections::VecDeque;
 
 /// Failures and unreported calls that a group remembers; a peer asks soon after.
@@ -14,9 +15,9 @@ const REMEMBERED: usize = 1024;
 /// A call that the program knows has failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Failure {
-    call: u64,
+    call: CallNumber,
     /// Calls that the program had begun when it learnt of the failure.
-    reported_at: u64,
+    reported_at: CallNumber,
     /// The program learnt it at once, before the call was under way, and may have skipped the calls after it.
     at_once: bool,
 }
@@ -24,8 +25,8 @@ struct Failure {
 const HASH_MASK: u16 = (1 << OUTCOME_BITS) - 1;
 
 /// A failed call's term of the hash.
-fn mixed(call: u64) -> u16 {
-    (call.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (64 - OUTCOME_BITS)) as u16
+fn mixed(call: CallNumber) -> u16 {
+    (call.0.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (64 - OUTCOME_BITS)) as u16
 }
 
 /// A program's knowledge of a call.
@@ -42,11 +43,11 @@ enum Known {
 pub(crate) struct Outcomes {
     failures: VecDeque<Failure>,
     /// Calls whose outcome the program does not know yet, in ascending order.
-    unreported: VecDeque<u64>,
+    unreported: VecDeque<CallNumber>,
     /// Calls whose outcome it never learns: their `Work` was dropped, or a rank was lost, which is agreed on in its own way.
-    never: VecDeque<u64>,
+    never: VecDeque<CallNumber>,
     /// Calls before this one are forgotten.
-    since: u64,
+    since: CallNumber,
     hash: u16,
 }
 
@@ -57,37 +58,37 @@ impl Outcomes {
     }
 
     /// The program makes a call.
-    pub(crate) fn begin(&mut self, call: u64) {
+    pub(crate) fn begin(&mut self, call: CallNumber) {
         self.unreported.push_back(call);
     }
 
     /// The program learns that a call has succeeded.
-    pub(crate) fn succeed(&mut self, call: u64) {
+    pub(crate) fn succeed(&mut self, call: CallNumber) {
         self.settle(call);
     }
 
-    fn settle(&mut self, call: u64) {
+    fn settle(&mut self, call: CallNumber) {
         if let Ok(place) = self.unreported.binary_search(&call) {
             self.unreported.remove(place);
         }
     }
 
     /// The program learns that a call has failed, when it has begun `begun` calls.
-    pub(crate) fn fail(&mut self, call: u64, begun: u64, at_once: bool) {
+    pub(crate) fn fail(&mut self, call: CallNumber, begun: CallNumber, at_once: bool) {
         self.settle(call);
         if self.failures.iter().any(|failure| failure.call == call) {
             return;
         }
         if self.failures.len() == REMEMBERED {
             let oldest = self.failures.pop_front().expect("it is full");
-            self.since = self.since.max(oldest.call + 1);
+            self.since = self.since.max(oldest.call.next());
         }
         self.failures.push_back(Failure { call, reported_at: begun, at_once });
         self.hash = self.hash.wrapping_add(mixed(call)) & HASH_MASK;
     }
 
     /// The program learns that a collective has failed that consists of all calls from `first` on.
-    pub(crate) fn fail_since(&mut self, first: u64, begun: u64) {
+    pub(crate) fn fail_since(&mut self, first: CallNumber, begun: CallNumber) {
         let (before, since): (VecDeque<_>, VecDeque<_>) =
             self.failures.iter().partition(|failure| failure.call < first);
         self.failures = before;
@@ -98,21 +99,21 @@ impl Outcomes {
     }
 
     /// The program will not learn how a call ends.
-    pub(crate) fn forget(&mut self, call: u64) {
+    pub(crate) fn forget(&mut self, call: CallNumber) {
         self.settle(call);
         if self.never.len() == REMEMBERED {
             let oldest = self.never.pop_front().expect("it is full");
-            self.since = self.since.max(oldest + 1);
+            self.since = self.since.max(oldest.next());
         }
         self.never.push_back(call);
     }
 
     /// Whether the program never learns how a call ends.
-    pub(crate) fn is_forgotten(&self, call: u64) -> bool {
+    pub(crate) fn is_forgotten(&self, call: CallNumber) -> bool {
         self.never.contains(&call)
     }
 
-    fn of(&self, call: u64) -> Known {
+    fn of(&self, call: CallNumber) -> Known {
         if let Some(failure) = self.failures.iter().find(|failure| failure.call == call) {
             return Known::Failed(*failure);
         }
@@ -123,7 +124,7 @@ impl Outcomes {
     }
 
     /// Whether two programs that know these outcomes can be at the same place when they make a call.
-    pub(crate) fn fit(&self, other: &Outcomes, call: u64) -> bool {
+    pub(crate) fn fit(&self, other: &Outcomes, call: CallNumber) -> bool {
         let explained = |one: &Outcomes, by: &Outcomes| {
             one.failures.iter().filter(|failure| failure.call < call).all(|failure| {
                 match by.of(failure.call) {
@@ -139,18 +140,18 @@ impl Outcomes {
 
     /// As bytes for a peer; they fit one frame.
     pub(crate) fn to_wire(&self) -> Vec<u8> {
-        let mut unreported: Vec<u64> = self.never.iter().chain(&self.unreported).copied().collect();
+        let mut unreported: Vec<CallNumber> = self.never.iter().chain(&self.unreported).copied().collect();
         unreported.sort_unstable();
         let cut = unreported.len().saturating_sub(2 * REMEMBERED);
-        let since = if cut > 0 { self.since.max(unreported[cut - 1] + 1) } else { self.since };
+        let since = if cut > 0 { self.since.max(unreported[cut - 1].next()) } else { self.since };
         let mut out = Vec::new();
-        out.extend(since.to_le_bytes());
+        out.extend(since.0.to_le_bytes());
         out.extend((self.failures.len() as u64).to_le_bytes());
         for failure in &self.failures {
-            out.extend(failure.call.to_le_bytes());
-            out.extend((failure.reported_at << 1 | u64::from(failure.at_once)).to_le_bytes());
+            out.extend(failure.call.0.to_le_bytes());
+            out.extend((failure.reported_at.0 << 1 | u64::from(failure.at_once)).to_le_bytes());
         }
-        unreported[cut..].iter().for_each(|call| out.extend(call.to_le_bytes()));
+        unreported[cut..].iter().for_each(|call| out.extend(call.0.to_le_bytes()));
         out
     }
 
@@ -161,13 +162,15 @@ impl Outcomes {
         }
         let mut words =
             bytes.chunks_exact(8).map(|word| u64::from_le_bytes(word.try_into().expect("8 bytes")));
-        let (since, count) = (words.next()?, words.next()?);
+        let (since, count) = (CallNumber(words.next()?), words.next()?);
         let mut failures = VecDeque::new();
         for _ in 0..count {
-            let (call, reported) = (words.next()?, words.next()?);
-            failures.push_back(Failure { call, reported_at: reported >> 1, at_once: reported & 1 == 1 });
+            let (call, reported) = (CallNumber(words.next()?), words.next()?);
+            let (reported_at, at_once) = (CallNumber(reported >> 1), reported & 1 == 1);
+            failures.push_back(Failure { call, reported_at, at_once });
         }
-        Some(Outcomes { failures, unreported: words.collect(), never: VecDeque::new(), since, hash: 0 })
+        let unreported = words.map(CallNumber).collect();
+        Some(Outcomes { failures, unreported, never: VecDeque::new(), since, hash: 0 })
     }
 }
 
@@ -178,12 +181,12 @@ mod tests {
     /// Both ranks have begun calls 0 to 4, and know that all but the last succeeded.
     fn pair() -> (Outcomes, Outcomes) {
         let mut one = Outcomes::default();
-        (0..5).for_each(|call| one.begin(call));
-        (0..4).for_each(|call| one.succeed(call));
+        (0..5).for_each(|call| one.begin(CallNumber(call)));
+        (0..4).for_each(|call| one.succeed(CallNumber(call)));
         (one.clone(), one)
     }
 
-    fn fit(one: &Outcomes, other: &Outcomes, call: u64) -> bool {
+    fn fit(one: &Outcomes, other: &Outcomes, call: CallNumber) -> bool {
         let sent = |outcomes: &Outcomes| Outcomes::from_wire(&outcomes.to_wire()).unwrap();
         let found = one.fit(&sent(other), call);
         assert_eq!(found, other.fit(&sent(one), call), "both find the same");
@@ -193,26 +196,26 @@ mod tests {
     #[test]
     fn a_failure_that_the_other_takes_for_a_success_does_not_fit() {
         let (mut one, mut other) = pair();
-        one.fail(4, 5, false);
+        one.fail(CallNumber(4), CallNumber(5), false);
         assert_ne!(one.hash(), other.hash());
-        assert!(fit(&one, &other, 5), "the other has not asked yet");
-        other.succeed(4);
-        assert!(!fit(&one, &other, 5));
-        assert!(fit(&one, &other, 4), "what came before it is not concerned");
+        assert!(fit(&one, &other, CallNumber(5)), "the other has not asked yet");
+        other.succeed(CallNumber(4));
+        assert!(!fit(&one, &other, CallNumber(5)));
+        assert!(fit(&one, &other, CallNumber(4)), "what came before it is not concerned");
     }
 
     #[test]
     fn a_failure_raised_at_once_fits_only_if_the_peer_knew_before_its_next_call() {
         let (mut one, mut other) = pair();
-        one.fail(4, 5, true);
-        assert!(!fit(&one, &other, 5), "it makes call 5 without knowing");
+        one.fail(CallNumber(4), CallNumber(5), true);
+        assert!(!fit(&one, &other, CallNumber(5)), "it makes call 5 without knowing");
         let mut late = other.clone();
-        late.begin(5);
-        late.fail(4, 6, false);
-        assert!(!fit(&one, &late, 5), "it learnt after call 5");
-        assert!(fit(&one, &late, 6));
-        other.fail(4, 5, false);
-        assert!(fit(&one, &other, 5));
+        late.begin(CallNumber(5));
+        late.fail(CallNumber(4), CallNumber(6), false);
+        assert!(!fit(&one, &late, CallNumber(5)), "it learnt after call 5");
+        assert!(fit(&one, &late, CallNumber(6)));
+        other.fail(CallNumber(4), CallNumber(5), false);
+        assert!(fit(&one, &other, CallNumber(5)));
         assert_eq!(one.hash(), other.hash());
     }
 
@@ -220,27 +223,27 @@ mod tests {
     fn calls_of_one_collective_fail_as_one() {
         // Both are in a collective of calls 3 to 6. One leaves it after call 4, in place of call 5, which the other fails in.
         let (mut one, mut other) = pair();
-        one.begin(5);
-        one.fail(5, 6, true);
-        one.fail_since(3, 6);
-        other.begin(5);
-        other.fail(5, 6, false);
+        one.begin(CallNumber(5));
+        one.fail(CallNumber(5), CallNumber(6), true);
+        one.fail_since(CallNumber(3), CallNumber(6));
+        other.begin(CallNumber(5));
+        other.fail(CallNumber(5), CallNumber(6), false);
         let mut later = other.clone();
-        other.fail_since(3, 6);
+        other.fail_since(CallNumber(3), CallNumber(6));
         assert_eq!(one.hash(), other.hash());
-        assert!(fit(&one, &other, 6));
+        assert!(fit(&one, &other, CallNumber(6)));
         // Another has completed that collective, and call 5 belongs to its next one.
-        later.fail_since(5, 6);
+        later.fail_since(CallNumber(5), CallNumber(6));
         assert_ne!(one.hash(), later.hash());
-        assert!(!fit(&one, &later, 6));
+        assert!(!fit(&one, &later, CallNumber(6)));
     }
 
     #[test]
     fn a_dropped_work_fits_any_outcome() {
         let (mut one, mut other) = pair();
-        one.fail(4, 5, false);
-        other.forget(4);
-        assert!(fit(&one, &other, 5));
+        one.fail(CallNumber(4), CallNumber(5), false);
+        other.forget(CallNumber(4));
+        assert!(fit(&one, &other, CallNumber(5)));
     }
 
     #[test]
@@ -248,12 +251,12 @@ mod tests {
         let (mut one, mut other) = pair();
         for call in 5..5 + 2 * REMEMBERED as u64 {
             for outcomes in [&mut one, &mut other] {
-                outcomes.begin(call);
-                outcomes.fail(call, call + 1, true);
+                outcomes.begin(CallNumber(call));
+                outcomes.fail(CallNumber(call), CallNumber(call + 1), true);
             }
         }
         assert_eq!(one.failures.len(), REMEMBERED);
-        assert!(fit(&one, &other, 5 + 2 * REMEMBERED as u64));
+        assert!(fit(&one, &other, CallNumber(5 + 2 * REMEMBERED as u64)));
         assert!(one.to_wire().len() < crate::slab::CHUNK_BYTES);
     }
 

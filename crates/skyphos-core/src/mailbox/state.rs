@@ -7,18 +7,18 @@ use super::outcomes::Outcomes;
 use super::reply::Reply;
 use crate::group::Group;
 use crate::slab::Payload;
-use skyphos_types::Error;
+use skyphos_types::{CallNumber, CommId, Error, WorldRank};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 /// An open group.
 pub(super) struct GroupState {
     pub(super) group: Arc<Group>,
-    pub(super) next_call: u64,
+    pub(super) next_call: CallNumber,
     /// Number of calls that failed because ranks had made different calls.
     pub(super) mismatches: u64,
     /// The last calls that failed here, in the order in which they ended.
-    pub(super) failed_calls: VecDeque<u64>,
+    pub(super) failed_calls: VecDeque<CallNumber>,
     /// Outcomes of earlier calls, as far as this rank's program knows them.
     pub(super) outcomes: Outcomes,
     /// Set once a peer reports an error in a call that this rank has completed: no later call succeeds.
@@ -31,23 +31,23 @@ pub(crate) struct Mailbox {
     pub(super) spare_calls: Vec<CallBox>,
     pub(super) spare_chunks: Vec<VecDeque<Payload>>,
     pub(super) groups: Vec<GroupState>,
-    pub(super) closed: Vec<u64>,
+    pub(super) closed: Vec<CommId>,
     /// Ranks that are lost or have left.
-    pub(super) lost_peers: BTreeMap<u32, LostPeer>,
+    pub(super) lost_peers: BTreeMap<WorldRank, LostPeer>,
     /// Address of each peer, for errors.
     pub(super) addresses: Arc<[String]>,
     /// By group and rank: ranks that make no more calls in a group.
-    pub(super) departed: BTreeMap<(u64, u32), Departure>,
+    pub(super) departed: BTreeMap<(CommId, WorldRank), Departure>,
     /// By peer: the error with which it left a call that was over here. If the peer is lost next, this is the reason.
-    pub(super) last_errors: BTreeMap<u32, Error>,
+    pub(super) last_errors: BTreeMap<WorldRank, Error>,
     pub(super) messages: Messages,
     /// This rank in the transport.
-    pub(super) me: u32,
+    pub(super) me: WorldRank,
     pub(crate) replies: Vec<Reply>,
 }
 
 impl Mailbox {
-    pub(crate) fn new(me: u32, addresses: Arc<[String]>) -> Mailbox {
+    pub(crate) fn new(me: WorldRank, addresses: Arc<[String]>) -> Mailbox {
         Mailbox {
             calls: Vec::new(),
             spare_calls: Vec::new(),
@@ -67,7 +67,7 @@ impl Mailbox {
     pub(crate) fn open_comm(&mut self, group: Arc<Group>) {
         self.groups.push(GroupState {
             group,
-            next_call: 0,
+            next_call: CallNumber(0),
             mismatches: 0,
             failed_calls: VecDeque::new(),
             outcomes: Outcomes::default(),
@@ -75,9 +75,9 @@ impl Mailbox {
         });
     }
 
-    pub(crate) fn close_comm(&mut self, comm: u64) {
+    pub(crate) fn close_comm(&mut self, comm: CommId) {
         let cause = "its Comm was closed before the call had ended".to_owned();
-        let closed = Error::Aborted { rank: self.me, cause };
+        let closed = Error::Aborted { rank: self.me.0, cause };
         let group = self.group(comm).map(|state| state.group.clone());
         let error = group.and_then(|group| self.reason_to_stop(&group)).unwrap_or(closed);
         self.close_messages(comm);
@@ -94,26 +94,26 @@ impl Mailbox {
         self.groups.len()
     }
 
-    pub(super) fn group(&self, comm: u64) -> Option<&GroupState> {
+    pub(super) fn group(&self, comm: CommId) -> Option<&GroupState> {
         self.groups.iter().find(|c| c.group.comm == comm)
     }
 
     /// This rank's number in the transport; `None` if the group is not open.
-    pub(super) fn rank_in(&self, comm: u64) -> Option<u32> {
-        self.group(comm).map(|state| state.group.ranks[state.group.me as usize])
+    pub(super) fn rank_in(&self, comm: CommId) -> Option<WorldRank> {
+        self.group(comm).map(|state| state.group.world_rank(state.group.me))
     }
 
     /// Number of calls of a group that failed because ranks had made different calls.
-    pub(crate) fn mismatches(&self, comm: u64) -> u64 {
+    pub(crate) fn mismatches(&self, comm: CommId) -> u64 {
         self.group(comm).map_or(0, |state| state.mismatches)
     }
 
-    pub(super) fn find(&mut self, comm: u64, call: u64) -> Option<&mut CallBox> {
+    pub(super) fn find(&mut self, comm: CommId, call: CallNumber) -> Option<&mut CallBox> {
         self.calls.iter_mut().find(|b| b.call == call && b.comm == comm)
     }
 
     /// The box of a call, made if the call has not begun; `None` if it is over.
-    pub(super) fn box_of(&mut self, comm: u64, call: u64) -> Option<usize> {
+    pub(super) fn box_of(&mut self, comm: CommId, call: CallNumber) -> Option<usize> {
         if let Some(k) = self.position(comm, call) {
             return Some(k);
         }
@@ -124,16 +124,16 @@ impl Mailbox {
         if over { None } else { Some(self.new_box(comm, call)) }
     }
 
-    fn position(&self, comm: u64, call: u64) -> Option<usize> {
+    fn position(&self, comm: CommId, call: CallNumber) -> Option<usize> {
         self.calls.iter().position(|b| b.call == call && b.comm == comm)
     }
 
     /// The box of a call that this rank begins.
-    pub(super) fn open_box(&mut self, comm: u64, call: u64) -> usize {
+    pub(super) fn open_box(&mut self, comm: CommId, call: CallNumber) -> usize {
         self.position(comm, call).unwrap_or_else(|| self.new_box(comm, call))
     }
 
-    fn new_box(&mut self, comm: u64, call: u64) -> usize {
+    fn new_box(&mut self, comm: CommId, call: CallNumber) -> usize {
         let mut fresh = self.spare_calls.pop().unwrap_or_default();
         (fresh.comm, fresh.call) = (comm, call);
         self.calls.push(fresh);

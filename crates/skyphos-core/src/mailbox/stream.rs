@@ -2,7 +2,7 @@
 
 use crate::frame::{Frame, Header, WINDOW_BYTES};
 use crate::slab::{CHUNK_BYTES, Payload};
-use skyphos_types::Error;
+use skyphos_types::{Error, WorldRank};
 use std::collections::VecDeque;
 
 /// Capacity of a large message's stream: its sender's window in chunks. It grows at most once, if a transport has smaller chunks.
@@ -26,12 +26,12 @@ impl Stream {
     }
 
     /// Appends the next chunk. `Err`: a chunk is missing or belongs to another message.
-    pub(super) fn push(&mut self, from: u32, header: &Header, frame: Frame) -> Result<(), Error> {
+    pub(super) fn push(&mut self, from: WorldRank, header: &Header, frame: Frame) -> Result<(), Error> {
         if header.seq != self.next_seq || header.total != self.total {
             let (seq, total, next, due) = (header.seq, header.total, self.next_seq, self.total);
             let message =
                 format!("chunk {seq} of a message of {total} bytes where chunk {next} of {due} was due");
-            return Err(Error::Corrupt { rank: from, message });
+            return Err(Error::Corrupt { rank: from.0, message });
         }
         self.next_seq += 1;
         self.chunks.push_back(frame.payload);
@@ -44,9 +44,10 @@ mod tests {
     use super::*;
     use crate::frame::FrameKind;
     use crate::slab::Pool;
+    use skyphos_types::{CallNumber, CommId};
 
     fn chunk(seq: u32, total: u64) -> (Header, Frame) {
-        let header = Header { seq, total, ..Header::control(FrameKind::Data, 7, 0) };
+        let header = Header { seq, total, ..Header::control(FrameKind::Data, CommId(7), CallNumber(0)) };
         (header, Frame { header, payload: Pool::default().copy_of(&[seq as u8]) })
     }
 
@@ -64,7 +65,7 @@ mod tests {
             let mut stream = Stream::new(3, VecDeque::new());
             for (k, (seq, total)) in chunks.iter().enumerate() {
                 let (header, frame) = chunk(*seq, *total);
-                match stream.push(5, &header, frame) {
+                match stream.push(WorldRank(5), &header, frame) {
                     Ok(()) => assert_ne!(refused, Some(k), "{chunks:?}"),
                     Err(error) => {
                         assert_eq!(refused, Some(k), "{chunks:?}");

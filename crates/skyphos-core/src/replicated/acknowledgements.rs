@@ -9,6 +9,7 @@
 
 use super::chunk::Chunk;
 use super::inflow::Acknowledgement;
+use skyphos_types::{CallNumber, CommId, ProcessId, WorldRank};
 
 /// Bytes of a message's head, and of each chunk.
 const HEAD: usize = 28;
@@ -23,9 +24,9 @@ pub(super) fn encode(list: &[Acknowledgement]) -> Vec<u8> {
     let message = |ack: &Acknowledgement| (ack.chunk.comm, ack.chunk.call, ack.chunk.round, ack.by);
     for run in list.chunk_by(|a, b| message(a) == message(b)) {
         let (comm, call, round, by) = message(&run[0]);
-        bytes.extend(comm.to_le_bytes());
-        bytes.extend(call.to_le_bytes());
-        [round, by, run.len() as u32].iter().for_each(|word| bytes.extend(word.to_le_bytes()));
+        bytes.extend(comm.0.to_le_bytes());
+        bytes.extend(call.0.to_le_bytes());
+        [round, by.0, run.len() as u32].iter().for_each(|word| bytes.extend(word.to_le_bytes()));
         for ack in run {
             bytes.extend(ack.chunk.seq.to_le_bytes());
             bytes.extend(ack.sum.to_le_bytes());
@@ -35,7 +36,7 @@ pub(super) fn encode(list: &[Acknowledgement]) -> Vec<u8> {
 }
 
 /// Decodes acknowledgements of chunks that were sent to `rank`; `None` if they are malformed.
-pub(super) fn decode(mut bytes: &[u8], rank: u32) -> Option<Vec<Acknowledgement>> {
+pub(super) fn decode(mut bytes: &[u8], rank: WorldRank) -> Option<Vec<Acknowledgement>> {
     let mut all_read = Vec::new();
     while !bytes.is_empty() {
         let (head, rest) = bytes.split_at_checked(HEAD)?;
@@ -46,9 +47,9 @@ pub(super) fn decode(mut bytes: &[u8], rank: u32) -> Option<Vec<Acknowledgement>
         for each in list.chunks_exact(EACH) {
             let word = |k: usize| u32::from_le_bytes(each[k..k + 4].try_into().expect("4 bytes"));
             all_read.push(Acknowledgement {
-                chunk: Chunk { comm, call, round, rank, seq: word(0) },
+                chunk: Chunk { comm: CommId(comm), call: CallNumber(call), round, rank, seq: word(0) },
                 sum: word(4),
-                by,
+                by: ProcessId(by),
             });
         }
         bytes = rest;
@@ -63,22 +64,28 @@ mod tests {
     #[test]
     fn acknowledgements_survive_the_wire_and_malformed_ones_are_refused() {
         let have = |call, round, seq, by| {
-            let chunk = Chunk { comm: 9 << 40, call, round, rank: 3, seq };
+            let chunk = Chunk { comm: CommId(9 << 40), call, round, rank: WorldRank(3), seq };
             Acknowledgement { chunk, sum: seq.wrapping_mul(0x9e37_79b9), by }
         };
-        let all = [have(1, 0, 0, 2), have(1, 0, 2, 2), have(1, 0, 3, 6), have(1, 1, 0, 6), have(2, 1, 1, 6)];
+        let all = [
+            have(CallNumber(1), 0, 0, ProcessId(2)),
+            have(CallNumber(1), 0, 2, ProcessId(2)),
+            have(CallNumber(1), 0, 3, ProcessId(6)),
+            have(CallNumber(1), 1, 0, ProcessId(6)),
+            have(CallNumber(2), 1, 1, ProcessId(6)),
+        ];
         for count in 0..=all.len() {
             let bytes = encode(&all[..count]);
-            assert_eq!(decode(&bytes, 3).as_deref(), Some(&all[..count]));
+            assert_eq!(decode(&bytes, WorldRank(3)).as_deref(), Some(&all[..count]));
         }
         let bytes = encode(&all);
         assert_eq!(bytes.len(), 4 * HEAD + 5 * EACH);
         for cut in 0..bytes.len() {
-            let found = decode(&bytes[..cut], 3);
+            let found = decode(&bytes[..cut], WorldRank(3));
             assert!(found.is_none_or(|all_read| all_read.len() < all.len()), "{cut}");
         }
         let mut long = bytes;
         long[24..28].copy_from_slice(&u32::MAX.to_le_bytes());
-        assert_eq!(decode(&long, 3), None, "more than there are");
+        assert_eq!(decode(&long, WorldRank(3)), None, "more than there are");
     }
 }

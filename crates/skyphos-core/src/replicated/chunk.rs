@@ -2,26 +2,27 @@
 
 use crate::frame::Header;
 use crate::slab::Payload;
+use skyphos_types::{CallNumber, CommId, ProcessId, WorldRank};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The name of a chunk: the same on all replicas of its sender and of its receiver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Chunk {
     /// Group and call.
-    pub comm: u64,
+    pub comm: CommId,
     /// The call's number in the group.
-    pub call: u64,
+    pub call: CallNumber,
     /// Exchange of the call.
     pub round: u32,
     /// The rank at the other end.
-    pub rank: u32,
+    pub rank: WorldRank,
     /// Its number in the message.
     pub seq: u32,
 }
 
 impl Chunk {
     /// The chunk of a frame to or from `rank`.
-    pub fn of(header: &Header, rank: u32) -> Chunk {
+    pub fn of(header: &Header, rank: WorldRank) -> Chunk {
         let Header { comm, call, round, seq, .. } = *header;
         Chunk { comm, call, round, rank, seq }
     }
@@ -51,31 +52,31 @@ pub struct ChunkMismatch {
     /// The chunk; its rank is the sender's, or the receiver's if a sender finds it.
     pub chunk: Chunk,
     /// The two processes.
-    pub processes: (u32, u32),
+    pub processes: (ProcessId, ProcessId),
 }
 
 /// Calls that are over here. They end in about the order of their numbers.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Over(BTreeMap<u64, (u64, BTreeSet<u64>)>);
+pub struct Over(BTreeMap<CommId, (CallNumber, BTreeSet<CallNumber>)>);
 
 impl Over {
     /// A call has ended.
-    pub fn end(&mut self, comm: u64, call: u64) {
+    pub fn end(&mut self, comm: CommId, call: CallNumber) {
         let (below, above) = self.0.entry(comm).or_default();
         above.insert(call);
         while above.remove(below) {
-            *below += 1;
+            below.advance();
         }
     }
 
     /// Whether a call has ended.
-    pub fn has(&self, comm: u64, call: u64) -> bool {
+    pub fn has(&self, comm: CommId, call: CallNumber) -> bool {
         self.0.get(&comm).is_some_and(|(below, above)| call < *below || above.contains(&call))
     }
 
     /// The first call of a group that has not ended.
-    pub fn first_open(&self, comm: u64) -> u64 {
-        self.0.get(&comm).map_or(0, |(below, _)| *below)
+    pub fn first_open(&self, comm: CommId) -> CallNumber {
+        self.0.get(&comm).map_or(CallNumber(0), |(below, _)| *below)
     }
 }
 
@@ -86,12 +87,12 @@ mod tests {
     #[test]
     fn calls_end_in_any_order() {
         let mut over = Over::default();
-        assert!(!over.has(7, 0) && over.first_open(7) == 0);
-        [1, 0, 4].into_iter().for_each(|call| over.end(7, call));
-        let ended: Vec<u64> = (0..6).filter(|call| over.has(7, *call)).collect();
-        assert_eq!((ended, over.first_open(7)), (vec![0, 1, 4], 2));
-        [3, 2].into_iter().for_each(|call| over.end(7, call));
-        assert_eq!(over.first_open(7), 5);
-        assert!(!over.has(8, 0));
+        assert!(!over.has(CommId(7), CallNumber(0)) && over.first_open(CommId(7)) == CallNumber(0));
+        [1, 0, 4].into_iter().for_each(|call| over.end(CommId(7), CallNumber(call)));
+        let ended: Vec<u64> = (0..6).filter(|call| over.has(CommId(7), CallNumber(*call))).collect();
+        assert_eq!((ended, over.first_open(CommId(7))), (vec![0, 1, 4], CallNumber(2)));
+        [3, 2].into_iter().for_each(|call| over.end(CommId(7), CallNumber(call)));
+        assert_eq!(over.first_open(CommId(7)), CallNumber(5));
+        assert!(!over.has(CommId(8), CallNumber(0)));
     }
 }

@@ -3,6 +3,7 @@
 //! Bytes handed to a connection delay the frames after them and cannot be taken back. So no more is handed over than leaves
 //! within [`QUEUE`], plus the bytes that the link holds.
 
+use skyphos_types::ProcessId;
 use std::time::Duration;
 
 /// Bytes that have not moved for this long fill no link: their receiver cannot be reached, or takes nothing.
@@ -70,8 +71,8 @@ impl Flow {
     }
 
     /// Bytes are sent to a process: a chunk, or a control frame.
-    pub(super) fn send(&mut self, now: Duration, to: u32, bytes: usize, chunk: bool) {
-        let link = &mut self.links[to as usize];
+    pub(super) fn send(&mut self, now: Duration, to: ProcessId, bytes: usize, chunk: bool) {
+        let link = &mut self.links[to.index()];
         if link.left() == 0 {
             (link.moved, link.timed) = (now, true);
         }
@@ -82,11 +83,11 @@ impl Flow {
     }
 
     /// Updates the bytes on their way to each process. True if chunks have arrived.
-    pub(super) fn update(&mut self, now: Duration, on_way: impl Fn(u32) -> usize) -> bool {
+    pub(super) fn update(&mut self, now: Duration, on_way: impl Fn(ProcessId) -> usize) -> bool {
         self.looked = now;
         let mut chunks = false;
         for (process, link) in (0..).zip(&mut self.links).filter(|(_, link)| link.left() > 0) {
-            let arrived = link.sent.saturating_sub(on_way(process) as u64);
+            let arrived = link.sent.saturating_sub(on_way(ProcessId(process)) as u64);
             if arrived <= link.arrived {
                 continue;
             }
@@ -108,19 +109,19 @@ impl Flow {
     }
 
     /// Bytes on their way to a process at the last update.
-    pub(super) fn on_way(&self, to: u32) -> u64 {
-        self.links[to as usize].left()
+    pub(super) fn on_way(&self, to: ProcessId) -> u64 {
+        self.links[to.index()].left()
     }
 
     /// Whether bytes are on their way to a process and do not arrive.
-    pub(super) fn is_stuck(&self, now: Duration, to: u32) -> bool {
-        let link = &self.links[to as usize];
+    pub(super) fn is_stuck(&self, now: Duration, to: ProcessId) -> bool {
+        let link = &self.links[to.index()];
         link.left() > 0 && self.looked + FRESH >= now && now >= link.moved + STUCK + 3 * self.least
     }
 
     /// For how long none of the bytes on their way to a process has arrived.
-    pub(super) fn stalled_for(&self, now: Duration, to: u32) -> Duration {
-        let link = &self.links[to as usize];
+    pub(super) fn stalled_for(&self, now: Duration, to: ProcessId) -> Duration {
+        let link = &self.links[to.index()];
         if link.left() > 0 { now.saturating_sub(link.moved) } else { Duration::ZERO }
     }
 
@@ -143,9 +144,9 @@ mod tests {
     fn stalled_bytes_take_no_room() {
         let mut flow = Flow::new(3);
         let least = LEAST_BYTES as usize;
-        (1..3).for_each(|to| flow.send(100 * MS, to, 100_000, true));
+        (1..3).for_each(|to| flow.send(100 * MS, ProcessId(to), 100_000, true));
         assert_eq!(flow.room(100 * MS), least - 200_000);
-        let at = |bytes: [usize; 3]| move |process: u32| bytes[process as usize];
+        let at = |bytes: [usize; 3]| move |process: ProcessId| bytes[process.index()];
         assert!(flow.update(110 * MS, at([0, 100_000, 40_000])));
         assert!(!flow.update(115 * MS, at([0, 100_000, 40_000])));
         assert_eq!((flow.arrived, flow.room(125 * MS)), (60_000, least - 40_000), "the first stalls");
@@ -164,7 +165,7 @@ mod tests {
             let on_way = sent.iter().take(k).sum::<u64>() - there;
             flow.update(now, |_| on_way as usize);
             sent[k] = (flow.room(now) as u64).min(100_000);
-            flow.send(now, 1, sent[k] as usize, true);
+            flow.send(now, ProcessId(1), sent[k] as usize, true);
         }
         assert!(sent[1500..].iter().all(|bytes| *bytes == 100_000), "the link is full: {:?}", &sent[1990..]);
     }

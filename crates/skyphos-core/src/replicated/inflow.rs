@@ -3,6 +3,7 @@
 use super::chunk::{Body, Chunk, ChunkMismatch, Over};
 use super::numbering::Numbering;
 use crate::frame::{FrameKind, Header};
+use skyphos_types::{CallNumber, CommId, ProcessId, WorldRank};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// Calls whose checksums are remembered after they have ended: copies that come late are compared too.
@@ -12,11 +13,11 @@ const REMEMBERED: usize = 256;
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Action<B> {
     /// Deliver a frame of another rank to this one.
-    Deliver(u32, Header, B),
+    Deliver(WorldRank, Header, B),
     /// Forward a chunk to the siblings.
     Forward(Header, B),
     /// A process has left a call, while others of its rank go on.
-    Left(u32, u64, u64),
+    Left(ProcessId, CommId, CallNumber),
 }
 
 /// Acknowledges a chunk, to a process that might send it too.
@@ -27,7 +28,7 @@ pub struct Acknowledgement {
     /// Its checksum.
     pub sum: u32,
     /// The process it came from.
-    pub by: u32,
+    pub by: ProcessId,
 }
 
 /// A message on its way in.
@@ -37,7 +38,7 @@ struct Stream<B> {
     /// Chunks that have overtaken earlier ones.
     ahead: BTreeMap<u32, (Header, B)>,
     /// Checksum and sender of each chunk that came.
-    sums: BTreeMap<u32, (u32, u32)>,
+    sums: BTreeMap<u32, (u32, ProcessId)>,
 }
 
 impl<B> Default for Stream<B> {
@@ -49,28 +50,28 @@ impl<B> Default for Stream<B> {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Call<B> {
     /// Processes from which chunks came.
-    brought: BTreeSet<u32>,
+    brought: BTreeSet<ProcessId>,
     /// By round and sender's rank.
-    streams: BTreeMap<(u32, u32), Stream<B>>,
+    streams: BTreeMap<(u32, WorldRank), Stream<B>>,
     /// By rank: the processes that have left the call, and the abort of one of them.
-    left: BTreeMap<u32, (BTreeSet<u32>, Header, B)>,
+    left: BTreeMap<WorldRank, (BTreeSet<ProcessId>, Header, B)>,
 }
 
 /// Chunks that have arrived, by call.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Inflow<B> {
     numbering: Numbering,
-    lost_processes: BTreeSet<u32>,
+    lost_processes: BTreeSet<ProcessId>,
     /// Lost processes that had made all their calls.
-    done: BTreeSet<u32>,
+    done: BTreeSet<ProcessId>,
     /// Processes that have left a call, and may have made none after it.
-    failed: BTreeSet<u32>,
-    calls: BTreeMap<(u64, u64), Call<B>>,
+    failed: BTreeSet<ProcessId>,
+    calls: BTreeMap<(CommId, CallNumber), Call<B>>,
     over: Over,
     /// Calls that have ended and are remembered.
-    ended: VecDeque<(u64, u64)>,
+    ended: VecDeque<(CommId, CallNumber)>,
     /// Acknowledgements to be sent, by process.
-    acknowledgements: BTreeMap<u32, Vec<Acknowledgement>>,
+    acknowledgements: BTreeMap<ProcessId, Vec<Acknowledgement>>,
     /// By process: chunks of which its copy came first, and later.
     won: Vec<u64>,
     lost: Vec<u64>,
@@ -94,7 +95,7 @@ impl<B: Body> Inflow<B> {
         }
     }
 
-    fn call(&mut self, comm: u64, call: u64) -> &mut Call<B> {
+    fn call(&mut self, comm: CommId, call: CallNumber) -> &mut Call<B> {
         let fresh = || Call { brought: BTreeSet::new(), streams: BTreeMap::new(), left: BTreeMap::new() };
         self.calls.entry((comm, call)).or_insert_with(fresh)
     }
@@ -102,8 +103,8 @@ impl<B: Body> Inflow<B> {
     /// A chunk of process `by` has arrived from process `from`; `raced` if every replica sends it.
     pub fn chunk(
         &mut self,
-        from: u32,
-        by: u32,
+        from: ProcessId,
+        by: ProcessId,
         header: Header,
         body: B,
         raced: bool,
@@ -112,12 +113,12 @@ impl<B: Body> Inflow<B> {
         let rank = self.numbering.rank_of(by);
         let chunk = Chunk::of(&header, rank);
         if header.kind == FrameKind::Forward {
-            let passed = Header { kind: FrameKind::Forwarded, origin: by as u16, ..header };
+            let passed = Header { kind: FrameKind::Forwarded, origin: by.0 as u16, ..header };
             actions.push(Action::Forward(passed, body.clone()));
         }
         let over = self.over.has(chunk.comm, chunk.call);
         if over && !self.calls.contains_key(&(chunk.comm, chunk.call)) {
-            self.lost[by as usize] += 1;
+            self.lost[by.index()] += 1;
             return None;
         }
         let sum = body.checksum();
@@ -126,7 +127,7 @@ impl<B: Body> Inflow<B> {
         let stream = of_call.streams.entry((chunk.round, rank)).or_default();
         if let Some((first, whose)) = stream.sums.get(&chunk.seq) {
             let mismatch = (*first != sum).then_some(ChunkMismatch { chunk, processes: (*whose, by) });
-            self.lost[by as usize] += 1;
+            self.lost[by.index()] += 1;
             return mismatch;
         }
         if over {
@@ -138,7 +139,7 @@ impl<B: Body> Inflow<B> {
             stream.next += 1;
             actions.push(Action::Deliver(rank, header, body));
         }
-        self.won[by as usize] += 1;
+        self.won[by.index()] += 1;
         if !raced {
             let senders = self.numbering.processes_of(rank).filter(|process| *process != from);
             for process in senders.filter(|process| !self.lost_processes.contains(process)) {
@@ -149,7 +150,7 @@ impl<B: Body> Inflow<B> {
     }
 
     /// A process has left a call, for a reason that concerns it alone.
-    pub fn abort(&mut self, from: u32, header: Header, body: B, actions: &mut Vec<Action<B>>) {
+    pub fn abort(&mut self, from: ProcessId, header: Header, body: B, actions: &mut Vec<Action<B>>) {
         let (comm, call, rank) = (header.comm, header.call, self.numbering.rank_of(from));
         if self.over.has(comm, call) {
             return;
@@ -164,12 +165,13 @@ impl<B: Body> Inflow<B> {
 
     /// Delivers the aborts of calls that all processes of a rank have left, or will never make. A process that is done has sent all
     /// chunks of its rank in the calls that it made.
-    fn all_left(&mut self, rank: u32, actions: &mut Vec<Action<B>>) {
+    fn all_left(&mut self, rank: WorldRank, actions: &mut Vec<Action<B>>) {
         let (numbering, gone, done, failed) =
             (self.numbering, &self.lost_processes, &self.done, &self.failed);
         for call in self.calls.values_mut() {
             let all = call.left.get(&rank).is_some_and(|(who, ..)| {
-                let made = |p: &u32| done.contains(p) && (call.brought.contains(p) || !failed.contains(p));
+                let made =
+                    |p: &ProcessId| done.contains(p) && (call.brought.contains(p) || !failed.contains(p));
                 numbering
                     .processes_of(rank)
                     .all(|p| p == numbering.me() || who.contains(&p) || gone.contains(&p) && !made(&p))
@@ -182,7 +184,7 @@ impl<B: Body> Inflow<B> {
     }
 
     /// A process is lost, `done` if it had made all its calls. True if its rank has none left.
-    pub fn lose(&mut self, process: u32, done: bool, actions: &mut Vec<Action<B>>) -> bool {
+    pub fn lose(&mut self, process: ProcessId, done: bool, actions: &mut Vec<Action<B>>) -> bool {
         self.lost_processes.insert(process);
         if done {
             self.done.insert(process);
@@ -194,7 +196,7 @@ impl<B: Body> Inflow<B> {
     }
 
     /// A call is over here.
-    pub fn end(&mut self, comm: u64, call: u64) {
+    pub fn end(&mut self, comm: CommId, call: CallNumber) {
         self.over.end(comm, call);
         if let Some(ended) = self.calls.get_mut(&(comm, call)) {
             ended.left.clear();
@@ -213,7 +215,7 @@ impl<B: Body> Inflow<B> {
     }
 
     /// Takes the acknowledgements to be sent, by process.
-    pub fn take_acknowledgements(&mut self) -> BTreeMap<u32, Vec<Acknowledgement>> {
+    pub fn take_acknowledgements(&mut self) -> BTreeMap<ProcessId, Vec<Acknowledgement>> {
         std::mem::take(&mut self.acknowledgements)
     }
 
@@ -223,7 +225,7 @@ impl<B: Body> Inflow<B> {
     }
 
     /// Chunks of which a process's copy came first, and later.
-    pub fn races(&self, process: u32) -> (u64, u64) {
-        (self.won[process as usize], self.lost[process as usize])
+    pub fn races(&self, process: ProcessId) -> (u64, u64) {
+        (self.won[process.index()], self.lost[process.index()])
     }
 }

@@ -39,7 +39,7 @@ pub use transport::{RACED_BYTES, Replicated};
 /// The acknowledgements in a frame from `rank`, and their encoding.
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
-pub fn fuzz_notices(bytes: &[u8], rank: u32) -> Option<(Vec<Acknowledgement>, Vec<u8>)> {
+pub fn fuzz_notices(bytes: &[u8], rank: skyphos_types::WorldRank) -> Option<(Vec<Acknowledgement>, Vec<u8>)> {
     acknowledgements::decode(bytes, rank).map(|notices| (notices.clone(), acknowledgements::encode(&notices)))
 }
 

@@ -3,7 +3,7 @@
 //! With m = ⌊P / s⌋ ranks, processes i, m + i, 2m + i … are the replicas of rank i. Processes that are left over are one more
 //! replica of the first ranks: spares that have everything already.
 
-use skyphos_types::{Error, Result};
+use skyphos_types::{Error, ProcessId, Result, WorldRank};
 use std::collections::BTreeMap;
 
 /// Replicas of a rank, at most: a mask has a bit for each.
@@ -17,12 +17,12 @@ const MOST_PROCESSES: u32 = 1 << 16;
 pub struct Numbering {
     processes: u32,
     ranks: u32,
-    me: u32,
+    me: ProcessId,
 }
 
 impl Numbering {
     /// `replication` processes at least for each rank; this one is `me`.
-    pub fn new(processes: u32, replication: u32, me: u32) -> Result<Numbering> {
+    pub fn new(processes: u32, replication: u32, me: ProcessId) -> Result<Numbering> {
         if replication == 0 || replication > processes || processes > MOST_PROCESSES {
             return Err(Error::bad_input(format!(
                 "replication={replication} with {processes} processes: each rank needs so many of them, at least one (and \
@@ -39,7 +39,7 @@ impl Numbering {
     }
 
     /// This process.
-    pub fn me(&self) -> u32 {
+    pub fn me(&self) -> ProcessId {
         self.me
     }
 
@@ -48,42 +48,52 @@ impl Numbering {
         self.processes
     }
 
+    /// All processes.
+    pub fn all(&self) -> impl Iterator<Item = ProcessId> + use<> {
+        (0..self.processes).map(ProcessId)
+    }
+
     /// Number of ranks.
     pub fn ranks(&self) -> u32 {
         self.ranks
     }
 
     /// This process's rank.
-    pub fn rank(&self) -> u32 {
+    pub fn rank(&self) -> WorldRank {
         self.rank_of(self.me)
     }
 
     /// The rank of a process.
-    pub fn rank_of(&self, process: u32) -> u32 {
-        process % self.ranks
+    pub fn rank_of(&self, process: ProcessId) -> WorldRank {
+        WorldRank(process.0 % self.ranks)
     }
 
     /// Which replica of its rank a process is.
-    pub fn replica_of(&self, process: u32) -> u32 {
-        process / self.ranks
+    pub fn replica_of(&self, process: ProcessId) -> u32 {
+        process.0 / self.ranks
     }
 
     /// The replicas of a rank, in order.
-    pub fn processes_of(&self, rank: u32) -> impl DoubleEndedIterator<Item = u32> + Clone + use<> {
-        (rank..self.processes).step_by(self.ranks as usize)
+    pub fn processes_of(
+        &self,
+        rank: WorldRank,
+    ) -> impl DoubleEndedIterator<Item = ProcessId> + Clone + use<> {
+        (rank.0..self.processes).step_by(self.ranks as usize).map(ProcessId)
     }
 
     /// The other replicas of this process's rank.
-    pub fn siblings(&self) -> impl Iterator<Item = u32> + use<> {
+    pub fn siblings(&self) -> impl Iterator<Item = ProcessId> + use<> {
         let me = self.me;
         self.processes_of(self.rank()).filter(move |process| *process != me)
     }
 
     /// Refuses replicas of a rank that share a host, since a failure of the host would end both. `hosts` has the host of each process;
     /// `name` returns a process's name for the error.
-    pub fn check_hosts(&self, hosts: &[u32], name: impl Fn(u32) -> String) -> Result<()> {
-        let mut on: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
-        (0..self.processes).for_each(|process| on.entry(hosts[process as usize]).or_default().push(process));
+    pub fn check_hosts(&self, hosts: &[u32], name: impl Fn(ProcessId) -> String) -> Result<()> {
+        let mut on: BTreeMap<u32, Vec<ProcessId>> = BTreeMap::new();
+        (0..self.processes)
+            .map(ProcessId)
+            .for_each(|process| on.entry(hosts[process.index()]).or_default().push(process));
         let shared = on.values().find_map(|together| {
             let mut seen = BTreeMap::new();
             together.iter().find_map(|p| seen.insert(self.rank_of(*p), *p).map(|other| (other, *p)))
@@ -120,23 +130,23 @@ mod tests {
 
     #[test]
     fn replicas_and_spares() {
-        let of = |p, s| Numbering::new(p, s, 1).unwrap();
+        let of = |p, s| Numbering::new(p, s, ProcessId(1)).unwrap();
         let eight = of(8, 2);
-        assert_eq!((eight.ranks(), eight.rank_of(5), eight.replica_of(5)), (4, 1, 1));
-        assert_eq!(eight.processes_of(3).collect::<Vec<_>>(), [3, 7]);
-        assert_eq!(eight.siblings().collect::<Vec<_>>(), [5]);
+        assert_eq!((eight.ranks(), eight.rank_of(ProcessId(5)).0, eight.replica_of(ProcessId(5))), (4, 1, 1));
+        assert_eq!(eight.processes_of(WorldRank(3)).collect::<Vec<_>>(), [3, 7].map(ProcessId));
+        assert_eq!(eight.siblings().collect::<Vec<_>>(), [ProcessId(5)]);
         let nine = of(9, 2);
-        assert_eq!((nine.ranks(), nine.rank_of(8)), (4, 0), "a spare stands by for rank 0");
-        assert_eq!(nine.processes_of(0).collect::<Vec<_>>(), [0, 4, 8]);
+        assert_eq!((nine.ranks(), nine.rank_of(ProcessId(8)).0), (4, 0), "a spare stands by for rank 0");
+        assert_eq!(nine.processes_of(WorldRank(0)).collect::<Vec<_>>(), [0, 4, 8].map(ProcessId));
         for (p, s) in [(4, 0), (4, 5), (40, 20), (1 << 17, 2)] {
-            assert!(Numbering::new(p, s, 0).is_err(), "{p} {s}");
+            assert!(Numbering::new(p, s, ProcessId(0)).is_err(), "{p} {s}");
         }
     }
 
     #[test]
     fn replicas_on_one_host_are_refused_with_the_numbering_to_use() {
-        let of = |p| Numbering::new(p, 2, 0).unwrap();
-        let name = |process: u32| format!("host {}", ["a", "b"][process as usize % 2]);
+        let of = |p| Numbering::new(p, 2, ProcessId(0)).unwrap();
+        let name = |process: ProcessId| format!("host {}", ["a", "b"][process.index() % 2]);
         of(8).check_hosts(&[0, 0, 0, 0, 1, 1, 1, 1], name).unwrap();
         let error = of(8).check_hosts(&[0, 1, 0, 1, 0, 1, 0, 1], name).unwrap_err().to_string();
         let want = "processes 0 and 4 are replicas of rank 0 and both on host a, whose end would be the rank's; number them \

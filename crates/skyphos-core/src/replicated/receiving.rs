@@ -9,17 +9,18 @@ use super::transport::{RACED_BYTES, Replicated};
 use crate::frame::{Frame, FrameKind, Header};
 use crate::slab::Payload;
 use crate::transport::{Event, Loss};
-use skyphos_types::Error;
+use skyphos_types::{CallNumber, CommId, Error, ProcessId};
 
 impl Replicated {
-    pub(super) fn receive(&mut self, from: u32, frame: Frame, events: &mut Vec<Event>) {
+    pub(super) fn receive(&mut self, from: ProcessId, frame: Frame, events: &mut Vec<Event>) {
         let now = self.clock.now();
-        self.last_heard[from as usize] = now;
+        self.last_heard[from.index()] = now;
         let (rank, Frame { header, payload }) = (self.numbering.rank_of(from), frame);
         match header.kind {
             FrameKind::Data | FrameKind::Forward | FrameKind::Forwarded => {
-                let by = if header.kind == FrameKind::Forwarded { u32::from(header.origin) } else { from };
-                if by >= self.numbering.processes() || self.numbering.rank_of(by) == self.numbering.rank() {
+                let origin = ProcessId(u32::from(header.origin));
+                let by = if header.kind == FrameKind::Forwarded { origin } else { from };
+                if by.0 >= self.numbering.processes() || self.numbering.rank_of(by) == self.numbering.rank() {
                     return self.damaged(from, "brings what no process of another rank sent", events);
                 }
                 let raced = payload.len() <= RACED_BYTES;
@@ -29,8 +30,8 @@ impl Replicated {
             FrameKind::Acknowledge => {
                 self.update_flow(now);
                 // The system acknowledges the bytes at once with this answer.
-                if header.call == ASKS_ANSWER && self.lost[from as usize].is_none() {
-                    let header = Header::control(FrameKind::Acknowledge, 0, 0);
+                if header.call == ASKS_ANSWER && self.lost[from.index()].is_none() {
+                    let header = Header::control(FrameKind::Acknowledge, CommId(0), CallNumber(0));
                     self.send(from, Frame { header, payload: Payload::default() });
                 }
                 let Some(notices) = acknowledgements::decode(payload.as_bytes(), rank) else {
@@ -88,7 +89,7 @@ impl Replicated {
              {seq}): they hold different data or made different calls, or took in messages of another rank whose replicas do; all \
              replicas of a rank must hold the same data and make the same calls"
         );
-        self.end_with(comm, call, Error::Corrupt { rank, message }, events);
+        self.end_with(comm, call, Error::Corrupt { rank: rank.0, message }, events);
     }
 
     /// Fails the call to which replicas had different inputs, or the next one if it is over.
@@ -99,17 +100,17 @@ impl Replicated {
             "its replicas, processes {one} and {other}, put different data into call {call} of group {comm:x}, or made different \
              calls: all replicas of a rank must hold the same data and make the same calls"
         );
-        self.end_with(comm, call, Error::Corrupt { rank: self.numbering.rank(), message }, events);
+        self.end_with(comm, call, Error::Corrupt { rank: self.numbering.rank().0, message }, events);
     }
 
-    pub(super) fn damaged(&mut self, from: u32, what: &str, events: &mut Vec<Event>) {
+    pub(super) fn damaged(&mut self, from: ProcessId, what: &str, events: &mut Vec<Event>) {
         let message = format!("process {from} {what}");
-        let error = Error::Corrupt { rank: self.numbering.rank_of(from), message };
-        self.end_with(0, 0, error, events);
+        let error = Error::Corrupt { rank: self.numbering.rank_of(from).0, message };
+        self.end_with(CommId(0), CallNumber(0), error, events);
     }
 
     /// Fails a call of a group here, or the first one that has not ended; all ranks get the error.
-    pub(super) fn end_with(&mut self, comm: u64, call: u64, error: Error, events: &mut Vec<Event>) {
+    pub(super) fn end_with(&mut self, comm: CommId, call: CallNumber, error: Error, events: &mut Vec<Event>) {
         let over = self.inflow.over();
         let call = if over.has(comm, call) { over.first_open(comm) } else { call };
         let header = Header::control(FrameKind::Abort, comm, call);
@@ -118,8 +119,8 @@ impl Replicated {
         events.push(Event::Frame { from: self.numbering.rank(), frame: Frame { header, payload } });
     }
 
-    pub(super) fn lose(&mut self, process: u32, loss: Loss, cause: String, events: &mut Vec<Event>) {
-        self.lost[process as usize] = Some((loss, cause));
+    pub(super) fn lose(&mut self, process: ProcessId, loss: Loss, cause: String, events: &mut Vec<Event>) {
+        self.lost[process.index()] = Some((loss, cause));
         self.out.lose(process);
         self.input_checksums.lose(process);
         let mut actions = std::mem::take(&mut self.actions);
@@ -130,16 +131,12 @@ impl Replicated {
         if !last || rank == self.numbering.rank() {
             return;
         }
-        let all: Vec<u32> = self.numbering.processes_of(rank).collect();
-        let lost = |process: &u32| self.lost[*process as usize].clone().expect("all are lost");
+        let all: Vec<ProcessId> = self.numbering.processes_of(rank).collect();
+        let lost = |process: &ProcessId| self.lost[process.index()].clone().expect("all are lost");
         let causes: Vec<String> = all
             .iter()
             .map(|process| {
-                format!(
-                    "process {process} at {}: {}",
-                    self.facts.addresses[*process as usize],
-                    lost(process).1
-                )
+                format!("process {process} at {}: {}", self.facts.addresses[process.index()], lost(process).1)
             })
             .collect();
         let losses: Vec<Loss> = all.iter().map(|process| lost(process).0).collect();
@@ -157,8 +154,8 @@ impl Replicated {
         let mut raw = std::mem::take(&mut self.raw);
         for event in raw.drain(..) {
             match event {
-                Event::Frame { from, frame } => self.receive(from, frame, events),
-                Event::PeerDown { rank, cause, loss } => self.lose(rank, loss, cause, events),
+                Event::Frame { from, frame } => self.receive(from.process(), frame, events),
+                Event::PeerDown { rank, cause, loss } => self.lose(rank.process(), loss, cause, events),
                 // Reported by `report_writable`.
                 Event::Writable { .. } => {}
             }

@@ -6,6 +6,7 @@ use super::transport::{AHEAD_BYTES, LAG_BYTES, RACED_BYTES, Replicated, on_way};
 use crate::frame::{Frame, FrameKind, HEADER_BYTES, Header};
 use crate::slab::Payload;
 use crate::transport::{Event, Transport};
+use skyphos_types::{CallNumber, CommId, ProcessId, WorldRank};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::time::Duration;
@@ -17,7 +18,7 @@ const STALL_LIMIT: Duration = Duration::from_secs(2);
 const LAG_CHECK_EVERY: Duration = Duration::from_millis(100);
 
 /// The call number of an acknowledgement frame that requests an answer.
-pub(super) const ASKS_ANSWER: u64 = 1;
+pub(super) const ASKS_ANSWER: CallNumber = CallNumber(1);
 
 impl Replicated {
     /// Passes frames to the connections, as many as flow control allows. Returns whether more are left.
@@ -27,7 +28,7 @@ impl Replicated {
     /// another process on each replica.
     pub(super) fn pump(&mut self) -> bool {
         let (me, all) = (self.numbering.me(), self.numbering.processes());
-        let other = |after: u32| (me + after) % all;
+        let other = |after: u32| ProcessId((me.0 + after) % all);
         let open: Vec<u32> = (1..all).filter(|after| self.takes_more(other(*after))).collect();
         if open.is_empty() {
             return false;
@@ -58,14 +59,14 @@ impl Replicated {
     }
 
     /// Whether there may be a frame for a process whose connection takes one.
-    pub(super) fn takes_more(&self, process: u32) -> bool {
-        self.out.has_any(process) && self.inner.backlog(process) < AHEAD_BYTES
+    pub(super) fn takes_more(&self, process: ProcessId) -> bool {
+        self.out.has_any(process) && self.inner.backlog(process.rank_below()) < AHEAD_BYTES
     }
 
-    pub(super) fn send(&mut self, process: u32, frame: Frame) {
+    pub(super) fn send(&mut self, process: ProcessId, frame: Frame) {
         let chunk = matches!(frame.header.kind, FrameKind::Data | FrameKind::Forward | FrameKind::Forwarded);
         self.flow.send(self.clock.now(), process, HEADER_BYTES + frame.payload.len(), chunk);
-        self.inner.post(process, frame);
+        self.inner.post(process.rank_below(), frame);
     }
 
     /// Requests a sign of life from a quiet sibling, unless bytes are on their way there: their arrival shows the same.
@@ -76,7 +77,7 @@ impl Replicated {
             self.send(
                 who,
                 Frame {
-                    header: Header::control(FrameKind::Acknowledge, 0, ASKS_ANSWER),
+                    header: Header::control(FrameKind::Acknowledge, CommId(0), ASKS_ANSWER),
                     payload: Payload::default(),
                 },
             );
@@ -91,8 +92,8 @@ impl Replicated {
     }
 
     /// Bytes that wait here for a process.
-    pub(super) fn lag(&self, process: u32) -> usize {
-        self.out.bytes(process) + self.inner.backlog(process)
+    pub(super) fn lag(&self, process: ProcessId) -> usize {
+        self.out.bytes(process) + self.inner.backlog(process.rank_below())
     }
 
     /// Gives up processes that lag far behind their siblings and take no bytes: their siblings continue, and the bytes kept for them
@@ -102,16 +103,16 @@ impl Replicated {
             return;
         }
         self.last_lag_check = now;
-        let others = (0..self.numbering.processes()).filter(|process| *process != self.numbering.me());
-        let far: Vec<u32> = others.filter(|process| self.lag(*process) > LAG_BYTES).collect();
+        let others = self.numbering.all().filter(|process| *process != self.numbering.me());
+        let far: Vec<ProcessId> = others.filter(|process| self.lag(*process) > LAG_BYTES).collect();
         if far.is_empty() {
             return;
         }
         self.update_flow(now);
         for process in far {
             let all = self.numbering.processes_of(self.numbering.rank_of(process));
-            let goes_on = |other: u32| {
-                other != process && self.lost[other as usize].is_none() && self.lag(other) <= LAG_BYTES
+            let goes_on = |other: ProcessId| {
+                other != process && self.lost[other.index()].is_none() && self.lag(other) <= LAG_BYTES
             };
             let still = self.flow.stalled_for(now, process);
             if still >= STALL_LIMIT && all.into_iter().any(goes_on) {
@@ -120,25 +121,25 @@ impl Replicated {
                     still.as_secs_f64(),
                     self.lag(process) >> 20
                 );
-                self.inner.give_up(process, &cause);
+                self.inner.give_up(process.rank_below(), &cause);
             }
         }
     }
 
     /// Notes the backlog to a rank after a post.
-    pub(super) fn note_backlog(&mut self, rank: u32) {
-        self.backlog_peaks[rank as usize] = self.backlog_peaks[rank as usize].max(self.backlog(rank));
+    pub(super) fn note_backlog(&mut self, rank: WorldRank) {
+        self.backlog_peaks[rank.index()] = self.backlog_peaks[rank.index()].max(self.backlog(rank));
     }
 
     /// Reports ranks whose backlog has halved, also without a post: chunks sent in a sibling's place are backlog too.
     pub(super) fn report_writable(&mut self, events: &mut Vec<Event>) {
         let me = self.numbering.rank();
-        for rank in (0..self.numbering.ranks()).filter(|rank| *rank != me) {
-            let bytes = self.backlog(rank);
+        for rank in (0..self.numbering.ranks()).filter(|rank| *rank != me.0) {
+            let bytes = self.backlog(WorldRank(rank));
             let most = &mut self.backlog_peaks[rank as usize];
             if *most > 0 && bytes <= *most / 2 {
                 *most = bytes;
-                events.push(Event::Writable { rank });
+                events.push(Event::Writable { rank: WorldRank(rank) });
             }
             *most = bytes.max(*most);
         }
@@ -152,7 +153,13 @@ impl Replicated {
         for (process, notices) in self.inflow.take_acknowledgements() {
             for some in notices.chunks(acknowledgements::MOST_CHUNKS) {
                 let payload = self.facts.pool.copy_of(&acknowledgements::encode(some));
-                self.send(process, Frame { header: Header::control(FrameKind::Acknowledge, 0, 0), payload });
+                self.send(
+                    process,
+                    Frame {
+                        header: Header::control(FrameKind::Acknowledge, CommId(0), CallNumber(0)),
+                        payload,
+                    },
+                );
             }
         }
     }

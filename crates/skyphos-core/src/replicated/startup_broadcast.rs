@@ -3,11 +3,11 @@
 use crate::frame::{Frame, FrameKind, Header};
 use crate::slab::CHUNK_BYTES;
 use crate::transport::{Event, Facts, Transport};
-use skyphos_types::{Error, Result};
+use skyphos_types::{CallNumber, CommId, Error, Result, WorldRank};
 use std::time::Duration;
 
 /// A group number that no group has.
-const COMM: u64 = u64::MAX;
+const COMM: CommId = CommId(u64::MAX);
 
 /// Gives all processes the bytes of process 0, or its error. Collective. Other events that arrive meanwhile are appended to
 /// `waiting`.
@@ -19,7 +19,7 @@ pub fn startup_broadcast(
 ) -> Result<Vec<u8>> {
     let Facts { clock, pool, addresses, .. } = transport.facts();
     let until = clock.now() + timeout;
-    if transport.rank() == 0 {
+    if transport.rank() == WorldRank(0) {
         let bytes = match &mine {
             Ok(bytes) => [&[0], &bytes[..]].concat(),
             Err(error) => [&[1], &error.as_seen_by_others(0).to_wire()[..]].concat(),
@@ -27,12 +27,12 @@ pub fn startup_broadcast(
         let header = |seq| Header {
             seq: seq as u32,
             total: bytes.len() as u64,
-            ..Header::control(FrameKind::Data, COMM, 0)
+            ..Header::control(FrameKind::Data, COMM, CallNumber(0))
         };
         for (seq, chunk) in bytes.chunks(CHUNK_BYTES).enumerate() {
             let payload = pool.copy_of(chunk);
             for to in 1..transport.size() {
-                transport.post(to, Frame { header: header(seq), payload: payload.clone() });
+                transport.post(WorldRank(to), Frame { header: header(seq), payload: payload.clone() });
             }
         }
         while !transport.is_idle() {
@@ -52,11 +52,11 @@ pub fn startup_broadcast(
         let (mut total, mut lost) = (None, None);
         for event in events {
             match event {
-                Event::Frame { from: 0, frame } if frame.header.comm == COMM => {
+                Event::Frame { from: WorldRank(0), frame } if frame.header.comm == COMM => {
                     received.extend_from_slice(frame.payload.as_bytes());
                     total = Some(frame.header.total);
                 }
-                Event::PeerDown { rank: 0, ref cause, .. } => {
+                Event::PeerDown { rank: WorldRank(0), ref cause, .. } => {
                     lost = Some(cause.clone());
                     waiting.push(event);
                 }

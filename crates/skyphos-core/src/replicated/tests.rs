@@ -7,7 +7,7 @@ use crate::frame::{Frame, FrameKind, HEADER_BYTES, Header};
 use crate::local::{Local, local_group};
 use crate::slab::Pool;
 use crate::transport::{Event, Facts, Transport, Waker};
-use skyphos_types::{Error, Result};
+use skyphos_types::{CallNumber, CommId, Error, Result, WorldRank};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -24,13 +24,13 @@ impl NativeCollectives for Network {}
 impl Replication for Network {}
 
 impl UnderReplicas for Network {
-    fn unacknowledged(&self, to: u32) -> Option<usize> {
-        Some(if self.full.load(Ordering::Acquire) { self.posted[to as usize] } else { 0 })
+    fn unacknowledged(&self, to: WorldRank) -> Option<usize> {
+        Some(if self.full.load(Ordering::Acquire) { self.posted[to.index()] } else { 0 })
     }
 }
 
 impl Transport for Network {
-    fn rank(&self) -> u32 {
+    fn rank(&self) -> WorldRank {
         self.inner.rank()
     }
     fn size(&self) -> u32 {
@@ -39,11 +39,11 @@ impl Transport for Network {
     fn facts(&self) -> Facts {
         self.inner.facts()
     }
-    fn post(&mut self, to: u32, frame: Frame) {
-        self.posted[to as usize] += HEADER_BYTES + frame.payload.len();
+    fn post(&mut self, to: WorldRank, frame: Frame) {
+        self.posted[to.index()] += HEADER_BYTES + frame.payload.len();
         self.inner.post(to, frame);
     }
-    fn backlog(&self, _to: u32) -> usize {
+    fn backlog(&self, _to: WorldRank) -> usize {
         0
     }
     fn poll(&mut self, wait: Duration, events: &mut Vec<Event>) {
@@ -65,18 +65,19 @@ fn who_waits_for_room_is_told_of_it() {
     let mut replicated = Replicated::new(Box::new(network), 2, true, Vec::new()).unwrap();
     let chunk = Pool::default().copy_of(&[7; SHARED_BYTES]);
     let (mut seq, mut events) = (0, Vec::new());
-    while replicated.backlog(1) <= 4 * SHARED_BYTES && seq < 1000 {
-        let header = Header { seq, total: u64::MAX, ..Header::control(FrameKind::Data, 0, 0) };
-        replicated.post(1, Frame { header, payload: chunk.clone() });
+    while replicated.backlog(WorldRank(1)) <= 4 * SHARED_BYTES && seq < 1000 {
+        let header =
+            Header { seq, total: u64::MAX, ..Header::control(FrameKind::Data, CommId(0), CallNumber(0)) };
+        replicated.post(WorldRank(1), Frame { header, payload: chunk.clone() });
         seq += 1;
     }
     full.store(false, Ordering::Release);
     let begun = std::time::Instant::now();
-    while !events.iter().any(|event| matches!(event, Event::Writable { rank: 1 })) {
-        assert!(begun.elapsed() < Duration::from_secs(20), "{} bytes wait", replicated.backlog(1));
+    while !events.iter().any(|event| matches!(event, Event::Writable { rank: WorldRank(1) })) {
+        assert!(begun.elapsed() < Duration::from_secs(20), "{} bytes wait", replicated.backlog(WorldRank(1)));
         replicated.poll(Duration::from_secs(1), &mut events);
     }
-    assert!(replicated.backlog(1) <= 2 * SHARED_BYTES);
+    assert!(replicated.backlog(WorldRank(1)) <= 2 * SHARED_BYTES);
 }
 
 #[test]
@@ -89,12 +90,14 @@ fn a_sibling_brings_nothing_of_its_own_rank() {
         let mut sibling = processes.swap_remove(2);
         let inner = Box::new(processes.swap_remove(0));
         let mut replicated = Replicated::new(inner, 2, true, Vec::new()).unwrap();
-        let header = Header { origin, total: 5000, ..Header::control(kind, 0, 0) };
+        let header = Header { origin, total: 5000, ..Header::control(kind, CommId(0), CallNumber(0)) };
         let payload = Pool::default().copy_of(&[7; 5000]);
-        sibling.post(0, Frame { header, payload });
+        sibling.post(WorldRank(0), Frame { header, payload });
         let mut events = Vec::new();
         replicated.poll(Duration::ZERO, &mut events);
-        let [Event::Frame { from: 0, frame }] = &events[..] else { panic!("{} events", events.len()) };
+        let [Event::Frame { from: WorldRank(0), frame }] = &events[..] else {
+            panic!("{} events", events.len())
+        };
         let error = Error::from_wire(frame.payload.as_bytes()).unwrap().to_string();
         assert!(error.contains("process 2 brings what no process of another rank sent"), "{error}");
     }

@@ -10,7 +10,7 @@ use crate::extensions::{NativeCollectives, Replication, UnderReplicas};
 use crate::frame::{Frame, FrameKind, Header};
 use crate::slab::Payload;
 use crate::transport::{Event, Facts, Health, Loss, Transport, Waker};
-use skyphos_types::{Error, Result};
+use skyphos_types::{CallNumber, CommId, Error, ProcessId, Result, WorldRank};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -55,10 +55,10 @@ pub struct Replicated {
     pub(super) lost: Vec<Option<(Loss, String)>>,
     pub(super) last_heard: Vec<Duration>,
     /// Calls whose abort this process has sent to its siblings.
-    pub(super) aborted: BTreeSet<(u64, u64)>,
+    pub(super) aborted: BTreeSet<(CommId, CallNumber)>,
     pub(super) input_checksums: InputChecksums,
     /// The call that fails because replicas differ, and the error. If it is never made, `close` returns the error.
-    pub(super) failure: Option<(u64, u64, Error)>,
+    pub(super) failure: Option<(CommId, CallNumber, Error)>,
     /// Events for the next poll.
     pub(super) pending_events: Vec<Event>,
     pub(super) raw: Vec<Event>,
@@ -75,8 +75,8 @@ pub struct Replicated {
 }
 
 /// Bytes posted to a process that its system has not acknowledged, as far as the transport knows.
-pub(super) fn on_way(transport: &dyn Transport, to: u32) -> usize {
-    transport.unacknowledged(to).unwrap_or_else(|| transport.backlog(to))
+pub(super) fn on_way(transport: &dyn Transport, to: ProcessId) -> usize {
+    transport.unacknowledged(to.rank_below()).unwrap_or_else(|| transport.backlog(to.rank_below()))
 }
 
 impl Replicated {
@@ -90,9 +90,9 @@ impl Replicated {
         waiting: Vec<Event>,
     ) -> Result<Replicated> {
         let facts = inner.facts();
-        let numbering = Numbering::new(inner.size(), replication, inner.rank())?;
+        let numbering = Numbering::new(inner.size(), replication, inner.rank().process())?;
         if !share_hosts {
-            let address = |process: u32| facts.addresses[process as usize].clone();
+            let address = |process: ProcessId| facts.addresses[process.index()].clone();
             numbering.check_hosts(facts.topology.hosts(), address)?;
         }
         inner.limit_ahead(AHEAD_BYTES);
@@ -127,36 +127,36 @@ impl NativeCollectives for Replicated {}
 impl UnderReplicas for Replicated {}
 
 impl Replication for Replicated {
-    fn process(&self) -> Option<(u32, u32)> {
+    fn process(&self) -> Option<(ProcessId, u32)> {
         Some((self.numbering.me(), self.numbering.processes()))
     }
 
     fn health(&self) -> Option<Vec<Health>> {
         let now = self.clock.now();
-        let of = |process: u32| {
+        let of = |process: ProcessId| {
             let (won, lost) = self.inflow.races(process);
             Health {
-                process,
-                rank: self.numbering.rank_of(process),
+                process: process.0,
+                rank: self.numbering.rank_of(process).0,
                 replica: self.numbering.replica_of(process),
-                address: self.facts.addresses[process as usize].clone(),
-                lost: self.lost[process as usize].clone(),
+                address: self.facts.addresses[process.index()].clone(),
+                lost: self.lost[process.index()].clone(),
                 late: self.out.is_late(process),
                 silent: match process == self.numbering.me() {
                     true => None,
-                    false => Some(now.saturating_sub(self.last_heard[process as usize])),
+                    false => Some(now.saturating_sub(self.last_heard[process.index()])),
                 },
                 won,
                 lost_races: lost,
             }
         };
-        Some((0..self.numbering.processes()).map(of).collect())
+        Some(self.numbering.all().map(of).collect())
     }
 
-    fn set_input_checksum(&mut self, comm: u64, call: u64, sum: u64) {
+    fn set_input_checksum(&mut self, comm: CommId, call: CallNumber, sum: u64) {
         let header = Header { total: sum, ..Header::control(FrameKind::InputChecksum, comm, call) };
         for sibling in self.numbering.siblings() {
-            if self.lost[sibling as usize].is_none() {
+            if self.lost[sibling.index()].is_none() {
                 self.send(sibling, Frame { header, payload: Payload::default() });
             }
         }
@@ -166,7 +166,7 @@ impl Replication for Replicated {
         self.pending_events = events;
     }
 
-    fn end_call(&mut self, comm: u64, call: u64, failed: bool) {
+    fn end_call(&mut self, comm: CommId, call: CallNumber, failed: bool) {
         self.inflow.end(comm, call);
         self.aborted.remove(&(comm, call));
         self.input_checksums.end(comm, call);
@@ -184,7 +184,7 @@ impl Replication for Replicated {
 }
 
 impl Transport for Replicated {
-    fn rank(&self) -> u32 {
+    fn rank(&self) -> WorldRank {
         self.numbering.rank()
     }
 
@@ -195,8 +195,11 @@ impl Transport for Replicated {
     fn facts(&self) -> Facts {
         let ranks: Vec<u32> = (0..self.numbering.ranks()).collect();
         let address = |rank: &u32| {
-            let all: Vec<&str> =
-                self.numbering.processes_of(*rank).map(|p| &*self.facts.addresses[p as usize]).collect();
+            let all: Vec<&str> = self
+                .numbering
+                .processes_of(WorldRank(*rank))
+                .map(|p| &*self.facts.addresses[p.index()])
+                .collect();
             all.join(" and ")
         };
         // The places of the first replicas: others are placed alike, or it does not matter.
@@ -214,16 +217,16 @@ impl Transport for Replicated {
         }
     }
 
-    fn post(&mut self, to: u32, frame: Frame) {
+    fn post(&mut self, to: WorldRank, frame: Frame) {
         let Frame { header, payload } = frame;
         let (comm, call) = (header.comm, header.call);
         if header.kind == FrameKind::Data && payload.len() > RACED_BYTES {
             let (now, heard, numbering, flow) =
                 (self.clock.now(), &self.last_heard, self.numbering, &self.flow);
-            let prompt = |process: u32| {
+            let prompt = |process: ProcessId| {
                 let all = numbering.processes_of(numbering.rank_of(process));
-                let latest = all.map(|p| heard[p as usize]).max().unwrap_or(now);
-                heard[process as usize] + PROMPT >= latest && !flow.is_stuck(now, process)
+                let latest = all.map(|p| heard[p.index()]).max().unwrap_or(now);
+                heard[process.index()] + PROMPT >= latest && !flow.is_stuck(now, process)
             };
             let mismatch = self.out.post(now, to, header, payload, prompt);
             let mut events = std::mem::take(&mut self.pending_events);
@@ -239,7 +242,7 @@ impl Transport for Replicated {
             }
         }
         for process in self.numbering.processes_of(to) {
-            if self.lost[process as usize].is_none() {
+            if self.lost[process.index()].is_none() {
                 self.send(process, Frame { header, payload: payload.clone() });
             }
         }
@@ -251,8 +254,8 @@ impl Transport for Replicated {
     }
 
     /// The backlog of the fastest replica; a slower one counts only once it lags far.
-    fn backlog(&self, to: u32) -> usize {
-        let here = self.numbering.processes_of(to).filter(|process| self.lost[*process as usize].is_none());
+    fn backlog(&self, to: WorldRank) -> usize {
+        let here = self.numbering.processes_of(to).filter(|process| self.lost[process.index()].is_none());
         let bytes = here.map(|process| self.lag(process));
         let (least, most) = bytes.fold((usize::MAX, 0), |(least, most), b| (least.min(b), most.max(b)));
         match () {
@@ -329,7 +332,7 @@ impl Transport for Replicated {
     }
 
     fn is_idle(&self) -> bool {
-        let others = (0..self.numbering.processes()).filter(|process| *process != self.numbering.me());
-        self.out.is_idle() && others.into_iter().all(|process| self.inner.backlog(process) == 0)
+        let others = self.numbering.all().filter(|process| *process != self.numbering.me());
+        self.out.is_idle() && others.into_iter().all(|process| self.inner.backlog(WorldRank(process.0)) == 0)
     }
 }

@@ -13,7 +13,7 @@ use skyphos_kernels::stream::{
     Form, IndexList, Offsets, QuantisedValues, Reader, STEP, Segment, Shape, dense_form, entries,
     list_bitmap, put_bitmap, put_entries, set_run,
 };
-use skyphos_types::{Element, Result};
+use skyphos_types::{Element, GroupRank, Result};
 
 /// The vector under assembly.
 pub struct Assembler<T> {
@@ -122,7 +122,7 @@ impl<T: Element> Assembler<T> {
         let row_bytes = self.shape.width * size_of::<T>();
         ep.spend(Effort::Place { entries: entries(segment.as_bytes()), row_bytes });
         let segment = plain(ep, self.codec, from, segment)?;
-        self.push(leaf, segment).map_err(|what| ep.corrupt(from, what))
+        self.push(leaf, segment).map_err(|what| ep.corrupt(GroupRank(from), what))
     }
 
     /// Takes all segments of a leaf.
@@ -147,7 +147,7 @@ impl<T: Element> Assembler<T> {
     fn check_complete(&self, ep: &Endpoint, from: u32, leaf: usize) -> Result<()> {
         match self.leaves[leaf].complete() {
             true => Ok(()),
-            false => Err(ep.corrupt(from, "its stream ended before its range did")),
+            false => Err(ep.corrupt(GroupRank(from), "its stream ended before its range did")),
         }
     }
 

@@ -4,7 +4,7 @@ use crate::endpoint::Endpoint;
 use crate::message_stream::{Incoming, Outgoing};
 use crate::slab::Payload;
 use crate::stream::segments::Segments;
-use skyphos_types::Result;
+use skyphos_types::{GroupRank, Result};
 use std::collections::VecDeque;
 
 /// The most segments by which this rank may be ahead of others in its own stream: 1 MB.
@@ -99,21 +99,21 @@ pub async fn exchange_streams(
     sources: &[u32],
     consumer: &mut impl Consumer,
 ) -> Result<()> {
-    let me = ep.rank();
+    let me = ep.rank().0;
     for stream in &mut streams {
         let bytes = stream.segments.bytes();
         for receiver in stream.receivers.iter_mut().filter(|receiver| receiver.rank != me) {
             let to = receiver.rank;
             receiver.out = Some(match bytes {
-                Some(total) => Outgoing::new(to, round, total),
-                None => Outgoing::open(to, round),
+                Some(total) => Outgoing::new(GroupRank(to), round, total),
+                None => Outgoing::open(GroupRank(to), round),
             });
         }
     }
     let own = sources.iter().position(|from| *from == me);
     let mut ins: Vec<(usize, Incoming, bool)> = (0..sources.len())
         .filter(|k| Some(*k) != own)
-        .map(|k| (k, Incoming::new(sources[k], round), false))
+        .map(|k| (k, Incoming::new(GroupRank(sources[k]), round), false))
         .collect();
     loop {
         let mut moved = false;

@@ -4,7 +4,7 @@ use crate::endpoint::Endpoint;
 use crate::slab::Payload;
 use crate::stream::assemble::Assembler;
 use crate::stream::exchange::{Consumer, Stream, exchange_streams};
-use skyphos_types::{Element, Result};
+use skyphos_types::{Element, GroupRank, Result};
 use std::ops::Range;
 
 /// Exchanges streams and assembles those received. `sources` are ranks and the leaves of the assembler that they send, one
@@ -26,12 +26,12 @@ pub async fn exchange_and_place<T: Element>(
         assembler,
         segments: sources.iter().map(|_| Vec::new()).collect(),
         keep,
-        own_only: (sources.iter().find(|(rank, _)| *rank == ep.rank()).map(|(_, leaves)| leaves.start))
-            .filter(|_| streams.iter().any(|stream| stream.receivers().eq([ep.rank()]))),
+        own_only: (sources.iter().find(|(rank, _)| *rank == ep.rank().0).map(|(_, leaves)| leaves.start))
+            .filter(|_| streams.iter().any(|stream| stream.receivers().eq([ep.rank().0]))),
     };
     exchange_streams(ep, round, streams, &ranks, &mut placing).await?;
     match placing.left.iter().position(|leaves| !leaves.is_empty()) {
-        Some(source) => Err(ep.corrupt(ranks[source], "its stream ended before its range did")),
+        Some(source) => Err(ep.corrupt(GroupRank(ranks[source]), "its stream ended before its range did")),
         None => Ok(placing.segments),
     }
 }

@@ -12,7 +12,7 @@ use crate::slab::{CHUNK_BYTES, Payload};
 use crate::stream::segments::segments_of;
 use skyphos_kernels::stream::{NotFinite, QuantisedValues, Segment, View};
 use skyphos_kernels::{Draw, with_indices};
-use skyphos_types::{Element, Error, Real, Result, with_real};
+use skyphos_types::{Element, Error, GroupRank, Real, Result, with_real};
 
 /// Number of a result's first bucket.
 pub const RESULT_BUCKETS: u64 = 1 << 63;
@@ -53,7 +53,7 @@ impl QuantisedInput {
                 .map_err(|bad| not_quantisable("the value", &bad))?;
             if let Some(sent) = &mut sent {
                 for segment in &segments {
-                    let segment = plain(ep, Some(codec), ep.rank(), segment.clone())?;
+                    let segment = plain(ep, Some(codec), ep.rank().0, segment.clone())?;
                     let row = codec.width() * size_of::<T>();
                     let segment = Segment::parse(segment.as_bytes(), row, 0, u64::MAX);
                     sent.extend_from_slice(segment.expect("encoded above").values());
@@ -85,7 +85,7 @@ pub(super) fn quantise<T: Element>(
     (lo, hi): (u64, u64),
     first_bucket: u64,
 ) -> std::result::Result<Vec<Payload>, NotFinite> {
-    let mut draw = Draw { call: ep.call_number(), rank: ep.rank(), first_bucket };
+    let mut draw = Draw { call: ep.call_number().0, rank: ep.rank().0, first_bucket };
     let segments = segments_of(ep, view, codec.width(), base, lo, hi, codec.segment_bytes(CHUNK_BYTES));
     let quantise = |segment: Payload| {
         let mut slab = ep.chunk(codec.bytes(segment.as_bytes()));
@@ -113,7 +113,7 @@ pub(super) fn plain(
     let Some(codec) = codec.filter(|_| QuantisedValues::marks(segment.as_bytes())) else {
         return Ok(segment);
     };
-    let damaged = |what| ep.corrupt(from, what);
+    let damaged = |what| ep.corrupt(GroupRank(from), what);
     let bytes = codec.plain_bytes(segment.as_bytes()).map_err(damaged)?;
     if bytes > CHUNK_BYTES {
         return Err(damaged("a segment with more quantised values than fit a chunk"));

@@ -10,7 +10,7 @@ use crate::stream::terms::Terms;
 use skyphos_kernels::stream::{
     Collector, Fold, FoldError, Form, View, entries, set_bits_between, stream_entries,
 };
-use skyphos_types::{Element, Error, ReduceOp, Result};
+use skyphos_types::{Element, Error, GroupRank, ReduceOp, Result};
 
 /// The reduction of the entries in `lo..hi`.
 pub struct ReducedRange<T> {
@@ -104,13 +104,13 @@ pub async fn exchange_and_fold<T: Element>(
         collector: Collector::new(lo, hi, shape, op.identity::<T>()?, expected),
         entries: 0,
         unknown: vec![true; sources.len()],
-        own: sources.iter().position(|rank| *rank == ep.rank()),
+        own: sources.iter().position(|rank| *rank == ep.rank().0),
     };
     exchange_streams(ep, round, streams, sources, &mut folding).await?;
     let Folding { fold, mut collector, .. } = folding;
     if !fold.done() {
-        let short = fold.behind().map_or(ep.rank(), |k| sources[k]);
-        return Err(ep.corrupt(short, "its stream ended before its range did"));
+        let short = fold.behind().map_or(ep.rank().0, |k| GroupRank(sources[k]).0);
+        return Err(ep.corrupt(GroupRank(short), "its stream ended before its range did"));
     }
     let counts = std::mem::take(&mut collector.counts);
     Ok(ReducedRange { lo, hi, form: collector.finish(), counts })
@@ -135,7 +135,7 @@ struct Folding<'a, T> {
 pub fn fold_failed(ep: &Endpoint, sources: &[u32], error: FoldError) -> Error {
     match error {
         FoldError::Op(error) => error,
-        FoldError::Damaged { source, what } => ep.corrupt(sources[source], what),
+        FoldError::Damaged { source, what } => ep.corrupt(GroupRank(sources[source]), what),
     }
 }
 

@@ -3,6 +3,7 @@
 
 use skyphos_core::frame::{FrameKind, Header};
 use skyphos_core::replicated::{Acknowledgement, Action, Body, Chunk, Inflow, Numbering, Outflow};
+use skyphos_types::{CallNumber, CommId, ProcessId, WorldRank};
 use stateright::{Checker, Model, Property};
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -101,11 +102,13 @@ impl World {
                 one.as_ref().is_none_or(|one| {
                     let mut out = one.out.clone();
                     let posted = process % 2 == 1 || one.posted == race.chunks;
-                    let mut nothing = || (0..race.size() as u32).all(|to| out.take(to, || 0).is_none());
+                    let mut nothing =
+                        || (0..race.size() as u32).all(|to| out.take(ProcessId(to), || 0).is_none());
                     let now = posted && nothing();
                     // A time-out would not make it send anything either.
                     out.check(LATER, |_| 0, |_| false);
-                    let mut nothing = || (0..race.size() as u32).all(|to| out.take(to, || 0).is_none());
+                    let mut nothing =
+                        || (0..race.size() as u32).all(|to| out.take(ProcessId(to), || 0).is_none());
                     now && nothing()
                 })
             })
@@ -119,30 +122,40 @@ impl World {
         match item {
             Item::Chunk(kind, seq, origin) => {
                 let kind = [FrameKind::Data, FrameKind::Forward, FrameKind::Forwarded][kind as usize];
-                let header = Header { seq, origin, ..Header::control(kind, 0, 0) };
+                let header = Header { seq, origin, ..Header::control(kind, CommId(0), CallNumber(0)) };
                 let by = if kind == FrameKind::Forwarded { u32::from(origin) } else { from as u32 };
-                let differ = one.inflow.chunk(from as u32, by, header, Number(seq), false, &mut actions);
+                let differ = one.inflow.chunk(
+                    ProcessId(from as u32),
+                    ProcessId(by),
+                    header,
+                    Number(seq),
+                    false,
+                    &mut actions,
+                );
                 assert_eq!(differ, None);
             }
             Item::Acknowledgement(Acknowledgement { chunk, sum, by }) => {
                 // Named as the sender names it.
-                let chunk = Chunk { rank: from as u32 % 2, ..chunk };
-                assert_eq!(one.out.acknowledge(Duration::ZERO, from as u32, chunk, sum, by, false), None);
+                let chunk = Chunk { rank: WorldRank(from as u32 % 2), ..chunk };
+                assert_eq!(
+                    one.out.acknowledge(Duration::ZERO, ProcessId(from as u32), chunk, sum, by, false),
+                    None
+                );
             }
             Item::Gone => {
-                one.out.lose(from as u32);
-                one.inflow.lose(from as u32, false, &mut actions);
+                one.out.lose(ProcessId(from as u32));
+                one.inflow.lose(ProcessId(from as u32), false, &mut actions);
             }
         }
         for action in actions {
             match action {
-                Action::Deliver(0, header, Number(number)) => {
+                Action::Deliver(WorldRank(0), header, Number(number)) => {
                     assert_eq!(header.seq, number);
                     one.got.push(number);
                 }
                 Action::Forward(header, body) => {
                     for sibling in (0..size).filter(|p| p % 2 == to % 2 && *p != to) {
-                        one.out.forward(sibling as u32, header, body.clone());
+                        one.out.forward(ProcessId(sibling as u32), header, body.clone());
                     }
                 }
                 other => panic!("{other:?}"),
@@ -150,9 +163,9 @@ impl World {
         }
         let acknowledgements = one.inflow.take_acknowledgements();
         for (process, notices) in acknowledgements {
-            if self.processes[process as usize].is_some() {
+            if self.processes[process.index()].is_some() {
                 let items = notices.into_iter().map(Item::Acknowledgement);
-                self.channel(to, process as usize).extend(items);
+                self.channel(to, process.index()).extend(items);
             }
         }
     }
@@ -165,7 +178,7 @@ impl Model for Race {
     fn init_states(&self) -> Vec<World> {
         let size = self.size();
         let process = |me: usize| {
-            let numbering = Numbering::new(size as u32, self.each, me as u32).unwrap();
+            let numbering = Numbering::new(size as u32, self.each, ProcessId(me as u32)).unwrap();
             Some(Process {
                 out: Outflow::new(numbering),
                 inflow: Inflow::new(numbering),
@@ -189,7 +202,7 @@ impl Model for Race {
                 events.extend([false, true].map(|stuck| Event::Expires { process, stuck }));
             }
             for to in (0..size).filter(|to| *to != process) {
-                if one.out.clone().take(to as u32, || 0).is_some() {
+                if one.out.clone().take(ProcessId(to as u32), || 0).is_some() {
                     events.push(Event::Takes { from: process, to });
                 }
             }
@@ -222,13 +235,15 @@ impl Model for Race {
         match event {
             Event::Posts { process } => {
                 let one = world.processes[process].as_mut()?;
-                let header = Header { seq: one.posted, ..Header::control(FrameKind::Data, 0, 0) };
-                let differ = one.out.post(Duration::ZERO, 1, header, Number(one.posted), |_| true);
+                let header =
+                    Header { seq: one.posted, ..Header::control(FrameKind::Data, CommId(0), CallNumber(0)) };
+                let differ = one.out.post(Duration::ZERO, WorldRank(1), header, Number(one.posted), |_| true);
                 assert_eq!(differ, None);
                 one.posted += 1;
             }
             Event::Takes { from, to } => {
-                let (header, Number(number)) = world.processes[from].as_mut()?.out.take(to as u32, || 0)?;
+                let (header, Number(number)) =
+                    world.processes[from].as_mut()?.out.take(ProcessId(to as u32), || 0)?;
                 let kinds = [FrameKind::Data, FrameKind::Forward, FrameKind::Forwarded];
                 let kind = kinds.iter().position(|kind| *kind == header.kind)? as u8;
                 if world.processes[to].is_some() {
@@ -274,19 +289,21 @@ impl Model for Race {
                 // Chunks for processes that are gone are dropped when they are looked at.
                 let is_idle = |one: &Process| {
                     let mut out = one.out.clone();
-                    (0..race.size() as u32).all(|to| out.take(to, || 0).is_none()) && out.is_idle()
+                    (0..race.size() as u32).all(|to| out.take(ProcessId(to), || 0).is_none()) && out.is_idle()
                 };
                 !world.is_quiet(race) || alive(world).all(|(_, one)| is_idle(one))
             }),
             Property::always("nothing is sent twice for nothing", |race: &Race, world: &World| {
                 let calm = world.deaths == 0 && world.expired == 0;
                 !calm
-                    || alive(world)
-                        .all(|(_, one)| (0..race.size() as u32).all(|p| one.inflow.races(p).1 == 0))
+                    || alive(world).all(|(_, one)| {
+                        (0..race.size() as u32).all(|p| one.inflow.races(ProcessId(p)).1 == 0)
+                    })
             }),
             Property::sometimes("a race is lost", |race: &Race, world: &World| {
                 race.expiries == 0
-                    || alive(world).any(|(_, one)| (0..race.size() as u32).any(|p| one.inflow.races(p).1 > 0))
+                    || alive(world)
+                        .any(|(_, one)| (0..race.size() as u32).any(|p| one.inflow.races(ProcessId(p)).1 > 0))
             }),
             Property::sometimes("the end is reached", |race: &Race, world: &World| {
                 world.is_quiet(race) && world.deaths == race.deaths

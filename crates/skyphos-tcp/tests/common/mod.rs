@@ -5,7 +5,7 @@ pub mod certificates;
 
 use skyphos_core::{Group, Node, Settings};
 use skyphos_tcp::{Options, Tcp, connect};
-use skyphos_types::Result;
+use skyphos_types::{CommId, GroupRank, Result, WorldRank};
 use std::net::TcpListener;
 use std::os::fd::IntoRawFd;
 use std::sync::Arc;
@@ -95,7 +95,11 @@ pub fn on_each<R: Send>(group: Vec<Tcp>, body: impl Fn(u32, Arc<Node>, Arc<Group
             let (body, settings) = (&body, settings.clone());
             scope.spawn(move || {
                 let node = Node::new(Box::new(transport), settings).unwrap();
-                let group = Arc::new(Group::new(1, (0..size).collect(), rank as u32));
+                let group = Arc::new(Group::new(
+                    CommId(1),
+                    (0..size).map(WorldRank).collect(),
+                    GroupRank(rank as u32),
+                ));
                 node.open_group(group.clone());
                 let result = body(rank as u32, node.clone(), group);
                 node.close().unwrap();

@@ -38,7 +38,7 @@ fn every_rank_finds_every_other_whatever_the_order_of_arrival() {
             let address = &tcp.facts().addresses[0];
             assert!(address.contains("127.0.0.1:"), "{address}");
         }
-        let mut ranks: Vec<u32> = group.iter().map(|t| t.rank()).collect();
+        let mut ranks: Vec<u32> = group.iter().map(|t| t.rank().0).collect();
         ranks.sort();
         assert_eq!(ranks, (0..size).collect::<Vec<_>>());
     }

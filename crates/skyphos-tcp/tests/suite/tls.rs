@@ -11,7 +11,7 @@ use skyphos_core::frame::{Frame, FrameKind, Header};
 use skyphos_core::slab::{CHUNK_BYTES, Pool};
 use skyphos_core::transport::{Event, Loss, Transport};
 use skyphos_tcp::{NAME, Options, Tcp, TlsFiles, connect};
-use skyphos_types::{Error, Result};
+use skyphos_types::{CallNumber, CommId, Error, Result, WorldRank};
 use std::fs;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -64,15 +64,15 @@ fn byte(k: usize, at: usize) -> u8 {
 fn play(mut tcp: Tcp, all: &[Posted]) {
     let (me, pool, start) = (tcp.rank(), Pool::default(), Instant::now());
     let mut awaited: Vec<Vec<usize>> = vec![Vec::new(); tcp.size() as usize];
-    for (k, posted) in all.iter().enumerate().filter(|(_, p)| p.to == me).rev() {
+    for (k, posted) in all.iter().enumerate().filter(|(_, p)| p.to == me.0).rev() {
         awaited[posted.from as usize].push(k);
     }
     tcp.cork(true);
-    for (k, posted) in all.iter().enumerate().filter(|(_, p)| p.from == me) {
+    for (k, posted) in all.iter().enumerate().filter(|(_, p)| p.from == me.0) {
         let mut slab = pool.take(posted.len);
         slab.as_bytes_mut().iter_mut().enumerate().for_each(|(at, b)| *b = byte(k, at));
-        let header = Header { seq: k as u32, ..Header::control(FrameKind::Data, 1, 0) };
-        tcp.post(posted.to, Frame { header, payload: slab.freeze() });
+        let header = Header { seq: k as u32, ..Header::control(FrameKind::Data, CommId(1), CallNumber(0)) };
+        tcp.post(WorldRank(posted.to), Frame { header, payload: slab.freeze() });
         if posted.flush {
             tcp.cork(false);
             tcp.cork(true);
@@ -81,14 +81,14 @@ fn play(mut tcp: Tcp, all: &[Posted]) {
     tcp.cork(false);
     let mut events = Vec::new();
     while awaited.iter().any(|frames| !frames.is_empty())
-        || (0..tcp.size()).any(|to| to != me && tcp.backlog(to) > 0)
+        || (0..tcp.size()).any(|to| to != me.0 && tcp.backlog(WorldRank(to)) > 0)
     {
         assert!(start.elapsed() < LONG, "rank {me} still waits for {awaited:?}");
         tcp.poll(LONG, &mut events);
         for event in events.drain(..) {
             match event {
                 Event::Frame { from, frame } => {
-                    let k = awaited[from as usize].pop().expect("not one too many");
+                    let k = awaited[from.index()].pop().expect("not one too many");
                     assert_eq!(frame.header.seq as usize, k, "order");
                     let bytes = frame.payload.as_bytes();
                     assert_eq!(bytes.len(), all[k].len);
@@ -97,7 +97,7 @@ fn play(mut tcp: Tcp, all: &[Posted]) {
                 Event::Writable { .. } => {}
                 Event::PeerDown { rank, cause, loss } => {
                     // One that has all it needs may leave first.
-                    assert!(loss == Loss::Left && awaited[rank as usize].is_empty(), "rank {rank}: {cause}");
+                    assert!(loss == Loss::Left && awaited[rank.index()].is_empty(), "rank {rank}: {cause}");
                 }
             }
         }

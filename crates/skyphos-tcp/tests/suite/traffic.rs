@@ -5,6 +5,7 @@ use skyphos_core::frame::{Frame, FrameKind, Header};
 use skyphos_core::slab::CHUNK_BYTES;
 use skyphos_core::transport::{Event, Loss, Transport};
 use skyphos_tcp::Tcp;
+use skyphos_types::{CallNumber, CommId, WorldRank};
 use std::time::{Duration, Instant};
 
 /// Frames of 0 B, 1 B, 4 KB, 20 KB and 128 KB in turn.
@@ -20,33 +21,33 @@ fn byte(from: u32, to: u32, seq: u32) -> u8 {
 fn run(mut tcp: Tcp) {
     let (me, size) = (tcp.rank(), tcp.size());
     let pool = tcp.facts().pool;
-    let others: Vec<u32> = (0..size).filter(|r| *r != me).collect();
+    let others: Vec<u32> = (0..size).filter(|r| *r != me.0).collect();
     // All is posted before anything is read: whoever blocked here would block for ever.
     for seq in 0..FRAMES {
         for to in &others {
             let len = SIZES[seq as usize % SIZES.len()];
             // Half of them may be lent.
             let mut slab = if seq % 2 == 0 { pool.take_for_several(len) } else { pool.take(len) };
-            slab.as_bytes_mut().fill(byte(me, *to, seq));
-            let mut header = Header::control(FrameKind::Data, 1, 0);
+            slab.as_bytes_mut().fill(byte(me.0, *to, seq));
+            let mut header = Header::control(FrameKind::Data, CommId(1), CallNumber(0));
             header.seq = seq;
-            tcp.post(*to, Frame { header, payload: slab.freeze() });
+            tcp.post(WorldRank(*to), Frame { header, payload: slab.freeze() });
         }
     }
     let mut kept = Vec::new();
     let mut next = vec![0u32; size as usize];
     let (start, mut events) = (Instant::now(), Vec::new());
-    while others.iter().any(|r| next[*r as usize] < FRAMES || tcp.backlog(*r) > 0) {
+    while others.iter().any(|r| next[*r as usize] < FRAMES || tcp.backlog(WorldRank(*r)) > 0) {
         assert!(start.elapsed() < LONG, "rank {me} stuck at {next:?}");
         tcp.poll(Duration::from_millis(100), &mut events);
         for event in events.drain(..) {
             match event {
                 Event::Frame { from, frame } => {
-                    let seq = &mut next[from as usize];
+                    let seq = &mut next[from.index()];
                     assert_eq!(frame.header.seq, *seq, "order");
                     let bytes = frame.payload.as_bytes();
                     assert_eq!(bytes.len(), SIZES[*seq as usize % SIZES.len()]);
-                    assert!(bytes.iter().all(|b| *b == byte(from, me, *seq)), "contents");
+                    assert!(bytes.iter().all(|b| *b == byte(from.0, me.0, *seq)), "contents");
                     if seq.is_multiple_of(3) {
                         kept.push((from, *seq, frame.payload));
                     }
@@ -55,7 +56,7 @@ fn run(mut tcp: Tcp) {
                 Event::Writable { .. } => {}
                 Event::PeerDown { rank, cause, loss } => {
                     // One that has all it needs may leave first.
-                    assert!(loss == Loss::Left && next[rank as usize] == FRAMES, "rank {rank}: {cause}");
+                    assert!(loss == Loss::Left && next[rank.index()] == FRAMES, "rank {rank}: {cause}");
                 }
             }
         }
@@ -63,7 +64,7 @@ fn run(mut tcp: Tcp) {
     tcp.close(LONG).unwrap();
     drop((tcp, pool));
     for (from, seq, payload) in kept {
-        let same = payload.as_bytes().iter().all(|b| *b == byte(from, me, seq));
+        let same = payload.as_bytes().iter().all(|b| *b == byte(from.0, me.0, seq));
         assert!(same, "frame {seq} of rank {from} has changed since it came");
     }
 }

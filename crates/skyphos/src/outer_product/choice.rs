@@ -228,7 +228,8 @@ fn by_prediction<T: Factor>(
     };
     let mut ranked = ranked_by_fit(work, profile, &candidates, fits);
     let best = ranked.remove(0);
-    let others = ranked.iter().map(|one| (name_of(one.way, level_of(one.way), ranks), one.duration.0)).collect();
+    let others =
+        ranked.iter().map(|one| (name_of(one.way, level_of(one.way), ranks), one.duration.0)).collect();
     OuterChoice {
         algorithm: algorithm(best.way),
         exchange: if let OuterWay::Allgather(spread) = best.way {

@@ -231,7 +231,7 @@ async fn sum_on<T: Factor>(
     if !ep.is_sized() {
         check_pairs(shape.n, shape.m, shape.pairs, own.a.len(), own.b.len())?;
         let rows = if options.scatter {
-            BlockAssignment::rows(ep.size(), ep.rank(), (shape.n, shape.m)).blocks[ep.rank() as usize]
+            BlockAssignment::rows(ep.size(), ep.rank().0, (shape.n, shape.m)).blocks[ep.rank().index()]
                 .rows
                 .len()
         } else {
@@ -262,16 +262,16 @@ async fn run<T: Factor>(
         OuterAlgorithm::Allgather => {
             let how = Exchange::Whole(choice.exchange.unwrap_or(Schedule::Direct));
             let assignment = if scatter {
-                BlockAssignment::rows(size, me, of)
+                BlockAssignment::rows(size, me.0, of)
             } else {
-                BlockAssignment::whole(size, me, of)
+                BlockAssignment::whole(size, me.0, of)
             };
             by_owners(ep, terms, &assignment, how, own, out, scatter).await
         }
         OuterAlgorithm::Rabenseifner => {
             let assignment = match scatter {
-                true => BlockAssignment::rows(size, me, of),
-                false => BlockAssignment::new(ep.topology(), me, choice.level, choice.grid, of)?,
+                true => BlockAssignment::rows(size, me.0, of),
+                false => BlockAssignment::new(ep.topology(), me.0, choice.level, choice.grid, of)?,
             };
             by_owners(ep, terms, &assignment, Exchange::Slices, own, out, scatter).await
         }

@@ -421,7 +421,7 @@ async fn sum_on<T: Factor>(
 ) -> Result<SparseOuterSum<T>> {
     let agreed = agree(ep, shape, own, options, false, seen).await?;
     let (me, size, numbers) = (ep.rank(), ep.size(), agreed.n * agreed.m);
-    let mine = rows_at(&agreed, size, me);
+    let mine = rows_at(&agreed, size, me.0);
     let sum = match agreed.algorithm {
         OuterAlgorithm::Allgather => {
             let came = gathered(ep, &agreed, own).await?;
@@ -468,7 +468,7 @@ async fn sum_on<T: Factor>(
                 width: 1,
                 form: Form::Sparse { indices: IndexList::Wide(indices), values },
             };
-            let came = by_pair(&agreed, me as usize, &vector);
+            let came = by_pair(&agreed, me.index(), &vector);
             let (indices, values) = product(&[came], 0..agreed.n, agreed.m);
             let algorithm = match reduced {
                 OuterAlgorithm::Ring => Algorithm::Ring,

@@ -7,7 +7,7 @@ use crate::call_builder::{Body, CallBuilder};
 use skyphos_core::collectives::barrier::barrier_from;
 use skyphos_core::frame::{CallKind, CallSig};
 use skyphos_core::{Asked, Endpoint};
-use skyphos_types::{Error, Result};
+use skyphos_types::{Error, GroupRank, Result};
 
 /// The most rounds of a barrier.
 const BARRIER_ROUNDS: u32 = 32;
@@ -25,17 +25,17 @@ pub enum Order {
 async fn fan_on(ep: &Endpoint, order: Order, k: u32, bytes: usize, times: u32) -> Result<Vec<f64>> {
     let (size, topology) = (ep.size(), ep.topology());
     let at = |step: u32| match order {
-        Order::Rank => (ep.rank() + step) % size,
-        Order::Topology => topology.rank_at((topology.place_of(ep.rank()) + step) % size),
+        Order::Rank => (ep.rank().0 + step) % size,
+        Order::Topology => topology.rank_at((topology.place_of(ep.rank().0) + step) % size),
     };
-    let sources: Vec<u32> = (1..=k).map(|step| at(size - step)).collect();
+    let sources: Vec<GroupRank> = (1..=k).map(|step| GroupRank(at(size - step))).collect();
     let mut seconds = Vec::with_capacity(times as usize);
     for turn in 0..times {
         // Each turn has the rounds of a barrier, and one for data.
         let round = turn * BARRIER_ROUNDS;
         barrier_from(ep, BEGIN_ROUND + round).await?;
         let start = ep.now();
-        let messages = (1..=k).map(|step| (at(step), ep.message(bytes))).collect();
+        let messages = (1..=k).map(|step| (GroupRank(at(step)), ep.message(bytes))).collect();
         ep.exchange(DATA_ROUND + 0x1_0000 + round, messages, &sources).await?;
         seconds.push((ep.now() - start).as_secs_f64());
     }

@@ -3,7 +3,7 @@
 use super::rounds::DATA_ROUND;
 use skyphos_core::slab::{CHUNK_BYTES, Payload};
 use skyphos_core::{Endpoint, Incoming, Outgoing};
-use skyphos_types::Result;
+use skyphos_types::{GroupRank, Result};
 
 /// The chunks of a message, which all messages share.
 struct Chunks {
@@ -42,7 +42,7 @@ pub(super) struct Sender<'a> {
 
 impl<'a> Sender<'a> {
     pub(super) fn new(ep: &'a Endpoint, to: u32, bytes: usize) -> Sender<'a> {
-        let (chunks, out) = (Chunks::new(ep, bytes), Outgoing::open(to, DATA_ROUND));
+        let (chunks, out) = (Chunks::new(ep, bytes), Outgoing::open(GroupRank(to), DATA_ROUND));
         Sender { ep, chunks, out, next: 0, last: false }
     }
 
@@ -94,7 +94,14 @@ pub(super) struct Receiver<'a> {
 
 impl<'a> Receiver<'a> {
     pub(super) fn new(ep: &'a Endpoint, from: u32, bytes: usize) -> Receiver<'a> {
-        Receiver { ep, from, bytes, into: Incoming::new(from, DATA_ROUND), received: 0, last: false }
+        Receiver {
+            ep,
+            from,
+            bytes,
+            into: Incoming::new(GroupRank(from), DATA_ROUND),
+            received: 0,
+            last: false,
+        }
     }
 
     /// Takes the next chunk, if it has arrived. Returns its bytes, and whether the message is complete.
@@ -105,7 +112,9 @@ impl<'a> Receiver<'a> {
         }
         self.received += chunk.len();
         if self.received > self.bytes || chunk.is_empty() {
-            return Err(self.ep.corrupt(self.from, "a chunk that does not fit a message of the measurement"));
+            return Err(self
+                .ep
+                .corrupt(GroupRank(self.from), "a chunk that does not fit a message of the measurement"));
         }
         let complete = self.received == self.bytes;
         if complete {

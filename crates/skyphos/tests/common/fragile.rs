@@ -4,6 +4,7 @@ use skyphos::{Loss, Result, Transport};
 use skyphos_core::extensions::{NativeCollectives, Replication, UnderReplicas};
 use skyphos_core::frame::Frame;
 use skyphos_core::transport::{Event, Facts, Waker};
+use skyphos_types::WorldRank;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -31,7 +32,7 @@ pub struct Fragile {
     inner: Option<Box<dyn Transport>>,
     fuse: Fuse,
     told: bool,
-    rank: u32,
+    rank: WorldRank,
     facts: Facts,
 }
 
@@ -55,7 +56,7 @@ impl UnderReplicas for Fragile {
 }
 
 impl Transport for Fragile {
-    fn rank(&self) -> u32 {
+    fn rank(&self) -> WorldRank {
         self.rank
     }
 
@@ -67,7 +68,7 @@ impl Transport for Fragile {
         self.facts.clone()
     }
 
-    fn post(&mut self, to: u32, frame: Frame) {
+    fn post(&mut self, to: WorldRank, frame: Frame) {
         if self.fuse.left.load(Ordering::Acquire) == 0 {
             self.fuse.blown.store(true, Ordering::Release);
             self.inner = None;
@@ -82,7 +83,7 @@ impl Transport for Fragile {
         self.inner.iter_mut().for_each(|inner| inner.cork(corked));
     }
 
-    fn backlog(&self, to: u32) -> usize {
+    fn backlog(&self, to: WorldRank) -> usize {
         self.inner.as_ref().map_or(0, |inner| inner.backlog(to))
     }
 
@@ -93,7 +94,7 @@ impl Transport for Fragile {
                 std::thread::sleep(wait.min(Duration::from_millis(1)));
             }
             None => {
-                let others = (0..self.size()).filter(|rank| *rank != self.rank);
+                let others = (0..self.size()).map(WorldRank).filter(|rank| *rank != self.rank);
                 let down = |rank| {
                     let cause = "this process has ended".to_owned();
                     Event::PeerDown { rank, cause, loss: Loss::Ended }

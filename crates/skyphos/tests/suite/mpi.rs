@@ -13,6 +13,7 @@ use skyphos::{
 use skyphos_core::frame::{Frame, FrameKind, Header};
 use skyphos_core::slab::Payload;
 use skyphos_core::transport::Transport;
+use skyphos_types::{CallNumber, CommId, WorldRank};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -259,13 +260,18 @@ fn mpi_is_not_called_after_a_group_is_closed() {
 fn by_who_polls_on() {
     assert!(is_child());
     let mut transport = transport().unwrap();
-    let (rank, other) = (transport.rank(), 1 - transport.rank());
+    let (rank, other) = (transport.rank().0, WorldRank(1 - transport.rank().0));
     assert!(!skyphos::mpi::Library::end(), "the transport is open");
     transport.close(Duration::from_secs(60)).unwrap();
     assert!(skyphos::mpi::Library::end());
     let mut events = Vec::new();
-    transport
-        .post(other, Frame { header: Header::control(FrameKind::Probe, 0, 1), payload: Payload::default() });
+    transport.post(
+        other,
+        Frame {
+            header: Header::control(FrameKind::Probe, CommId(0), CallNumber(1)),
+            payload: Payload::default(),
+        },
+    );
     transport.poll(Duration::from_millis(1), &mut events);
     assert!(events.is_empty() && transport.is_idle());
     drop(transport);

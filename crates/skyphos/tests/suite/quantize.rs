@@ -14,7 +14,7 @@ use skyphos_core::local::{Local, local_group};
 use skyphos_core::stream::{PART_BUCKETS, RESULT_BUCKETS};
 use skyphos_core::transport::{Event, Facts, Transport, Waker};
 use skyphos_kernels::{Draw, dequantise, quantise, quantised_bytes, split_ranges};
-use skyphos_types::with_real;
+use skyphos_types::{WorldRank, with_real};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -313,7 +313,7 @@ impl Replication for Counting {}
 impl UnderReplicas for Counting {}
 
 impl Transport for Counting {
-    fn rank(&self) -> u32 {
+    fn rank(&self) -> WorldRank {
         self.0.rank()
     }
     fn size(&self) -> u32 {
@@ -323,11 +323,11 @@ impl Transport for Counting {
         let known = self.0.facts();
         Facts::new("counting", known.addresses, known.ranks_on_host)
     }
-    fn post(&mut self, to: u32, frame: Frame) {
+    fn post(&mut self, to: WorldRank, frame: Frame) {
         self.1.fetch_add(64 + frame.payload.len() as u64, Ordering::Relaxed);
         self.0.post(to, frame);
     }
-    fn backlog(&self, to: u32) -> usize {
+    fn backlog(&self, to: WorldRank) -> usize {
         self.0.backlog(to)
     }
     fn poll(&mut self, wait: Duration, events: &mut Vec<Event>) {

@@ -161,7 +161,7 @@ pub async fn reduce_scatter_by_topology<T: Element>(
     degrees: &[u32],
     bounds: Vec<u64>,
 ) -> Result<ReducedRange<T>> {
-    let me = ep.rank();
+    let me = ep.rank().0;
     let groups = layers(degrees, me, ep.topology());
     let (to, from) = (part_of(&groups), rank_of_part(degrees, me, ep.topology()));
     let Reduced { part, bounds } = reduce_scatter(ep, view, terms, &groups, bounds).await?;
@@ -238,7 +238,7 @@ pub async fn butterfly<T: Element>(
     range_form: RangeForm,
 ) -> Result<Form<T>> {
     let down = range_form.terms(terms);
-    let groups = layers(degrees, ep.rank(), ep.topology());
+    let groups = layers(degrees, ep.rank().0, ep.topology());
     let up = if range_form == RangeForm::Auto { terms } else { down };
     if ends_in_pairs(degrees, range_form, terms.precision.is_some()) {
         let (pair, groups) = groups.split_last().expect("several layers");

@@ -14,7 +14,7 @@ pub async fn gather_and_sum<T: Element>(
     view: View<'_, T>,
     terms: Terms<'_>,
 ) -> Result<Form<T>> {
-    let (me, size, width) = (ep.rank(), ep.size(), terms.shape.width);
+    let (me, size, width) = (ep.rank().0, ep.size(), terms.shape.width);
     let receivers = (1..=size).map(|step| (me + step) % size);
     let own = Stream::new(terms.encode_input(ep, view, 0, terms.n), receivers);
     let sources: Vec<u32> = (0..size).collect();

@@ -22,7 +22,7 @@ use crate::stream::{
     fold_failed, fold_segment, send,
 };
 use skyphos_kernels::stream::{Collector, Fold, Form, IndexList, Shape, View};
-use skyphos_types::{Element, Result};
+use skyphos_types::{Element, GroupRank, Result};
 use std::collections::VecDeque;
 
 /// Rounds of the inputs and the results of ranks from 2^k on; the exchanges have rounds from 0 on.
@@ -58,7 +58,7 @@ impl<T: Element> Round<T> {
         density: f64,
         last: bool,
     ) -> Result<Round<T>> {
-        let (me, n) = (ep.rank(), terms.n);
+        let (me, n) = (ep.rank().0, terms.n);
         let identity = terms.op.identity::<T>()?;
         // A sum that goes into a next round is sparse, since it is taken out in pieces.
         let (shape, expected) = match last {
@@ -70,11 +70,11 @@ impl<T: Element> Round<T> {
             sources: [me.min(partner), me.max(partner)],
             fold: Fold::new(terms.op, 2, shape.width, 0, n, density)?,
             collector: Collector::new(0, n, shape, identity, expected),
-            out: (round != IN).then(|| Outgoing::open(partner, round)),
+            out: (round != IN).then(|| Outgoing::open(GroupRank(partner), round)),
             outbox: VecDeque::new(),
             fed: false,
             fed_to: 0,
-            incoming: Incoming::new(partner, round),
+            incoming: Incoming::new(GroupRank(partner), round),
         })
     }
 
@@ -97,14 +97,14 @@ impl<T: Element> Round<T> {
             if self.out.is_some() {
                 self.outbox.push_back(segment.clone());
             }
-            self.push(ep, terms, ep.rank(), segment)?;
+            self.push(ep, terms, ep.rank().0, segment)?;
         }
         Ok(())
     }
 
     /// Whether to feed more of this rank's own stream: the outbox is short, or, without one, the reduction waits for it.
     fn takes_more(&self, ep: &Endpoint) -> bool {
-        let own = usize::from(ep.rank() != self.sources[0]);
+        let own = usize::from(ep.rank().0 != GroupRank(self.sources[0]).0);
         let wants = match self.out {
             Some(_) => self.outbox.len() < AHEAD,
             None => self.fold.waits_for(own) || self.fold.has_all(own),
@@ -146,7 +146,7 @@ pub async fn recursive_doubling<T: Element>(
     view: View<'_, T>,
     terms: Terms<'_>,
 ) -> Result<Form<T>> {
-    let (me, size, width, n) = (ep.rank(), ep.size(), terms.shape.width, terms.n);
+    let (me, size, width, n) = (ep.rank().0, ep.size(), terms.shape.width, terms.n);
     let core = 1 << size.ilog2();
     let density = view.nnz(width) as f64 / n.max(1) as f64;
     let mut own = terms.encode_input(ep, view, 0, n);

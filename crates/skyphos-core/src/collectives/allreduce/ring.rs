@@ -24,7 +24,7 @@ pub async fn ring<T: Element>(
     terms: Terms<'_>,
     bounds: Vec<u64>,
 ) -> Result<Form<T>> {
-    let (me, size, width) = (ep.rank() as usize, ep.size() as usize, terms.shape.width);
+    let (me, size, width) = (ep.rank().index(), ep.size() as usize, terms.shape.width);
     let (next, previous) = (((me + 1) % size) as u32, ((me + size - 1) % size) as u32);
     let density = view.nnz(width) as f64 / terms.n.max(1) as f64;
     let range = |part: usize| (bounds[part % size], bounds[part % size + 1]);
@@ -37,15 +37,16 @@ pub async fn ring<T: Element>(
             None => own(me + size - 1),
             Some(part) => part.encode(ep, width, part.lo, part.hi),
         };
-        let streams = vec![Stream::new(sum, [next]), Stream::new(mine, [ep.rank()])];
-        let (sources, round, density) = ([previous, ep.rank()], REDUCE + step as u32, density * step as f64);
+        let streams = vec![Stream::new(sum, [next]), Stream::new(mine, [ep.rank().0])];
+        let (sources, round, density) =
+            ([previous, ep.rank().0], REDUCE + step as u32, density * step as f64);
         partial = Some(exchange_and_fold(ep, terms, round, streams, &sources, range(number), density).await?);
     }
     let mut part = match partial {
         Some(part) => part,
         None => {
-            let alone = vec![Stream::new(own(0), [ep.rank()])];
-            exchange_and_fold(ep, terms, 0, alone, &[ep.rank()], (0, terms.n), density).await?
+            let alone = vec![Stream::new(own(0), [ep.rank().0])];
+            exchange_and_fold(ep, terms, 0, alone, &[ep.rank().0], (0, terms.n), density).await?
         }
     };
     part.finish(terms.op, ep.size(), width)?;
@@ -57,8 +58,8 @@ pub async fn ring<T: Element>(
         let (mut receivers, mut sources) = (vec![next], vec![(previous, leaf..leaf + 1)]);
         if step == 1 && size > 1 {
             // This rank decodes its own range while it sends it.
-            receivers.push(ep.rank());
-            sources.push((ep.rank(), me..me + 1));
+            receivers.push(ep.rank().0);
+            sources.push((ep.rank().0, me..me + 1));
         }
         let (streams, round) = (vec![Stream::new(forwarded, receivers)], GATHER + step as u32);
         let keep = step + 1 < size;

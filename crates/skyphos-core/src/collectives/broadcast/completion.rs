@@ -24,7 +24,7 @@ use crate::endpoint::Endpoint;
 use crate::mailbox::Absence;
 use crate::message_stream::{Incoming, Outgoing};
 use crate::slab::Payload;
-use skyphos_types::{Error, Result};
+use skyphos_types::{Error, GroupRank, Result};
 use std::ops::Range;
 use std::time::Duration;
 
@@ -142,7 +142,7 @@ pub(super) struct Completion<'a> {
 
 impl<'a> Completion<'a> {
     pub(super) fn new(ep: &'a Endpoint, order: &'a [u32], window: Duration) -> Completion<'a> {
-        let (me, size) = (ep.rank(), ep.size() as usize);
+        let (me, size) = (ep.rank().0, ep.size() as usize);
         let vrank = order.iter().position(|rank| *rank == me).expect("a rank of the group");
         Completion {
             ep,
@@ -190,14 +190,14 @@ impl<'a> Completion<'a> {
     }
 
     fn send(&mut self, to: u32, message: &Control) {
-        if to == self.ep.rank() || self.peers[to as usize].lost {
+        if to == self.ep.rank().0 || self.peers[to as usize].lost {
             return;
         }
         let bytes = message.encode();
         let stream = self.streams[to as usize].get_or_insert_with(|| match self.ep.outlives_losses() {
-            true => Outgoing::open(to, CONTROL),
+            true => Outgoing::open(GroupRank(to), CONTROL),
             // With replicas each rank sends one control message to a peer, and replicas need its length.
-            false => Outgoing::new(to, CONTROL, bytes.len() as u64),
+            false => Outgoing::new(GroupRank(to), CONTROL, bytes.len() as u64),
         });
         stream.push_shared(self.ep, self.ep.node().pool().copy_of(&bytes));
     }
@@ -209,19 +209,19 @@ impl<'a> Completion<'a> {
             moved = true;
             let message = Control::decode(bytes.as_bytes(), self.ep.size());
             match message.ok_or_else(|| self.ep.corrupt(from, "not a control message of a broadcast"))? {
-                Control::SendTable => self.table_requests.push(from),
-                Control::SendData(stream, range) => self.data_requests.push((from, stream, range)),
-                Control::Complete => self.peers[from as usize].acknowledged = true,
-                Control::End(missed) => self.peers[from as usize].end = Some(missed),
-                Control::Collect if self.complete => self.send(from, &Control::Complete),
-                Control::Collect => self.collectors_waiting.push(from),
+                Control::SendTable => self.table_requests.push(from.0),
+                Control::SendData(stream, range) => self.data_requests.push((from.0, stream, range)),
+                Control::Complete => self.peers[from.index()].acknowledged = true,
+                Control::End(missed) => self.peers[from.index()].end = Some(missed),
+                Control::Collect if self.complete => self.send(from.0, &Control::Complete),
+                Control::Collect => self.collectors_waiting.push(from.0),
             }
         }
         if self.ep.count_absences() != self.absences_seen {
             self.absences_seen = self.ep.count_absences();
             moved = true;
             for (rank, why) in self.ep.absences() {
-                let peer = &mut self.peers[rank as usize];
+                let peer = &mut self.peers[rank.index()];
                 match why {
                     Absence::Lost => peer.lost = true,
                     Absence::Left => peer.left = true,
@@ -237,7 +237,7 @@ impl<'a> Completion<'a> {
         match incoming.next(self.ep) {
             Ok(Some(chunk)) => Ok(Polled::Chunk(chunk)),
             Ok(None) if self.ep.outlives_losses() && self.is_gone(from) => {
-                Ok(Polled::SenderLost(self.ep.lost(from)))
+                Ok(Polled::SenderLost(self.ep.lost(GroupRank(from))))
             }
             Ok(None) => Ok(Polled::Pending),
             // `version` fails if the whole call has failed, not this sender alone.
@@ -297,7 +297,7 @@ impl<'a> Completion<'a> {
         if !self.ep.outlives_losses() {
             let needed = if self.vrank == 0 { &self.order[1..] } else { &self.order[..1] };
             let gone = needed.iter().find(|rank| peer(rank).is_gone() && !peer(rank).has_message());
-            gone.map_or(Ok(()), |rank| Err(self.ep.lost(*rank)))?;
+            gone.map_or(Ok(()), |rank| Err(self.ep.lost(GroupRank(*rank))))?;
         }
         if let Some(collector) = earlier.iter().copied().find(|rank| !peer(rank).is_gone()) {
             if self.collector != collector {
@@ -320,7 +320,7 @@ impl<'a> Completion<'a> {
 
     /// Other ranks that are still in the call and have not acknowledged.
     fn unacknowledged(&self) -> impl Iterator<Item = u32> {
-        let others = self.order.iter().copied().filter(move |rank| *rank != self.ep.rank());
+        let others = self.order.iter().copied().filter(move |rank| *rank != self.ep.rank().0);
         others.filter(move |rank| {
             let peer = &self.peers[*rank as usize];
             !peer.has_message() && !peer.is_gone()
@@ -344,7 +344,7 @@ impl<'a> Completion<'a> {
         if self.ep.now() < self.deadline() {
             return Ok(());
         }
-        let missing = self.unacknowledged().map(|rank| self.ep.world_rank(rank)).collect();
+        let missing = self.unacknowledged().map(|rank| self.ep.world_rank(GroupRank(rank)).0).collect();
         Err(Error::Timeout { missing, call: self.ep.sig().to_string(), after: self.window })
     }
 
@@ -376,7 +376,7 @@ impl<'a> Completion<'a> {
     /// The first rank that the collector has missed. If that is this rank, its link to the collector is cut, so the error
     /// names a lost earlier rank, or the collector.
     pub(super) fn first_missed(&self) -> Option<Error> {
-        let me = self.ep.rank();
+        let me = self.ep.rank().0;
         let earlier = || self.order[..self.vrank].iter().copied();
         let sent_end = |rank: &u32| self.peers[*rank as usize].end.is_some();
         let cut_off_by = || earlier().find(|rank| self.is_gone(*rank)).or_else(|| earlier().find(sent_end));
@@ -385,8 +385,8 @@ impl<'a> Completion<'a> {
             false => Some(*rank),
         });
         let missed: Vec<u32> = missed.collect();
-        missed.iter().for_each(|rank| self.ep.miss(*rank));
-        missed.first().map(|rank| self.ep.lost(*rank))
+        missed.iter().for_each(|rank| self.ep.miss(GroupRank(*rank)));
+        missed.first().map(|rank| self.ep.lost(GroupRank(*rank)))
     }
 }
 

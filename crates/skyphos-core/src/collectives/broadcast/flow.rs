@@ -12,7 +12,7 @@ use crate::endpoint::Endpoint;
 use crate::frame::ARRAYS;
 use crate::message_stream::{Incoming, Outgoing};
 use crate::ranges::Ranges;
-use skyphos_types::{Error, Result};
+use skyphos_types::{Error, GroupRank, Result};
 use std::ops::Range;
 
 /// Rounds of streams: those of the route, and those that a rank requested after a loss.
@@ -32,7 +32,7 @@ struct Inbound {
 
 impl Inbound {
     fn new(from: u32, round: u32, rest: Range<usize>, forward: Option<usize>) -> Inbound {
-        Inbound { from, incoming: Incoming::new(from, round), total: rest.len(), rest, forward }
+        Inbound { from, incoming: Incoming::new(GroupRank(from), round), total: rest.len(), rest, forward }
     }
 }
 
@@ -44,7 +44,8 @@ struct Outbound {
 
 impl Outbound {
     fn new(to: &[u32], round: u32, rest: Range<usize>) -> Outbound {
-        let sends = to.iter().map(|to| (*to, Outgoing::new(*to, round, rest.len() as u64))).collect();
+        let sends =
+            to.iter().map(|to| (*to, Outgoing::new(GroupRank(*to), round, rest.len() as u64))).collect();
         Outbound { rest, sends }
     }
 
@@ -137,7 +138,9 @@ impl Flow {
     ) -> Result<bool> {
         for (to, stream, range) in std::mem::take(&mut completion.data_requests) {
             if range.end > self.total {
-                return Err(completion.ep.corrupt(to, "it requests bytes beyond the end of a broadcast"));
+                return Err(completion
+                    .ep
+                    .corrupt(GroupRank(to), "it requests bytes beyond the end of a broadcast"));
             }
             self.outbound.push(Outbound::new(&[to], REQUESTED + stream, range));
         }
@@ -185,7 +188,7 @@ impl Flow {
                 let what = format!(
                     "a chunk of {len} bytes of a stream of {announced}: {rest} of {total} are missing"
                 );
-                return Err(ep.corrupt(stream.from, &what));
+                return Err(ep.corrupt(GroupRank(stream.from), &what));
             }
             ep.spend(Effort::Dense { bytes: 2 * chunk.len() });
             if !ep.is_sized() {

@@ -17,7 +17,7 @@ use super::store::Store;
 use crate::endpoint::Endpoint;
 use crate::message_stream::{Incoming, Outgoing};
 use crate::shared_memory::host_region::UnfilledCopy;
-use skyphos_types::Result;
+use skyphos_types::{GroupRank, Result};
 
 /// Rounds: the offer of the region; a follower's answer; reports of how far the region is filled.
 const OFFER: u32 = 0x110;
@@ -46,8 +46,8 @@ impl Followers {
         let offer = shared.map_or(Vec::new(), |shared| shared.offer().as_ref().to_vec());
         let offer = ep.node().pool().copy_of(&offer);
         let send_offer = |rank: &u32| {
-            Outgoing::new(*rank, OFFER, offer.len() as u64).push_shared(ep, offer.clone());
-            (*rank, Incoming::new(*rank, ANSWER))
+            Outgoing::new(GroupRank(*rank), OFFER, offer.len() as u64).push_shared(ep, offer.clone());
+            (*rank, Incoming::new(GroupRank(*rank), ANSWER))
         };
         Followers { offered: ranks.iter().map(send_offer).collect(), reports: Vec::new(), total }
     }
@@ -64,7 +64,7 @@ impl Followers {
         for (rank, mut answer) in std::mem::take(&mut self.offered) {
             match completion.poll_stream(rank, &mut answer)? {
                 Polled::Chunk(chunk) if chunk.as_bytes() == [1] => {
-                    self.reports.push(Outgoing::new(rank, FILLED, reports_of(self.total)));
+                    self.reports.push(Outgoing::new(GroupRank(rank), FILLED, reports_of(self.total)));
                 }
                 Polled::Chunk(_) => {
                     shared.into_iter().for_each(Shared::release);
@@ -107,7 +107,7 @@ pub(super) enum Follower {
 
 impl Follower {
     pub(super) fn new(leader: u32) -> Follower {
-        Follower::AwaitsOffer(Incoming::new(leader, OFFER))
+        Follower::AwaitsOffer(Incoming::new(GroupRank(leader), OFFER))
     }
 
     pub(super) fn step<R: ReceiveBuffer>(
@@ -133,9 +133,11 @@ impl Follower {
                     let copy =
                         ep.node().shares_memory().then(|| UnfilledCopy::open(offer.as_bytes())).flatten();
                     let answer = ep.node().pool().copy_of(&[u8::from(copy.is_some())]);
-                    Outgoing::new(leader, ANSWER, 1).push_shared(ep, answer);
+                    Outgoing::new(GroupRank(leader), ANSWER, 1).push_shared(ep, answer);
                     match copy {
-                        Some(copy) => *self = Follower::AwaitsFilled(copy, Incoming::new(leader, FILLED)),
+                        Some(copy) => {
+                            *self = Follower::AwaitsFilled(copy, Incoming::new(GroupRank(leader), FILLED))
+                        }
                         None => {
                             store.make()?;
                             flow.receive_all_from(leader);

@@ -40,7 +40,7 @@ use completion::{Completion, Polled};
 use flow::Flow;
 use host::{Follower, Followers};
 use shared::Shared;
-use skyphos_types::{Error, Result};
+use skyphos_types::{Error, GroupRank, Result};
 use std::time::Duration;
 use store::Store;
 use table::Table;
@@ -103,7 +103,7 @@ pub async fn broadcast<R: ReceiveBuffer>(
         Role::Receiver(buffer) => {
             ep.checksum_input(|_| {});
             let (bytes, from) = receive_table(&mut completion).await?;
-            let damaged = || ep.corrupt(from, "not a table of a broadcast's parts");
+            let damaged = || ep.corrupt(GroupRank(from), "not a table of a broadcast's parts");
             let (table, small) = Table::decode(&bytes).ok_or_else(damaged)?;
             if table.is_small() {
                 if small.len() != table.total() {
@@ -128,7 +128,7 @@ pub async fn broadcast<R: ReceiveBuffer>(
 /// Receives the table. Returns it with its sender.
 async fn receive_table(completion: &mut Completion<'_>) -> Result<(Vec<u8>, u32)> {
     let mut from = completion.table_parent().expect("not the root");
-    let (mut incoming, mut bytes) = (Incoming::new(from, TABLE), Vec::new());
+    let (mut incoming, mut bytes) = (Incoming::new(GroupRank(from), TABLE), Vec::new());
     loop {
         let mut moved = completion.poll()?;
         loop {
@@ -142,7 +142,7 @@ async fn receive_table(completion: &mut Completion<'_>) -> Result<(Vec<u8>, u32)
                 }
                 Polled::SenderLost(error) => {
                     from = completion.request_table(error)?;
-                    (incoming, bytes) = (Incoming::new(from, TABLE_REQUESTED), Vec::new());
+                    (incoming, bytes) = (Incoming::new(GroupRank(from), TABLE_REQUESTED), Vec::new());
                 }
             }
             moved = true;
@@ -175,7 +175,7 @@ impl TableSender {
 
     /// Sends all chunks at once, without waiting for credit: the table is short.
     fn send(&self, ep: &Endpoint, to: u32, round: u32) {
-        let mut send = Outgoing::new(to, round, self.0.len() as u64);
+        let mut send = Outgoing::new(GroupRank(to), round, self.0.len() as u64);
         for chunk in self.0.chunks(ep.node().chunk_bytes()) {
             send.push_shared(ep, ep.node().pool().copy_of(chunk));
         }
@@ -199,7 +199,7 @@ async fn send_parts<R: ReceiveBuffer>(
     }
     if !table.is_small() {
         let Hosts { leaders, index, others } = Hosts::of(ep, completion.order(), total);
-        if leaders[index] == ep.rank() {
+        if leaders[index] == ep.rank().0 {
             if !others.is_empty() {
                 let users = others.len() as u32 + u32::from(!is_root);
                 store.shared = Shared::new(ep, &table.lengths, users);
@@ -251,7 +251,7 @@ struct Hosts {
 impl Hosts {
     /// A host's leader is its first rank in broadcast order.
     fn of(ep: &Endpoint, order: &[u32], total: usize) -> Hosts {
-        let me = ep.rank();
+        let me = ep.rank().0;
         if total < SHARED_BYTES || !ep.node().knows_hosts() {
             let index = order.iter().position(|rank| *rank == me).expect("a rank of the group");
             return Hosts { leaders: order.to_vec(), index, others: Vec::new() };

@@ -10,7 +10,7 @@ use crate::endpoint::Endpoint;
 use crate::frame::ARRAYS;
 use crate::message_stream::{Incoming, Outgoing};
 use crate::slab::Payload;
-use skyphos_types::{Error, Result};
+use skyphos_types::{Error, GroupRank, Result, WorldRank};
 use std::ops::Range;
 
 /// The round of collectives with a single round. A gather has another one, because it may follow a collective in its call.
@@ -53,12 +53,13 @@ async fn exchange_blocks<F: Fn(u32) -> Range<usize>>(
     sends: &[Parcel],
     receives: &[Parcel],
 ) -> Result<()> {
-    let outgoing = |(to, blocks): &Parcel| Outgoing::new(*to, round, from.total(blocks) as u64);
+    let outgoing = |(to, blocks): &Parcel| Outgoing::new(GroupRank(*to), round, from.total(blocks) as u64);
     let mut outs: Vec<Outgoing> = sends.iter().map(outgoing).collect();
-    let incoming = |(source, blocks): &Parcel| (Incoming::new(*source, round), *source, out.total(blocks), 0);
+    let incoming =
+        |(source, blocks): &Parcel| (Incoming::new(GroupRank(*source), round), *source, out.total(blocks), 0);
     let mut ins: Vec<(Incoming, u32, usize, usize)> = receives.iter().map(incoming).collect();
     let wrong = |source: u32, found: usize, due: usize| -> Error {
-        ep.corrupt(source, &format!("{found} bytes of an array, expected {due}"))
+        ep.corrupt(GroupRank(source), &format!("{found} bytes of an array, expected {due}"))
     };
     loop {
         let mut moved = false;
@@ -102,7 +103,7 @@ async fn exchange_blocks<F: Fn(u32) -> Range<usize>>(
 
 /// The other ranks, this rank's successor first, so that the ranks do not all send to the same rank at once.
 fn others(ep: &Endpoint) -> impl Iterator<Item = u32> + use<> {
-    let (me, size) = (ep.rank(), ep.size());
+    let (me, size) = (ep.rank().0, ep.size());
     (1..size).map(move |step| (me + step) % size)
 }
 
@@ -114,7 +115,7 @@ fn even(bytes: usize) -> impl Fn(u32) -> Range<usize> + Copy {
 /// Gathers every rank's array on all ranks, as the block of its rank.
 pub async fn allgather_arrays(ep: &Endpoint, schedule: Schedule, own: &[u8], out: &mut [u8]) -> Result<()> {
     let block = even(own.len());
-    let (me, size) = (ep.rank(), ep.size());
+    let (me, size) = (ep.rank().0, ep.size());
     out[block(me)].copy_from_slice(own);
     if schedule == Schedule::Ring {
         let sent_range = |step: usize| block((me + 2 * size - step as u32) % size);
@@ -155,7 +156,7 @@ pub async fn gather_arrays(
     block: impl Fn(u32) -> Range<usize>,
 ) -> Result<()> {
     ep.announce();
-    let me = ep.rank();
+    let me = ep.rank().0;
     let from = Blocks { bytes: Some(own), of: |_| 0..own.len() };
     if me == root {
         out[block(me)].copy_from_slice(own);
@@ -185,9 +186,9 @@ pub(crate) async fn scatter_blocks(
     out: &mut [u8],
     block: impl Fn(u32) -> Range<usize>,
 ) -> Result<()> {
-    let mine = block(ep.rank());
+    let mine = block(ep.rank().0);
     let received = even(mine.len());
-    out[received(ep.rank())].copy_from_slice(&from[mine]);
+    out[received(ep.rank().0)].copy_from_slice(&from[mine]);
     let parcels: Vec<Parcel> = others(ep).map(|rank| (rank, vec![rank])).collect();
     let from = Blocks { bytes: Some(from), of: block };
     exchange_blocks(ep, ROUND, from, &mut Blocks { bytes: out, of: received }, &parcels, &parcels).await
@@ -198,7 +199,7 @@ pub async fn scatter_arrays(ep: &Endpoint, root: u32, from: &[u8], out: &mut [u8
     ep.announce();
     let block = even(out.len());
     let own = Blocks { bytes: Some(from), of: block };
-    if ep.rank() == root {
+    if ep.rank().0 == root {
         out.copy_from_slice(&from[block(root)]);
         let sends: Vec<Parcel> = others(ep).map(|rank| (rank, vec![rank])).collect();
         exchange_blocks(ep, ROUND, own, &mut Blocks { bytes: out, of: block }, &sends, &[]).await?;
@@ -215,7 +216,7 @@ pub async fn message(ep: &Endpoint, from: &[u8], out: &mut [u8]) -> Result<()> {
     let whole = |bytes: usize| move |_: u32| 0..bytes;
     let own = Blocks { bytes: Some(from), of: whole(from.len()) };
     let of = whole(out.len());
-    let (sends, receives): (&[Parcel], &[Parcel]) = match ep.rank() {
+    let (sends, receives): (&[Parcel], &[Parcel]) = match ep.rank().0 {
         0 => (&[(1, vec![1])], &[]),
         _ => (&[], &[(0, vec![1])]),
     };
@@ -233,7 +234,7 @@ pub async fn alltoall_uneven(
 ) -> Result<()> {
     ep.announce();
     let (sent, received) = (ranges(sends), ranges(receives));
-    let me = ep.rank() as usize;
+    let me = ep.rank().index();
     let whole = sent.last().is_some_and(|last| last.end == from.len()) && sent.len() == ep.size() as usize;
     if !whole || received.last().is_none_or(|last| last.end != out.len()) || received.len() != sent.len() {
         return Err(Error::bad_input("the lengths of blocks do not add up to the lengths of the arrays"));
@@ -249,7 +250,7 @@ pub async fn alltoall_uneven(
     let mut to = Blocks { bytes: out, of: |rank: u32| received[rank as usize].clone() };
     exchange_blocks(ep, ROUND, from, &mut to, &parcels, &parcels).await.map_err(|error| match error {
         Error::Corrupt { rank, message } => {
-            let rank = ep.group_and_call().0.group_rank(rank);
+            let rank = ep.group_and_call().0.group_number(WorldRank(rank));
             Error::bad_input(format!("rank {rank} sends rank {me} {message}"))
         }
         other => other,

@@ -16,7 +16,7 @@ use crate::collectives::barrier::barrier_from;
 use crate::endpoint::Endpoint;
 use crate::slab::Payload;
 use crate::stream::exchange;
-use skyphos_types::Result;
+use skyphos_types::{GroupRank, Result};
 use std::collections::VecDeque;
 
 /// First round of the closing barrier, in collectives where some ranks get no message from others.
@@ -84,11 +84,11 @@ async fn exchange_parcels(
     let ranks: Vec<u32> = sources.iter().map(|(from, _)| *from).collect();
     let mut unpackers: Vec<Unpacker> = sources.iter().map(|(_, expected)| Unpacker::new(*expected)).collect();
     exchange(ep, round, &sends, &ranks, |k, segment| {
-        unpackers[k].push(segment).map_err(|what| ep.corrupt(ranks[k], what))
+        unpackers[k].push(segment).map_err(|what| ep.corrupt(GroupRank(ranks[k]), what))
     })
     .await?;
     if let Some(k) = unpackers.iter().position(|u| !u.complete()) {
-        return Err(ep.corrupt(ranks[k], "fewer items than expected"));
+        return Err(ep.corrupt(GroupRank(ranks[k]), "fewer items than expected"));
     }
     Ok(unpackers.into_iter().map(|u| u.items).collect())
 }
@@ -107,8 +107,8 @@ pub async fn allgather_then(
     mut on_item: impl FnMut(u32, &Item) -> Result<()>,
 ) -> Result<Vec<Item>> {
     let mut items: Vec<Option<Item>> = (0..ep.size()).map(|_| None).collect();
-    items[ep.rank() as usize] = Some(own);
-    for (k, round) in rounds(schedule, ep.rank(), ep.size()).into_iter().enumerate() {
+    items[ep.rank().index()] = Some(own);
+    for (k, round) in rounds(schedule, ep.rank().0, ep.size()).into_iter().enumerate() {
         let item =
             |rank: &u32| items[*rank as usize].as_ref().expect("the schedule sends items received before");
         let sends: Vec<_> =
@@ -129,7 +129,7 @@ pub async fn allgather_then(
 /// Gathers every rank's item on `root`, in rank order. Returns an empty list on other ranks.
 pub async fn gather(ep: &Endpoint, root: u32, own: Item) -> Result<Vec<Item>> {
     ep.announce();
-    if ep.rank() != root {
+    if ep.rank().0 != root {
         exchange_parcels(ep, 0, &[(root, pack(ep, std::iter::once(&own)))], &[]).await?;
         barrier_from(ep, END).await?;
         return Ok(Vec::new());
@@ -143,7 +143,7 @@ pub async fn gather(ep: &Endpoint, root: u32, own: Item) -> Result<Vec<Item>> {
 
 /// All-to-all: rank j gets item j of every rank, in rank order.
 pub async fn alltoall(ep: &Endpoint, items: &[Item]) -> Result<Vec<Item>> {
-    let (me, size) = (ep.rank(), ep.size());
+    let (me, size) = (ep.rank().0, ep.size());
     let sends: Vec<_> = (1..size)
         .map(|step| (me + step) % size)
         .map(|to| (to, pack(ep, std::iter::once(&items[to as usize]))))
@@ -157,7 +157,7 @@ pub async fn alltoall(ep: &Endpoint, items: &[Item]) -> Result<Vec<Item>> {
 /// Scatter: rank j gets item j of `root`. `items` is empty on other ranks.
 pub async fn scatter(ep: &Endpoint, root: u32, items: &[Item]) -> Result<Item> {
     ep.announce();
-    if ep.rank() != root {
+    if ep.rank().0 != root {
         let mut parcels = exchange_parcels(ep, 0, &[], &[(root, 1)]).await?;
         barrier_from(ep, END).await?;
         return Ok(parcels.remove(0).remove(0).expect("one item"));

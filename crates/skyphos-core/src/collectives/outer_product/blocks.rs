@@ -96,7 +96,7 @@ pub(super) async fn exchange_blocks<T: Factor>(
     tiles: &mut Tiles<'_, T>,
 ) -> Result<()> {
     let (members, count) = (&assignment.members, assignment.members.len());
-    let index = members.iter().position(|rank| *rank == ep.rank()).expect("this rank is a member");
+    let index = members.iter().position(|rank| *rank == ep.rank().0).expect("this rank is a member");
     let mut starts = vec![0];
     members
         .iter()

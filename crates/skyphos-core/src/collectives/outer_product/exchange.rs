@@ -8,7 +8,7 @@ use crate::endpoint::Endpoint;
 use crate::message_stream::{Incoming, Outgoing};
 use crate::slab::Payload;
 use skyphos_kernels::product::Factor;
-use skyphos_types::Result;
+use skyphos_types::{GroupRank, Result};
 
 /// Stores a chunk of a rank's factors.
 pub(super) fn take<T: Factor>(
@@ -20,8 +20,8 @@ pub(super) fn take<T: Factor>(
     let count = chunk.len() / size_of::<T>();
     let whole = chunk.len() == count * size_of::<T>() && factors.received(from) + count <= factors.due(from);
     let numbers = chunk.as_slice::<T>().filter(|_| whole);
-    let numbers =
-        numbers.ok_or_else(|| ep.corrupt(from, &format!("{} bytes of factors too many", chunk.len())))?;
+    let numbers = numbers
+        .ok_or_else(|| ep.corrupt(GroupRank(from), &format!("{} bytes of factors too many", chunk.len())))?;
     ep.spend(Effort::Dense { bytes: chunk.len() + count * size_of::<T::Sum>() });
     factors.put(from, numbers, count);
     Ok(())
@@ -35,7 +35,7 @@ pub(super) fn take_own<T: Factor>(
     own: Pairs<'_, T>,
     factors: &mut Factors<T::Sum>,
 ) {
-    let me = ep.rank();
+    let me = ep.rank().0;
     let (block, pairs) = (&assignment.blocks[me as usize], shape.pairs[me as usize]);
     let due = factors.due(me);
     if ep.is_sized() {
@@ -60,12 +60,14 @@ pub(super) async fn exchange<T: Factor>(
     factors: &mut Factors<T::Sum>,
     tiles: &mut Option<Tiles<'_, T>>,
 ) -> Result<()> {
-    let (me, size) = (ep.rank(), ep.size());
+    let (me, size) = (ep.rank().0, ep.size());
     let peers: Vec<u32> = (1..size).map(|step| (me + step) % size).collect();
     let pairs = shape.pairs[me as usize];
     let bytes = |rank: u32| (pairs * assignment.blocks[rank as usize].pair_len() * size_of::<T>()) as u64;
-    let mut sends: Vec<Outgoing> = peers.iter().map(|to| Outgoing::new(*to, FACTORS, bytes(*to))).collect();
-    let mut receives: Vec<Incoming> = peers.iter().map(|from| Incoming::new(*from, FACTORS)).collect();
+    let mut sends: Vec<Outgoing> =
+        peers.iter().map(|to| Outgoing::new(GroupRank(*to), FACTORS, bytes(*to))).collect();
+    let mut receives: Vec<Incoming> =
+        peers.iter().map(|from| Incoming::new(GroupRank(*from), FACTORS)).collect();
     loop {
         let mut moved = false;
         for (send, to) in sends.iter_mut().zip(&peers) {
@@ -104,7 +106,7 @@ pub(super) fn check_all<S>(ep: &Endpoint, factors: &Factors<S>) -> Result<()> {
     match (0..ep.size()).find(|rank| factors.received(*rank) < factors.due(*rank)) {
         Some(rank) => {
             let (received, due) = (factors.received(rank), factors.due(rank));
-            Err(ep.corrupt(rank, &format!("{received} numbers of factors, expected {due}")))
+            Err(ep.corrupt(GroupRank(rank), &format!("{received} numbers of factors, expected {due}")))
         }
         None => Ok(()),
     }

@@ -11,7 +11,7 @@ use skyphos_types::{ReduceOp, Result};
 /// Computes this rank's own product into `out`, the whole of G.
 pub fn own_product<T: Factor>(ep: &Endpoint, shape: &ProductShape, own: Pairs<'_, T>, out: &mut [T::Sum]) {
     let (a, b) = (widened(ep, own.a), widened(ep, own.b));
-    let sizes = (shape.n, shape.m, shape.pairs[ep.rank() as usize]);
+    let sizes = (shape.n, shape.m, shape.pairs[ep.rank().index()]);
     product_of::<T>(ep, (a.as_slice(), b.as_slice()), sizes, 0..shape.n, out);
 }
 

@@ -12,7 +12,7 @@ use crate::collectives::gather::{Schedule, allgather_then, rounds};
 use crate::endpoint::Endpoint;
 use crate::slab::{CHUNK_BYTES, Payload};
 use skyphos_kernels::product::Factor;
-use skyphos_types::Result;
+use skyphos_types::{GroupRank, Result};
 use std::ops::Range;
 
 /// The exchange of factors.
@@ -34,7 +34,7 @@ pub async fn by_owners<T: Factor>(
     out: &mut [T],
     block_only: bool,
 ) -> Result<()> {
-    let block = assignment.blocks[ep.rank() as usize].clone();
+    let block = assignment.blocks[ep.rank().index()].clone();
     let target = match block_only {
         true => Target { numbers: out, stride: block.cols.len(), first: 0 },
         false => Target::whole(out, shape.m, &block),
@@ -43,11 +43,11 @@ pub async fn by_owners<T: Factor>(
     let needs = match how {
         Exchange::Slices => assignment,
         Exchange::Whole(_) => {
-            whole = BlockAssignment::whole(ep.size(), ep.rank(), (shape.n, shape.m));
+            whole = BlockAssignment::whole(ep.size(), ep.rank().0, (shape.n, shape.m));
             &whole
         }
     };
-    let needed = &needs.blocks[ep.rank() as usize];
+    let needed = &needs.blocks[ep.rank().index()];
     let mut factors = Factors::new(ep, shape, needed);
     let mut tiles = Some(Tiles::new(ep, shape, &block, needed, target));
     gather(ep, shape, needs, how, own, &mut factors, &mut tiles).await?;
@@ -70,7 +70,7 @@ pub async fn gather_factors<T: Factor>(
     schedule: Schedule,
     own: Pairs<'_, T>,
 ) -> Result<Gathered> {
-    let assignment = BlockAssignment::whole(ep.size(), ep.rank(), (shape.n, shape.m));
+    let assignment = BlockAssignment::whole(ep.size(), ep.rank().0, (shape.n, shape.m));
     let mut factors: Factors<T::Sum> = Factors::new(ep, shape, &assignment.blocks[0]);
     gather(ep, shape, &assignment, Exchange::Whole(schedule), own, &mut factors, &mut None).await?;
     let (a, b) = factors.into_both();
@@ -143,7 +143,7 @@ async fn around_ring<T: Factor>(
     tiles: &mut Option<Tiles<'_, T>>,
 ) -> Result<()> {
     let (size, topology) = (ep.size(), ep.topology());
-    let own_index = topology.place_of(ep.rank());
+    let own_index = topology.place_of(ep.rank().0);
     let at = |steps: u32| topology.rank_at((own_index + steps) % size);
     let neighbours = RingNeighbours { previous: at(size - 1), next: at(1) };
     let sent_in = |step: usize| at(2 * size - step as u32);
@@ -186,10 +186,11 @@ async fn in_rounds_of_lengths<T: Factor>(
     schedule: Schedule,
     factors: &mut Factors<T::Sum>,
 ) -> Result<()> {
-    for (k, round) in rounds(schedule, ep.rank(), ep.size()).into_iter().enumerate() {
+    for (k, round) in rounds(schedule, ep.rank().0, ep.size()).into_iter().enumerate() {
         let bytes = |items: &[u32]| items.iter().map(|rank| factors.due(*rank) * size_of::<T>()).sum();
-        let sends = round.sends.iter().map(|(to, items)| (*to, ep.message(bytes(items)))).collect();
-        let sources: Vec<u32> = round.receives.iter().map(|(from, _)| *from).collect();
+        let sends =
+            round.sends.iter().map(|(to, items)| (GroupRank(*to), ep.message(bytes(items)))).collect();
+        let sources: Vec<GroupRank> = round.receives.iter().map(|(from, _)| GroupRank(*from)).collect();
         ep.exchange(FACTORS + k as u32, sends, &sources).await?;
         for rank in round.receives.iter().flat_map(|(_, items)| items) {
             let due = factors.due(*rank);

@@ -126,22 +126,22 @@ async fn run<T: Factor>(
 ) -> Result<Range<usize>> {
     let (size, n, m, topology) = (ep.size() as usize, shape.n, shape.m, ep.topology());
     let (a, b) = (widened(ep, own.a), widened(ep, own.b));
-    let pairs = shape.pairs[ep.rank() as usize];
+    let pairs = shape.pairs[ep.rank().index()];
     let rows = tile_rows(ep, m, size_of::<T::Sum>(), pairs);
     let computed = vec![false; n.div_ceil(rows)];
     let factors = (a.as_slice(), b.as_slice());
     let mut panels = Panels::<T> { ep, factors, n, m, pairs, rows, computed, sums };
-    let blocks = BlockAssignment::rows(ep.size(), ep.rank(), (n, m)).blocks;
+    let blocks = BlockAssignment::rows(ep.size(), ep.rank().0, (n, m)).blocks;
     let numbers_of = |rank: u32| {
         let rows = &blocks[rank as usize].rows;
         rows.start * m..rows.end * m
     };
-    let mine = numbers_of(ep.rank());
+    let mine = numbers_of(ep.rank().0);
     if size == 1 {
         panels.compute(&mine);
         return Ok(mine);
     }
-    let own_index = topology.place_of(ep.rank()) as usize;
+    let own_index = topology.place_of(ep.rank().0) as usize;
     let at = |steps: usize| topology.rank_at(((own_index + steps) % size) as u32);
     // A rank sends the previous rank's rows first, and reduces its own rows last.
     let sent_range = |step: usize| numbers_of(at(3 * size - step - 1));

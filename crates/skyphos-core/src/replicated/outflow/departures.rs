@@ -3,16 +3,17 @@
 use super::queue::{Queue, Queued};
 use super::state::Outflow;
 use crate::replicated::chunk::{Body, Chunk};
+use skyphos_types::{CallNumber, CommId, ProcessId};
 use std::collections::{BTreeMap, BTreeSet};
 
 impl<B: Body> Outflow<B> {
     /// A process is lost.
-    pub fn lose(&mut self, process: u32) {
+    pub fn lose(&mut self, process: ProcessId) {
         if !self.lost.insert(process) {
             return;
         }
         self.is_active_again(process);
-        let queue = &mut self.queues[process as usize];
+        let queue = &mut self.queues[process.index()];
         (queue.queued, queue.fallback, queue.bytes) = Default::default();
         for fallback in self.queues.iter_mut().flat_map(|queue| queue.fallback.iter_mut()) {
             fallback.via = fallback.via.filter(|via| *via != process);
@@ -28,7 +29,7 @@ impl<B: Body> Outflow<B> {
     /// If this process is the only active one of its rank, a receiver forwards its unsent chunks to the receiver's siblings, which would
     /// have got them from a sibling of this process.
     pub(super) fn forward_if_alone(&mut self) {
-        let missing = |process: u32| self.lost.contains(&process) || self.late.contains(&process);
+        let missing = |process: ProcessId| self.lost.contains(&process) || self.late.contains(&process);
         if !self.numbering.siblings().all(missing) {
             return;
         }
@@ -43,7 +44,7 @@ impl<B: Body> Outflow<B> {
         let mut passed = BTreeSet::new();
         for fallback in self.queues.iter_mut().flat_map(|queue| queue.fallback.iter_mut()) {
             if let Some(via) = queued.get(&fallback.chunk).filter(|_| fallback.via.is_none()) {
-                fallback.via = Some(*via);
+                fallback.via = Some(ProcessId(*via));
                 passed.insert((fallback.chunk, *via));
             }
         }
@@ -57,7 +58,7 @@ impl<B: Body> Outflow<B> {
     }
 
     /// A process has left a call: it sends and receives nothing more in it.
-    pub fn leave(&mut self, process: u32, comm: u64, call: u64) {
+    pub fn leave(&mut self, process: ProcessId, comm: CommId, call: CallNumber) {
         self.left.insert((comm, call, process));
         let (rank, bit) = (self.numbering.rank_of(process), self.bit(process));
         self.pending.retain(|chunk, pending| {
@@ -69,14 +70,20 @@ impl<B: Body> Outflow<B> {
     }
 
     /// A call is over here. `failed`: its unsent chunks are dropped.
-    pub fn end(&mut self, comm: u64, call: u64, failed: bool, over: impl Fn(u64, u64) -> bool) {
+    pub fn end(
+        &mut self,
+        comm: CommId,
+        call: CallNumber,
+        failed: bool,
+        over: impl Fn(CommId, CallNumber) -> bool,
+    ) {
         let is_it = |chunk: &Chunk| (chunk.comm, chunk.call) == (comm, call);
         self.early_acks.retain(|chunk, _| !is_it(chunk));
         if failed {
             self.pending.retain(|chunk, _| !is_it(chunk));
         }
         if !self.left.is_empty() {
-            let pending: BTreeSet<(u64, u64)> =
+            let pending: BTreeSet<(CommId, CallNumber)> =
                 self.pending.keys().map(|chunk| (chunk.comm, chunk.call)).collect();
             self.left.retain(|(comm, call, _)| !over(*comm, *call) || pending.contains(&(*comm, *call)));
         }

@@ -4,6 +4,7 @@ use super::next::MORE_BYTES;
 use super::queue::Fallback;
 use super::state::Outflow;
 use crate::replicated::chunk::Body;
+use skyphos_types::ProcessId;
 use std::time::Duration;
 
 /// A sibling gets this process's own time for a chunk, plus that time divided by this.
@@ -24,10 +25,11 @@ impl<B: Body> Outflow<B> {
     }
 
     /// The sibling whose chunks were not acknowledged for longest, and since when.
-    fn quietest(&mut self) -> Option<(u32, Duration)> {
-        let processes = 0..self.numbering.processes();
+    fn quietest(&mut self) -> Option<(ProcessId, Duration)> {
+        let processes = self.numbering.all();
         let oldest = processes.filter_map(|to| self.first_fallback(to).map(|fallback| (to, fallback)));
-        let owed: Vec<(u32, Fallback)> = oldest.filter(|(_, fallback)| fallback.via.is_none()).collect();
+        let owed: Vec<(ProcessId, Fallback)> =
+            oldest.filter(|(_, fallback)| fallback.via.is_none()).collect();
         let quiet = owed.into_iter().filter_map(|(to, fallback)| {
             let who = self.owner(&fallback.chunk, to);
             let last = self.last_delivery.get(&who).copied().unwrap_or_default();
@@ -37,12 +39,12 @@ impl<B: Body> Outflow<B> {
     }
 
     /// The sibling to ask for a sign of life, each [`QUIET`].
-    pub fn sibling_to_ask(&mut self, now: Duration) -> Option<u32> {
+    pub fn sibling_to_ask(&mut self, now: Duration) -> Option<ProcessId> {
         self.quietest().filter(|(_, since)| now >= *since + QUIET).map(|(who, _)| who)
     }
 
     /// Checks whether the quietest sibling is late.
-    fn check_quiet(&mut self, now: Duration, stuck: &impl Fn(u32) -> bool) {
+    fn check_quiet(&mut self, now: Duration, stuck: &impl Fn(ProcessId) -> bool) {
         self.last_check = now;
         let Some((who, since)) = self.quietest() else { return };
         if now >= since + STILL && stuck(who) {
@@ -54,8 +56,7 @@ impl<B: Body> Outflow<B> {
 
     /// When to check for late siblings, if nothing comes before.
     pub fn next_check(&mut self) -> Option<Duration> {
-        let overdue =
-            (0..self.numbering.processes()).filter_map(|to| self.overdue(to).map(|(at, _)| at)).min();
+        let overdue = self.numbering.all().filter_map(|to| self.overdue(to).map(|(at, _)| at)).min();
         let still = self.quietest().map(|(_, since)| (since + QUIET).max(self.last_check + QUIET / 2));
         let by_others =
             self.queues.iter().any(|queue| queue.fallback.iter().any(|fallback| fallback.via.is_some()));
@@ -64,9 +65,9 @@ impl<B: Body> Outflow<B> {
     }
 
     /// The first fallback chunk to a process, and when it is overdue.
-    fn overdue(&mut self, to: u32) -> Option<(Duration, Fallback)> {
+    fn overdue(&mut self, to: ProcessId) -> Option<(Duration, Fallback)> {
         let first = self.first_fallback(to)?;
-        let queue = &self.queues[to as usize];
+        let queue = &self.queues[to.index()];
         if !queue.queued.is_empty() {
             return None;
         }
@@ -84,23 +85,28 @@ impl<B: Body> Outflow<B> {
 
     /// Checks which siblings are late. `on_way`: bytes of this process that are on their way to another; if there are any, siblings'
     /// chunks may be on their way too, or the receiver cannot be reached. `stuck`: whether bytes to a process do not arrive.
-    pub fn check(&mut self, now: Duration, on_way: impl Fn(u32) -> usize, stuck: impl Fn(u32) -> bool) {
+    pub fn check(
+        &mut self,
+        now: Duration,
+        on_way: impl Fn(ProcessId) -> usize,
+        stuck: impl Fn(ProcessId) -> bool,
+    ) {
         self.check_quiet(now, &stuck);
         for fallback in self.queues.iter_mut().flat_map(|queue| &mut queue.fallback) {
             fallback.via = fallback.via.filter(|via| !stuck(*via));
         }
-        for to in 0..self.numbering.processes() {
+        for to in self.numbering.all() {
             let Some((at, fallback)) = self.overdue(to) else { continue };
             if at > now {
                 continue;
             }
             if on_way(to) > 0 {
-                self.queues[to as usize].busy = now;
+                self.queues[to.index()].busy = now;
                 continue;
             }
             match fallback.via {
                 Some(via) => {
-                    let fallbacks = self.queues[to as usize].fallback.iter_mut();
+                    let fallbacks = self.queues[to.index()].fallback.iter_mut();
                     fallbacks
                         .filter(|fallback| fallback.via == Some(via))
                         .for_each(|fallback| fallback.via = None);

@@ -4,14 +4,15 @@ use super::queue::{Fallback, Queued};
 use super::state::Outflow;
 use crate::frame::{FrameKind, Header};
 use crate::replicated::chunk::{Body, Chunk};
+use skyphos_types::ProcessId;
 
 /// Bytes by which the limit of bytes on their way grows with each chunk sent in place of a late sibling.
 pub(super) const MORE_BYTES: usize = 256 * 1024;
 
 impl<B: Body> Outflow<B> {
     /// Whether there may be a frame for a process.
-    pub fn has_any(&self, to: u32) -> bool {
-        let queue = &self.queues[to as usize];
+    pub fn has_any(&self, to: ProcessId) -> bool {
+        let queue = &self.queues[to.index()];
         !queue.queued.is_empty() || !queue.fallback.is_empty() && self.has_missing_sender()
     }
 
@@ -20,9 +21,9 @@ impl<B: Body> Outflow<B> {
     ///
     /// Order: queued chunks of the same exchange or an earlier one, then chunks in a sibling's place, then queued chunks of later
     /// exchanges, which may depend on them.
-    pub fn take(&mut self, to: u32, on_way: impl FnOnce() -> usize) -> Option<(Header, B)> {
+    pub fn take(&mut self, to: ProcessId, on_way: impl FnOnce() -> usize) -> Option<(Header, B)> {
         let bit = self.bit(to);
-        let next = self.queues[to as usize].queued.iter().find_map(|queued| match queued {
+        let next = self.queues[to.index()].queued.iter().find_map(|queued| match queued {
             Queued::Own { chunk, .. } => self
                 .pending
                 .get(chunk)
@@ -32,9 +33,9 @@ impl<B: Body> Outflow<B> {
         });
         let instead = self.instead_of_others(to, next.unwrap_or(u64::MAX), on_way);
         while instead.is_none()
-            && let Some(queued) = self.queues[to as usize].queued.pop_front()
+            && let Some(queued) = self.queues[to.index()].queued.pop_front()
         {
-            self.queues[to as usize].bytes -= queued.bytes();
+            self.queues[to.index()].bytes -= queued.bytes();
             match queued {
                 Queued::Passed(header, body) => return Some((header, body)),
                 Queued::Own { chunk, pass_on, .. } => {
@@ -45,19 +46,24 @@ impl<B: Body> Outflow<B> {
                 }
             }
         }
-        let fallback = self.queues[to as usize].fallback.remove(instead?).expect("seen");
+        let fallback = self.queues[to.index()].fallback.remove(instead?).expect("seen");
         self.sent_instead += 1;
         self.hand_over(&fallback.chunk, bit)
     }
 
     /// Index of the next fallback chunk that this process sends in its owner's place, if its exchange is before `before`. While an
     /// owner is merely late they go one by one at first, so that few are sent twice.
-    fn instead_of_others(&mut self, to: u32, before: u64, on_way: impl FnOnce() -> usize) -> Option<usize> {
+    fn instead_of_others(
+        &mut self,
+        to: ProcessId,
+        before: u64,
+        on_way: impl FnOnce() -> usize,
+    ) -> Option<usize> {
         if !self.has_missing_sender() {
             return None;
         }
         self.first_fallback(to)?;
-        let (bit, fallback) = (self.bit(to), &self.queues[to as usize].fallback);
+        let (bit, fallback) = (self.bit(to), &self.queues[to.index()].fallback);
         let exchange = |fallback: &Fallback| {
             self.pending
                 .get(&fallback.chunk)

@@ -4,6 +4,7 @@ use super::queue::{Fallback, Queued};
 use super::state::{Outflow, Pending};
 use crate::frame::Header;
 use crate::replicated::chunk::{Body, Chunk, ChunkMismatch};
+use skyphos_types::{ProcessId, WorldRank};
 use std::time::Duration;
 
 impl<B: Body> Outflow<B> {
@@ -12,18 +13,18 @@ impl<B: Body> Outflow<B> {
     pub fn post(
         &mut self,
         now: Duration,
-        to: u32,
+        to: WorldRank,
         header: Header,
         body: B,
-        prompt: impl Fn(u32) -> bool,
+        prompt: impl Fn(ProcessId) -> bool,
     ) -> Option<ChunkMismatch> {
         let chunk = Chunk::of(&header, to);
-        let mut receivers: Vec<u32> = self.receivers(to, chunk.comm, chunk.call).collect();
+        let mut receivers: Vec<ProcessId> = self.receivers(to, chunk.comm, chunk.call).collect();
         let mut mismatch = None;
         if let Some((has, sum, by)) = self.early_acks.remove(&chunk) {
             receivers.retain(|process| has & self.bit(*process) == 0);
             if sum != body.checksum() {
-                mismatch = Some(ChunkMismatch { chunk, processes: (self.numbering.me(), by) });
+                mismatch = Some(ChunkMismatch { chunk, processes: (self.numbering.me(), ProcessId(by.0)) });
             }
         }
         if receivers.is_empty() {
@@ -37,20 +38,21 @@ impl<B: Body> Outflow<B> {
         let exchange = self.exchanges;
         self.pending.insert(chunk, Pending { header, body, missing, exchange, since: now });
         if alone && receivers.len() > 1 {
-            let mut first: Vec<u32> = receivers.iter().copied().filter(|process| prompt(*process)).collect();
+            let mut first: Vec<ProcessId> =
+                receivers.iter().copied().filter(|process| prompt(*process)).collect();
             if first.is_empty() {
                 first.clone_from(&receivers);
             }
             let via = first[(chunk.seq.wrapping_add(chunk.round) as usize) % first.len()];
-            self.queues[via as usize].push(Queued::Own { chunk, bytes, pass_on: true });
+            self.queues[via.index()].push(Queued::Own { chunk, bytes, pass_on: true });
             for process in receivers.into_iter().filter(|process| *process != via) {
-                self.queues[process as usize].fallback.push_back(Fallback { chunk, via: Some(via) });
+                self.queues[process.index()].fallback.push_back(Fallback { chunk, via: Some(via) });
             }
             return mismatch;
         }
         for process in receivers {
             let mine = self.owner(&chunk, process) == self.numbering.me();
-            let queue = &mut self.queues[process as usize];
+            let queue = &mut self.queues[process.index()];
             match mine {
                 true => queue.push(Queued::Own { chunk, bytes, pass_on: false }),
                 false => queue.fallback.push_back(Fallback { chunk, via: None }),
@@ -63,10 +65,10 @@ impl<B: Body> Outflow<B> {
     pub fn acknowledge(
         &mut self,
         now: Duration,
-        at: u32,
+        at: ProcessId,
         chunk: Chunk,
         sum: u32,
-        by: u32,
+        by: ProcessId,
         over: bool,
     ) -> Option<ChunkMismatch> {
         self.is_active_again(by);

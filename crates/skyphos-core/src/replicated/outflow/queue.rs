@@ -2,6 +2,7 @@
 
 use crate::frame::Header;
 use crate::replicated::chunk::{Body, Chunk};
+use skyphos_types::ProcessId;
 use std::collections::VecDeque;
 use std::time::Duration;
 
@@ -28,7 +29,7 @@ impl<B: Body> Queued<B> {
 pub(super) struct Fallback {
     pub(super) chunk: Chunk,
     /// The receiver's sibling that got it from here and forwards it.
-    pub(super) via: Option<u32>,
+    pub(super) via: Option<ProcessId>,
 }
 
 /// The chunks to one process.

@@ -5,6 +5,7 @@ use crate::frame::Header;
 use crate::replicated::chunk::{Body, Chunk};
 use crate::replicated::delay::DelayEstimate;
 use crate::replicated::numbering::Numbering;
+use skyphos_types::{CallNumber, CommId, ProcessId, WorldRank};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -25,24 +26,24 @@ pub(super) struct Pending<B> {
 pub struct Outflow<B> {
     pub(super) numbering: Numbering,
     /// Lost processes.
-    pub(super) lost: BTreeSet<u32>,
+    pub(super) lost: BTreeSet<ProcessId>,
     /// Siblings that have not sent their chunks in time.
-    pub(super) late: BTreeSet<u32>,
+    pub(super) late: BTreeSet<ProcessId>,
     /// Chunks sent in place of late siblings, since one is late.
     pub(super) sent_instead: usize,
     /// Group, call and process: processes that have left a call.
-    pub(super) left: BTreeSet<(u64, u64, u32)>,
+    pub(super) left: BTreeSet<(CommId, CallNumber, ProcessId)>,
     pub(super) queues: Vec<Queue<B>>,
     pub(super) pending: BTreeMap<Chunk, Pending<B>>,
     /// The exchange of the chunk that was posted last, and its number.
-    pub(super) last: (u64, u64, u32),
+    pub(super) last: (CommId, CallNumber, u32),
     pub(super) exchanges: u64,
     /// Acknowledged chunks that this process has not posted yet: bits of the receivers, checksum, and sender.
-    pub(super) early_acks: BTreeMap<Chunk, (u32, u32, u32)>,
+    pub(super) early_acks: BTreeMap<Chunk, (u32, u32, ProcessId)>,
     /// When a frame of this process last moved: siblings' frames will be moving too.
     pub(super) last_progress: Duration,
     /// When a chunk of each sibling's was last acknowledged.
-    pub(super) last_delivery: BTreeMap<u32, Duration>,
+    pub(super) last_delivery: BTreeMap<ProcessId, Duration>,
     /// When siblings were last compared.
     pub(super) last_check: Duration,
     pub(super) delay: DelayEstimate,
@@ -59,7 +60,7 @@ impl<B: Body> Outflow<B> {
             left: BTreeSet::new(),
             queues: (0..numbering.processes()).map(|_| Queue::default()).collect(),
             pending: BTreeMap::new(),
-            last: (0, 0, 0),
+            last: Default::default(),
             exchanges: 0,
             early_acks: BTreeMap::new(),
             last_progress: Duration::ZERO,
@@ -72,16 +73,16 @@ impl<B: Body> Outflow<B> {
     /// Processes of a rank that take part in a call.
     pub(super) fn receivers(
         &self,
-        rank: u32,
-        comm: u64,
-        call: u64,
-    ) -> impl Iterator<Item = u32> + use<'_, B> {
-        let here = move |p: &u32| !self.lost.contains(p) && !self.left.contains(&(comm, call, *p));
+        rank: WorldRank,
+        comm: CommId,
+        call: CallNumber,
+    ) -> impl Iterator<Item = ProcessId> + use<'_, B> {
+        let here = move |p: &ProcessId| !self.lost.contains(p) && !self.left.contains(&(comm, call, *p));
         self.numbering.processes_of(rank).filter(here)
     }
 
     /// Whether a replica of this rank sends its chunks.
-    pub(super) fn is_active(&self, process: u32, chunk: &Chunk) -> bool {
+    pub(super) fn is_active(&self, process: ProcessId, chunk: &Chunk) -> bool {
         process == self.numbering.me()
             || !self.lost.contains(&process)
                 && !self.late.contains(&process)
@@ -89,31 +90,31 @@ impl<B: Body> Outflow<B> {
     }
 
     /// The replica of this rank that owns a chunk to a process.
-    pub(super) fn owner(&self, chunk: &Chunk, to: u32) -> u32 {
+    pub(super) fn owner(&self, chunk: &Chunk, to: ProcessId) -> ProcessId {
         let all = self.numbering.processes_of(self.numbering.rank());
         let count = all.clone().count() as u32;
         // Messages of one chunk are spread too.
-        let words = [chunk.round, chunk.rank, self.numbering.replica_of(to)];
+        let words = [chunk.round, chunk.rank.0, self.numbering.replica_of(to)];
         let turn = words.into_iter().fold(chunk.seq, u32::wrapping_add);
         let in_turn = all.clone().skip((turn % count) as usize).chain(all.take((turn % count) as usize));
         in_turn.into_iter().find(|process| self.is_active(*process, chunk)).unwrap_or(self.numbering.me())
     }
 
-    pub(super) fn bit(&self, process: u32) -> u32 {
+    pub(super) fn bit(&self, process: ProcessId) -> u32 {
         1 << self.numbering.replica_of(process)
     }
 
     /// A process that was late has sent a chunk, or is lost.
-    pub(super) fn is_active_again(&mut self, process: u32) {
+    pub(super) fn is_active_again(&mut self, process: ProcessId) {
         if self.late.remove(&process) && self.late.is_empty() {
             self.sent_instead = 0;
         }
     }
 
     /// Forwards another rank's chunk to a sibling.
-    pub fn forward(&mut self, to: u32, header: Header, body: B) {
+    pub fn forward(&mut self, to: ProcessId, header: Header, body: B) {
         if !self.lost.contains(&to) {
-            self.queues[to as usize].push(Queued::Passed(header, body));
+            self.queues[to.index()].push(Queued::Passed(header, body));
         }
     }
 
@@ -127,19 +128,19 @@ impl<B: Body> Outflow<B> {
     }
 
     /// The first chunk to a process that another one should send.
-    pub(super) fn first_fallback(&mut self, to: u32) -> Option<Fallback> {
+    pub(super) fn first_fallback(&mut self, to: ProcessId) -> Option<Fallback> {
         let bit = self.bit(to);
-        while let Some(front) = self.queues[to as usize].fallback.front()
+        while let Some(front) = self.queues[to.index()].fallback.front()
             && !self.is_missing(&front.chunk, bit)
         {
-            self.queues[to as usize].fallback.pop_front();
+            self.queues[to.index()].fallback.pop_front();
         }
-        self.queues[to as usize].fallback.front().copied()
+        self.queues[to.index()].fallback.front().copied()
     }
 
     /// Bytes queued for a process.
-    pub fn bytes(&self, to: u32) -> usize {
-        self.queues[to as usize].bytes
+    pub fn bytes(&self, to: ProcessId) -> usize {
+        self.queues[to.index()].bytes
     }
 
     /// Whether nothing is queued or pending.
@@ -148,7 +149,7 @@ impl<B: Body> Outflow<B> {
     }
 
     /// Whether a sibling is late.
-    pub fn is_late(&self, process: u32) -> bool {
+    pub fn is_late(&self, process: ProcessId) -> bool {
         self.late.contains(&process)
     }
 }

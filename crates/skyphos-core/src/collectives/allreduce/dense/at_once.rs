@@ -7,7 +7,7 @@ use super::{REDUCE, finish};
 use crate::clock::Effort;
 use crate::endpoint::Endpoint;
 use skyphos_kernels::fold_all;
-use skyphos_types::{Element, ReduceOp, Result};
+use skyphos_types::{Element, GroupRank, ReduceOp, Result};
 
 /// The most bytes that a rank may send. Sending them takes about as long as a message's overhead.
 const MAX_BYTES: usize = 4096;
@@ -20,9 +20,9 @@ pub fn is_for(ep: &Endpoint, op: &ReduceOp, bytes: usize) -> bool {
 
 /// Reduces `values` of all ranks into `out`.
 pub async fn at_once<T: Element>(ep: &Endpoint, op: &ReduceOp, values: &[T], out: &mut [T]) -> Result<()> {
-    let (me, size) = (ep.rank(), ep.size());
-    let peers: Vec<u32> = (1..size).map(|step| (me + step) % size).collect();
-    let message = |peer: &u32| (*peer, ep.message_of(bytemuck::cast_slice(values)));
+    let (me, size) = (ep.rank().0, ep.size());
+    let peers: Vec<GroupRank> = (1..size).map(|step| GroupRank((me + step) % size)).collect();
+    let message = |peer: &GroupRank| (*peer, ep.message_of(bytemuck::cast_slice(values)));
     let received = ep.exchange(REDUCE, peers.iter().map(message).collect(), &peers).await?;
     ep.spend(Effort::Dense { bytes: 3 * size as usize * size_of_val(values) });
     for rank in 0..size {
@@ -34,7 +34,7 @@ pub async fn at_once<T: Element>(ep: &Endpoint, op: &ReduceOp, values: &[T], out
                 let array = message.as_slice().filter(|array: &&[T]| array.len() == out.len());
                 array.ok_or_else(|| {
                     let bytes = message.as_bytes().len();
-                    ep.corrupt(rank, &format!("{bytes} bytes for {} numbers", out.len()))
+                    ep.corrupt(GroupRank(rank), &format!("{bytes} bytes for {} numbers", out.len()))
                 })?
             }
         };

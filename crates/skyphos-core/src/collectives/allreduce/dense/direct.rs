@@ -10,7 +10,7 @@ use crate::endpoint::Endpoint;
 use crate::message_stream::{Incoming, Outgoing};
 use crate::slab::Payload;
 use skyphos_kernels::fold_all;
-use skyphos_types::{Element, Error, ReduceOp, Result};
+use skyphos_types::{Element, Error, GroupRank, ReduceOp, Result};
 use std::collections::VecDeque;
 use std::ops::Range;
 
@@ -32,26 +32,27 @@ pub async fn direct<T: Element>(ep: &Endpoint, op: &ReduceOp, values: &[T], out:
     if at_once::is_for(ep, op, size_of_val(values)) {
         return at_once::at_once(ep, op, values, out).await;
     }
-    let (me, size) = (ep.rank(), ep.size());
+    let (me, size) = (ep.rank().0, ep.size());
     let ranges = ranges(values.len(), size);
     let mine = ranges[me as usize].clone();
     let bytes = |range: &Range<usize>| (range.len() * size_of::<T>()) as u64;
     let peers: Vec<u32> = (1..size).map(|step| (me + step) % size).collect();
     let mut scatter: Vec<Outgoing> =
-        peers.iter().map(|p| Outgoing::new(*p, REDUCE, bytes(&ranges[*p as usize]))).collect();
+        peers.iter().map(|p| Outgoing::new(GroupRank(*p), REDUCE, bytes(&ranges[*p as usize]))).collect();
     let mut gather: Vec<(Outgoing, usize)> =
-        peers.iter().map(|p| (Outgoing::new(*p, GATHER, bytes(&mine)), 0)).collect();
+        peers.iter().map(|p| (Outgoing::new(GroupRank(*p), GATHER, bytes(&mine)), 0)).collect();
     let mut sources: Vec<Option<PeerValues>> = (0..size)
         .map(|rank| {
             (rank != me).then(|| PeerValues {
-                incoming: Incoming::new(rank, REDUCE),
+                incoming: Incoming::new(GroupRank(rank), REDUCE),
                 chunks: VecDeque::new(),
                 received: 0,
                 used: 0,
             })
         })
         .collect();
-    let mut results: Vec<(Incoming, usize)> = peers.iter().map(|p| (Incoming::new(*p, GATHER), 0)).collect();
+    let mut results: Vec<(Incoming, usize)> =
+        peers.iter().map(|p| (Incoming::new(GroupRank(*p), GATHER), 0)).collect();
     // Reduced blocks that the slowest peer has not been sent.
     let mut reduced: VecDeque<Payload> = VecDeque::new();
     let (mut first_block, mut done) = (0, 0);

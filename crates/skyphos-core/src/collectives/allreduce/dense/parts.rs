@@ -43,7 +43,7 @@ pub async fn reduce_to_root<T: Element>(
     by_ring: bool,
 ) -> Result<()> {
     let ranges = ranges(values.len(), ep.size());
-    let mut mine = vec![T::ZERO; ranges[ep.rank() as usize].len()];
+    let mut mine = vec![T::ZERO; ranges[ep.rank().index()].len()];
     match by_ring {
         true => ring_reduce_scatter(ep, op, values, &mut mine).await?,
         false => direct_reduce_scatter(ep, op, values, &mut mine).await?,

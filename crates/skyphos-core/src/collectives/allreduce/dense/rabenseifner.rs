@@ -9,7 +9,7 @@ use crate::collectives::around::numbers;
 use crate::endpoint::Endpoint;
 use crate::message_stream::{Incoming, Outgoing};
 use skyphos_kernels::fold_all;
-use skyphos_types::{Element, Error, ReduceOp, Result};
+use skyphos_types::{Element, Error, GroupRank, ReduceOp, Result};
 use std::ops::Range;
 
 /// Sends one range of `array` and receives another, which is added to the array if there is an operation, else copied.
@@ -21,9 +21,10 @@ async fn swap<T: Element>(
     receive: Option<(u32, Range<usize>)>,
     op: Option<&ReduceOp>,
 ) -> Result<()> {
-    let mut out =
-        send.map(|(to, range)| (Outgoing::new(to, round, (range.len() * size_of::<T>()) as u64), range));
-    let mut incoming = receive.map(|(from, range)| (Incoming::new(from, round), from, range, 0));
+    let mut out = send.map(|(to, range)| {
+        (Outgoing::new(GroupRank(to), round, (range.len() * size_of::<T>()) as u64), range)
+    });
+    let mut incoming = receive.map(|(from, range)| (Incoming::new(GroupRank(from), round), from, range, 0));
     loop {
         let mut moved = false;
         if let Some((send, range)) = &mut out {
@@ -52,7 +53,7 @@ async fn swap<T: Element>(
         if out.as_ref().is_none_or(|(send, _)| send.done()) && received {
             return match incoming {
                 Some((_, from, range, taken)) if taken != range.len() => Err(Error::Corrupt {
-                    rank: ep.world_rank(from),
+                    rank: ep.world_rank(GroupRank(from)).0,
                     message: format!("{taken} numbers, expected {}", range.len()),
                 }),
                 _ => Ok(()),
@@ -80,7 +81,7 @@ async fn halve_and_double<T: Element>(
     op: &ReduceOp,
     array: &mut [T],
 ) -> Result<()> {
-    let (me, size) = (ep.rank(), ep.size());
+    let (me, size) = (ep.rank().0, ep.size());
     let core = 1 << size.ilog2();
     let all = 0..array.len();
     if me >= core {

@@ -49,7 +49,7 @@ pub async fn ring_reduce_scatter<T: Element>(
     values: &[T],
     out: &mut [T],
 ) -> Result<()> {
-    let mine = ranges(values.len(), ep.size())[ep.rank() as usize].clone();
+    let mine = ranges(values.len(), ep.size())[ep.rank().index()].clone();
     let steps = ep.size() as usize - 1;
     run(ep, op, values.len(), steps, copied(values), from_to(op, values, out, mine.start)).await
 }
@@ -80,7 +80,7 @@ fn from_to<'a, T: Element>(
 
 /// The number of the range that this rank sends in a step: in step s, the range of rank me - s - 1.
 fn sent_in(ep: &Endpoint, step: usize) -> usize {
-    let (me, size) = (ep.rank() as usize, ep.size() as usize);
+    let (me, size) = (ep.rank().index(), ep.size() as usize);
     (me + 3 * size - step - 1) % size
 }
 
