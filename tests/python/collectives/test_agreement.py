@@ -35,10 +35,21 @@ CALLS = {
     "object": lambda k: comm.broadcast({"k": k})["k"] * comm.size,
     "shuffle": lambda k: comm.allreduce(np.array([comm.shuffle([7], [k])[1].sum()]))[0],
 }
+def interrupt_when_in_call():
+    # In the library, and at one instruction for 50 looks: the native call waits for the other ranks.
+    looks, last = 0, None
+    while looks < 50:
+        frame = sys._current_frames()[threading.main_thread().ident]
+        at = (frame.f_code, frame.f_lasti)
+        is_in_library = frame.f_code.co_filename.startswith(os.path.dirname(sky.__file__))
+        looks, last = (looks + 1 if is_in_library and at == last else 0), at
+        time.sleep(0.001)
+    os.kill(os.getpid(), signal.SIGINT)
+
 for name, call in CALLS.items():
     left = folder / name
     if comm.rank == 0:
-        threading.Timer(0.1, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+        threading.Thread(target=interrupt_when_in_call).start()
     else:
         while not left.exists():
             time.sleep(0.005)

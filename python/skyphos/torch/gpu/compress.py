@@ -63,7 +63,9 @@ def take_topk(
         Tensors of the CPU (for :class:`skyphos.TopK`) or of a device other than CUDA's or ROCm's; tensors that do not
         fit each other; k below 1 or above the bucket; 2^31 values or more.
 
-    Notes ----- Of equal magnitudes the one with the lower index is chosen. NaN is larger than all numbers. Products and
+    Notes
+    -----
+    Of equal magnitudes the one with the lower index is chosen. NaN is larger than all numbers. Products and
     sums are rounded to the dtype, and so are ``momentum`` and ``scale``: 0.9 is 0.8984375 in bfloat16. The call does
     not wait for the device. SparCML (Renggli et al. 2019), Algorithm 1; Lin et al. 2018, section 3.2.
 

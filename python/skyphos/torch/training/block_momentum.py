@@ -75,7 +75,9 @@ def block_momentum(
     Mismatch
         Settings or parameters differ between ranks.
 
-    Notes ----- Chen & Huo 2016. With W̄(t) the mean of the ranks' parameters at the end of block t, and W_g(t-1) those
+    Notes
+    -----
+    Chen & Huo 2016. With W̄(t) the mean of the ranks' parameters at the end of block t, and W_g(t-1) those
     at its start: G(t) = W̄(t) - W_g(t-1), Δ(t) = η Δ(t-1) + ζ G(t), W(t) = W(t-1) + Δ(t). The next block starts from
     W_g(t) = W(t), or with ``nesterov`` from W(t) + η Δ(t). With ``momentum=0, lr=1`` this is plain averaging (local
     SGD). Parameters of 16 bits are averaged in float32. Integer parameters never change.

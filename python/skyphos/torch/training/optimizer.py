@@ -51,7 +51,9 @@ class DistributedOptimizer(torch.optim.Optimizer):
     Mismatch
         Parameters differ between ranks; none has changed then.
 
-    Notes ----- Collective: all ranks make the optimizer and call :meth:`step` together, after backward. Parameters
+    Notes
+    -----
+    Collective: all ranks make the optimizer and call :meth:`step` together, after backward. Parameters
     without a gradient send nothing, and integer parameters never change. With a ``GradScaler`` use
     ``nonfinite="skip"``: all ranks then skip a step that overflows on one. :meth:`state_dict` includes the
     compression's state.
