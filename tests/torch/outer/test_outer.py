@@ -270,9 +270,21 @@ def under_autocast(name: str, accumulate: int) -> None:
         assert distance <= 0.03 * length, f"{which}: {distance} of {length}"
 
 
+def has_bfloat16_lstm() -> bool:
+    """Whether PyTorch's own LSTM runs in bfloat16 on this processor: oneDNN has none where AVX-512 is missing."""
+    try:
+        with torch.autocast("cpu", torch.bfloat16):
+            nn.LSTM(WIDE, WIDE)(torch.zeros(1, 1, WIDE))
+    except RuntimeError:
+        return False
+    return True
+
+
 @pytest.mark.parametrize("accumulate", [1, 2])
 @pytest.mark.parametrize("name", ["linear", "lstm", "gru", "cells", "transformer"])
 def test_autocast(ranks: Callable[[int], Ranks], name: str, accumulate: int) -> None:
+    if name == "lstm" and not has_bfloat16_lstm():
+        pytest.skip("PyTorch has no LSTM in bfloat16 for this processor")
     ranks(2).run(under_autocast, name, accumulate)
 
 
