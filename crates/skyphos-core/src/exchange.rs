@@ -4,10 +4,10 @@ use crate::endpoint::Endpoint;
 use crate::frame::WINDOW_BYTES;
 use crate::message_stream::{Incoming, Outgoing};
 use crate::slab::{Message, MessageMut, Payload};
-use skyphos_types::{GroupRank, Result};
+use skyphos_types::{GroupRank, Result, Round};
 
-/// Round of announcements, which are never received.
-const ANNOUNCE_ROUND: u32 = u32::MAX;
+/// ScheduleRound of announcements, which are never received.
+const ANNOUNCE_ROUND: Round = Round(u32::MAX);
 
 impl Endpoint {
     /// Tells the next rank which call this is. In a collective in which some ranks exchange no messages, two neighbours that
@@ -25,7 +25,7 @@ impl Endpoint {
     /// message of one chunk is neither copied on its way out nor in. Static plans do not use this.
     pub async fn exchange(
         &self,
-        round: u32,
+        round: Round,
         messages: Vec<(GroupRank, MessageMut)>,
         sources: &[GroupRank],
     ) -> Result<Vec<Message>> {

@@ -11,7 +11,7 @@ use crate::stream::{Assembler, Terms};
 use crate::{Endpoint, Group, Node, Settings};
 use skyphos_kernels::stream::{Shape, View};
 use skyphos_kernels::{BlockHash, Indices};
-use skyphos_types::{CommId, Error, GroupRank, ReduceOp, Result, WorldRank};
+use skyphos_types::{CommId, Error, GroupRank, ReduceOp, Result, Round, WorldRank};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -36,7 +36,7 @@ fn hears<R: Send>(lies: &[(u32, Vec<u8>)], call: impl AsyncFn(&Endpoint) -> Resu
                     let told = node.call(&group, sig, async |ep| {
                         for (round, lie) in lies {
                             let to_all = others.map(|to| (GroupRank(to), ep.message_of(lie))).into();
-                            ep.exchange(*round, to_all, &[]).await?;
+                            ep.exchange(Round(*round), to_all, &[]).await?;
                         }
                         Ok(())
                     });
@@ -64,7 +64,7 @@ fn counts_of_unmet_indices_that_no_number_holds() {
     let nothing = [&[1, 0][..], &[0; 16]].concat();
     let unmet = [&u64::MAX.to_le_bytes()[..], &[0]].concat();
     let examples = numbers(&[u64::MAX, 7, 7, 7, 7]);
-    let lies = [(DOWN, nothing), (UP, unmet), (0x300, examples.clone()), (0x301, examples)];
+    let lies = [(DOWN, nothing), (UP, unmet), (Round(0x300), examples.clone()), (Round(0x301), examples)];
     let error = hears(&lies, async |ep| {
         let hash = BlockHash::new(1000, 3);
         let set = || Indices::U64(&[5, 6]).prepare(1000, hash, "indices").unwrap();

@@ -68,7 +68,7 @@ impl Slowness {
 impl Sim {
     /// Accounts for the processor time of a frame, at either end.
     fn handle(&self, frame: &Frame) {
-        let seconds = self.shared.costs.frame(frame.header.round, frame.payload.len());
+        let seconds = self.shared.costs.frame(frame.header.round.0, frame.payload.len());
         self.clock.pass(nanoseconds(seconds * self.slowness.get()));
     }
 

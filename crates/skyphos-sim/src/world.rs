@@ -179,7 +179,7 @@ impl World {
         }
         let (header, payload) = (&frame.header, frame.payload.len());
         if header.kind.is_data() {
-            self.record.sent(from, header.round, time, header.seq == 0, payload);
+            self.record.sent(from, header.round.0, time, header.seq == 0, payload);
         }
         let mark = Mark { order: self.count, generation, ..Mark::default() };
         let number = self.launch(from, to, time, frame, mark);
@@ -440,10 +440,18 @@ impl World {
         let Flying { posted, left, frame, .. } = self.land(number);
         let (round, bytes) = (frame.header.round, frame.payload.len());
         if frame.header.kind.is_data() {
-            self.record.received(to, round, time, bytes);
+            self.record.received(to, round.0, time, bytes);
             if self.record.is_watched(from) {
                 let bytes = bytes as u32;
-                self.record.flights.push(Flight { from, to, round, bytes, posted, left, came: time });
+                self.record.flights.push(Flight {
+                    from,
+                    to,
+                    round: round.0,
+                    bytes,
+                    posted,
+                    left,
+                    came: time,
+                });
             }
         }
         self.file(to, Event::Frame { from: WorldRank(from), frame });

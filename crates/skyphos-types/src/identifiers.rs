@@ -60,6 +60,19 @@ identifier! {
     ProcessId(u32)
 }
 
+identifier! {
+    /// An exchange within a call: messages of one round match each other alone.
+    Round(u32)
+}
+
+impl std::ops::Add<u32> for Round {
+    type Output = Round;
+
+    fn add(self, more: u32) -> Round {
+        Round(self.0 + more)
+    }
+}
+
 impl WorldRank {
     /// The process of this rank, on a transport under replication: its ranks are processes.
     pub fn process(self) -> ProcessId {

@@ -27,10 +27,10 @@ use crate::slab::AlignedVec;
 use skyphos_kernels::{
     BLOCK_BITS, BlockHash, IndexSet, Locator, MISSING, Permutation, Prepared, split_ranges,
 };
-use skyphos_types::{Element, Error, GroupRank, ReduceOp, Result};
+use skyphos_types::{Element, Error, GroupRank, ReduceOp, Result, Round};
 
-/// Round of the exchange of examples of missing indices.
-const EXAMPLES: u32 = 0x300;
+/// ScheduleRound of the exchange of examples of missing indices.
+const EXAMPLES: Round = Round(0x300);
 /// Examples that each rank gives.
 const EXAMPLES_EACH: usize = 4;
 

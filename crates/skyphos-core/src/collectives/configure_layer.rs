@@ -11,7 +11,7 @@ use crate::endpoint::Endpoint;
 use crate::plan::Layer;
 use crate::slab::{Message, MessageMut};
 use skyphos_kernels::{fold_rows, gather_rows};
-use skyphos_types::{Element, Error, GroupRank, ReduceOp, Result};
+use skyphos_types::{Element, Error, GroupRank, ReduceOp, Result, Round};
 
 /// A layer's group and the bounds of its members' ranges.
 pub(crate) struct Cut<'a> {
@@ -66,7 +66,7 @@ pub(crate) async fn go_down<T: Element>(
     sets: &Sets,
     values: Option<&(RowSource<'_, T>, Option<RowSource<'_, u32>>)>,
     width: usize,
-    round: u32,
+    round: Round,
 ) -> Result<Down> {
     let degree = cut.members.len();
     let [out_split, in_split] = sets.splits(cut.bounds);
@@ -207,7 +207,7 @@ pub(crate) async fn go_up<T: Element>(
     unmet: Unmet,
     mut values: Option<(&[T], &mut RowTarget<'_, T>)>,
     width: usize,
-    round: u32,
+    round: Round,
 ) -> Result<Unmet> {
     let Unmet { bits: unmet, count: total } = unmet;
     let (is_unmet, row_bytes) = (|p: u32| unmet[p as usize], width * size_of::<T>());

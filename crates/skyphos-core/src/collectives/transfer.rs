@@ -4,11 +4,11 @@ use crate::clock::Effort;
 use crate::endpoint::Endpoint;
 use crate::message_stream::{Incoming, Outgoing};
 use crate::plan::{Buffers, Layer, Map, WaitingChunk};
-use skyphos_types::{Error, GroupRank, Result};
+use skyphos_types::{Error, GroupRank, Result, Round};
 
 impl Buffers {
     /// Begins the messages of one layer; member j is sent `bytes(j)` bytes.
-    pub(crate) fn start(&mut self, layer: &Layer, round: u32, bytes: impl Fn(usize) -> usize) {
+    pub(crate) fn start(&mut self, layer: &Layer, round: Round, bytes: impl Fn(usize) -> usize) {
         let size = layer.members.len();
         self.sends.clear();
         self.receives.clear();

@@ -33,6 +33,7 @@ pub use chunk::{Body, Chunk, ChunkMismatch, Over};
 pub use inflow::{Acknowledgement, Action, Inflow};
 pub use numbering::Numbering;
 pub use outflow::Outflow;
+use skyphos_types::WorldRank;
 pub use startup_broadcast::startup_broadcast;
 pub use transport::{RACED_BYTES, Replicated};
 
