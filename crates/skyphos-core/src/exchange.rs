@@ -6,7 +6,7 @@ use crate::message_stream::{Incoming, Outgoing};
 use crate::slab::{Message, MessageMut, Payload};
 use skyphos_types::{GroupRank, Result, Round};
 
-/// ScheduleRound of announcements, which are never received.
+/// Round of announcements, which are never received.
 const ANNOUNCE_ROUND: Round = Round(u32::MAX);
 
 impl Endpoint {

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// Rank 0's result of a call in which the two others send `lies`: in each of these rounds, these bytes to all.
-fn hears<R: Send>(lies: &[(u32, Vec<u8>)], call: impl AsyncFn(&Endpoint) -> Result<R> + Sync) -> Result<R> {
+fn hears<R: Send>(lies: &[(Round, Vec<u8>)], call: impl AsyncFn(&Endpoint) -> Result<R> + Sync) -> Result<R> {
     let settings = Settings { timeout: Duration::from_secs(10), ..Settings::default() };
     std::thread::scope(|scope| {
         let ranks: Vec<_> = (0..)

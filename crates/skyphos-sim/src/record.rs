@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 /// One rank's traffic in one round of a call.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ScheduleRound {
+pub struct RecordedRound {
     /// Nanosecond of the first frame, sent or received, and of the last.
     pub first: u64,
     /// See `first`.
@@ -51,7 +51,7 @@ pub struct Busy {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Record {
     /// By rank, then by round.
-    pub rounds: Vec<BTreeMap<u32, ScheduleRound>>,
+    pub rounds: Vec<BTreeMap<u32, RecordedRound>>,
     /// Every frame of watched ranks, in the order of arrival.
     pub flights: Vec<Flight>,
     /// Every stretch of work of watched ranks, in the order of their ends.
@@ -84,8 +84,8 @@ impl Record {
         self.at(rank, round, at).received += bytes as u64;
     }
 
-    fn at(&mut self, rank: u32, round: u32, at: u64) -> &mut ScheduleRound {
-        let fresh = ScheduleRound { first: at, last: at, ..ScheduleRound::default() };
+    fn at(&mut self, rank: u32, round: u32, at: u64) -> &mut RecordedRound {
+        let fresh = RecordedRound { first: at, last: at, ..RecordedRound::default() };
         let seen = self.rounds[rank as usize].entry(round).or_insert(fresh);
         seen.first = seen.first.min(at);
         seen.last = seen.last.max(at);
@@ -104,12 +104,12 @@ impl Record {
     }
 
     /// All rounds of any rank: the earliest first frame, the latest last one, and sums.
-    pub fn by_round(&self) -> BTreeMap<u32, ScheduleRound> {
-        let mut all: BTreeMap<u32, ScheduleRound> = BTreeMap::new();
+    pub fn by_round(&self) -> BTreeMap<u32, RecordedRound> {
+        let mut all: BTreeMap<u32, RecordedRound> = BTreeMap::new();
         for (number, round) in self.rounds.iter().flatten() {
             let seen =
-                all.entry(*number).or_insert(ScheduleRound { first: u64::MAX, ..ScheduleRound::default() });
-            *seen = ScheduleRound {
+                all.entry(*number).or_insert(RecordedRound { first: u64::MAX, ..RecordedRound::default() });
+            *seen = RecordedRound {
                 first: seen.first.min(round.first),
                 last: seen.last.max(round.last),
                 messages: seen.messages + round.messages,

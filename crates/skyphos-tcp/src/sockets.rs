@@ -156,7 +156,7 @@ pub(crate) fn keep_alive(stream: impl AsFd, every: Duration) -> io::Result<()> {
     SockRef::from(&stream).set_tcp_keepalive(&keep_alive)
 }
 
-/// ScheduleRound trip below which a path lies within a cluster.
+/// Round trip below which a path lies within a cluster.
 const SHORT_PATH: Duration = Duration::from_millis(5);
 
 const BBR: &str = "bbr";

@@ -12,7 +12,7 @@ use skyphos_tune::plan_degrees::{NO_BLOCK, SampleLayout, best_degrees};
 use skyphos_tune::{Observations, PROFILE_WORDS, agreed_profile};
 use skyphos_types::{GroupRank, Result, Round};
 
-/// ScheduleRound of the exchange, after those of the agreement on n.
+/// Round of the exchange, after those of the agreement on n.
 const ROUND: Round = Round(0x40);
 
 /// Numbers in front of a rank's samples: its numbers of contributed and wanted indices, whether these are the same set, and

@@ -29,7 +29,7 @@ use skyphos_kernels::{
 };
 use skyphos_types::{Element, Error, GroupRank, ReduceOp, Result, Round};
 
-/// ScheduleRound of the exchange of examples of missing indices.
+/// Round of the exchange of examples of missing indices.
 const EXAMPLES: Round = Round(0x300);
 /// Examples that each rank gives.
 const EXAMPLES_EACH: usize = 4;

@@ -11,7 +11,7 @@ use crate::stream::{Assembler, Stream, Terms, exchange_and_place, send};
 use skyphos_kernels::stream::{Form, View};
 use skyphos_types::{Element, Result, Round};
 
-/// ScheduleRound of the gather at the root.
+/// Round of the gather at the root.
 const UP: Round = Round(0x200);
 /// First round of the closing barrier.
 const END: Round = Round(0x500);

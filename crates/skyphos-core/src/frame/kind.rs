@@ -30,7 +30,7 @@ pub enum FrameKind {
     Past = 12,
     /// The sender's arguments of this call, whose hash differs from the receiver's.
     Arguments = 13,
-    /// The failed calls that the sender's program knows of, since their hash differs from the receiver's. ScheduleRound 0 requests the
+    /// The failed calls that the sender's program knows of, since their hash differs from the receiver's. Round 0 requests the
     /// receiver's; round 1 answers.
     Outcomes = 14,
 }

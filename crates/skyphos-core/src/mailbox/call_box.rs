@@ -224,7 +224,7 @@ mod tests {
             b.take_credit(WorldRank(from), Round(round), consumed);
         }
         let credits = [(1, 0, 30), (1, 7, 5), (2, 0, 1)];
-        assert_eq!(b.credits, credits.map(|(from, round, bytes)| (WorldRank(from), round, bytes)));
+        assert_eq!(b.credits, credits.map(|(from, round, bytes)| (WorldRank(from), Round(round), bytes)));
     }
 
     #[test]

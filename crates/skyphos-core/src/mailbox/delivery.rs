@@ -21,7 +21,7 @@ use crate::group::Group;
 use crate::transport::{Event, Loss};
 use skyphos_types::{CallNumber, CommId, Error, Round, WorldRank};
 
-/// ScheduleRound of an abort whose sender's program does not learn of the failure.
+/// Round of an abort whose sender's program does not learn of the failure.
 pub(crate) const UNSEEN: Round = Round(1);
 
 impl Mailbox {

@@ -24,7 +24,7 @@ use std::ops::Range;
 /// Rounds going down and up (plus the layer).
 const DOWN: Round = Round(0x100);
 const UP: Round = Round(0x200);
-/// ScheduleRound in which reduced ranges go to their owners.
+/// Round in which reduced ranges go to their owners.
 const HAND_OVER: Round = Round(0x300);
 
 /// The form of the reduced ranges.
