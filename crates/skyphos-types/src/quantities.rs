@@ -1,6 +1,6 @@
 //! Quantities with their unit as a type: a duration is no number of bytes, and neither is a bare number.
 
-use std::ops::{Add, Div, Mul, Sub};
+use std::ops::{Div, Mul, Sub};
 
 /// A duration that was predicted or measured, in seconds; infinite where there is no measurement yet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, PartialOrd)]
@@ -27,14 +27,6 @@ impl Seconds {
     /// A total order, for sorting.
     pub fn total_cmp(&self, other: &Seconds) -> std::cmp::Ordering {
         self.0.total_cmp(&other.0)
-    }
-}
-
-impl Add for Seconds {
-    type Output = Seconds;
-
-    fn add(self, other: Seconds) -> Seconds {
-        Seconds(self.0 + other.0)
     }
 }
 
@@ -69,11 +61,5 @@ impl Div<Seconds> for Bytes {
 
     fn div(self, duration: Seconds) -> f64 {
         self.0 as f64 / duration.0
-    }
-}
-
-impl std::iter::Sum for Seconds {
-    fn sum<I: Iterator<Item = Seconds>>(all: I) -> Seconds {
-        Seconds(all.map(|one| one.0).sum())
     }
 }

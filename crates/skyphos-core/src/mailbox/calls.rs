@@ -46,7 +46,7 @@ impl Mailbox {
         let k = self.open_box(group.comm, call);
         let b = &mut self.calls[k];
         (b.own, b.arguments) = (Some(sig), arguments);
-        let me = group.ranks[group.me.index()];
+        let me = group.world_rank(group.me);
         for (peer, theirs) in [b.first, b.second].into_iter().flatten() {
             if !theirs.fits(&sig) {
                 self.disagree(k, (me, sig), (peer, theirs));

@@ -174,7 +174,7 @@ impl Mailbox {
     /// none that has begun.
     pub(super) fn diverge(&mut self, comm: CommId, call: CallNumber, from: WorldRank, error: &Error) {
         let Some(state) = self.groups.iter_mut().find(|c| c.group.comm == comm) else { return };
-        let me = state.group.ranks[state.group.me.index()];
+        let me = state.group.world_rank(state.group.me);
         if state.failed_calls.contains(&call) {
             return;
         }

@@ -56,7 +56,7 @@ impl Mailbox {
         to: WorldRank,
         sig: CallSig,
     ) -> (CallNumber, MessageId) {
-        let me = group.ranks[group.me.index()];
+        let me = group.world_rank(group.me);
         let call = self.begin_post(group, sig, Post::Send(to));
         let sent = self.messages.sent.entry((group.comm, to)).or_default();
         let id = MessageId { peer: to, pair: pair_of(group.comm, me, to), count: sent.advance() };
@@ -117,7 +117,7 @@ impl Mailbox {
     /// Why no message can come that a receive or probe waits for: its sender is gone, or a possible sender is lost, or all have
     /// left.
     pub(crate) fn reason_for_no_message(&self, group: &Group, filter: Filter, sig: CallSig) -> Option<Error> {
-        let me = group.ranks[group.me.index()];
+        let me = group.world_rank(group.me);
         if let Some(source) = filter.source {
             return self.lost(source, Some(sig));
         }
