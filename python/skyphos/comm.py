@@ -314,7 +314,7 @@ class Comm:
         -----
         The lowest surviving rank asks all others, and commits when all have agreed; each rank forwards the commit
         before it continues. Checked in every order of events at small sizes
-        (``crates/skyphos-core/tests/survivors.rs``).
+        (``crates/skyphos-core/tests/model_checks/survivors.rs``).
 
         Examples
         --------
