@@ -1,6 +1,6 @@
-"""k-means over several processes: points stay where they are, means of the clusters go around.
+"""k-means over several processes: points stay on their rank, and the clusters' means travel.
 
-skyphos run -n 4 examples/kmeans.py               # points that are drawn
+skyphos run -n 4 examples/kmeans.py               # random points
 skyphos split points.npy parts --partitions 32    # your own, of shape (points, dimensions)
 skyphos run -n 4 examples/kmeans.py parts/partitions.json 100
 """
@@ -16,8 +16,8 @@ from skyphos.mapreduce import MapReduce, Partitions, split
 
 
 def nearest(points: np.ndarray, centres: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Each point's nearest centre, and the point with a one: sums of these are the clusters' sums and sizes."""
-    distances = (centres**2).sum(1) - 2 * points @ centres.T  # but for what is the same for all centres
+    """Each point's nearest centre, and the point with a 1 appended: their sums are the clusters' sums and sizes."""
+    distances = (centres**2).sum(1) - 2 * points @ centres.T  # without the term that is the same for all centres
     return distances.argmin(1), np.column_stack([points, np.ones(len(points))])
 
 
@@ -34,13 +34,13 @@ def spread(points: np.ndarray, count: int) -> np.ndarray:
 
 
 def means(keys: np.ndarray, sums: np.ndarray) -> np.ndarray:
-    """The next centres. Clusters that no point is nearest to are dropped."""
+    """The next centres. Clusters without points are dropped."""
     order = keys.argsort()
     return sums[order, :-1] / sums[order, -1:]
 
 
 def drawn(folder: Path) -> Partitions:
-    """Points around nine centres."""
+    """Random points around nine centres."""
     random = np.random.default_rng(0)
     points = random.normal(size=(90_000, 2)) + 8 * np.stack(np.divmod(np.arange(90_000) % 9, 3), 1)
     np.save(folder / "points.npy", points[random.permutation(len(points))])
@@ -57,4 +57,4 @@ with sky.init() as comm, tempfile.TemporaryDirectory() as folder:
     if comm.rank == 0:
         print(np.array2string(centres[:10], precision=2, suppress_small=True))
         print(job.iterations[-1])
-    comm.barrier()  # the drawn points are rank 0's
+    comm.barrier()  # the random points are rank 0's

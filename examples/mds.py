@@ -1,6 +1,6 @@
 """Multidimensional scaling over several processes: points in the plane, from their distances alone (SMACOF).
 
-skyphos run -n 4 examples/mds.py                        # distances that are made up
+skyphos run -n 4 examples/mds.py                        # random distances
 skyphos split distances.npy parts --partitions 32       # your own, of shape (points, 1 + points): each row begins with
 skyphos run -n 4 examples/mds.py parts/partitions.json  # its point's number
 """
@@ -16,11 +16,11 @@ from skyphos.mapreduce import MapReduce, Partitions, split
 
 
 def transform(rows: np.ndarray, state: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Guttman's transform of some points, and below the last point's number their share of the stress."""
+    """Guttman's transform of some points, and at the key after the last point their share of the stress."""
     points, numbers, wanted = state[:-1], rows[:, 0].astype(np.int64), rows[:, 1:]
     mine = points[numbers]
     found = np.sqrt(np.maximum((mine**2).sum(1)[:, None] + (points**2).sum(1) - 2 * mine @ points.T, 0))
-    found[np.arange(len(mine)), numbers] = 0  # rounding left something there
+    found[np.arange(len(mine)), numbers] = 0  # remove rounding errors
     ratio = np.divide(wanted, found, out=np.zeros_like(found), where=found > 0)
     moved = (ratio.sum(1)[:, None] * mine - ratio @ points) / len(points)
     stress = ((found - wanted) ** 2).sum() / 2
@@ -28,12 +28,12 @@ def transform(rows: np.ndarray, state: np.ndarray) -> tuple[np.ndarray, np.ndarr
 
 
 def moved(keys: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    """All points, and last the stress of where they were."""
+    """All new points, and last the stress of the previous ones."""
     return rows[keys.argsort()]
 
 
 def is_enough(before: np.ndarray, after: np.ndarray) -> bool:
-    """Stress hardly falls any more."""
+    """True when the stress hardly decreases any more."""
     return bool(abs(before[-1, 0] - after[-1, 0]) <= 1e-5 * after[-1, 0] + 1e-12)
 
 

@@ -3,8 +3,8 @@
     skyphos run -n 4 examples/pagerank.py
     skyphos run -n 4 examples/pagerank.py path/to/edges.txt
 
-Each rank reads its share of the file and gets its share of the edges; each iteration adds up what the ranks
-have for the same vertex, in one sparse allreduce. How is in `skyphos.graph.pagerank`.
+Each rank reads its share of the file and gets its share of the edges; each iteration adds up the ranks'
+values of each vertex in one sparse allreduce. The algorithm is in `skyphos.graph.pagerank`.
 """
 
 import sys
@@ -19,11 +19,11 @@ with sky.init() as comm:
     edges = load(comm, sys.argv[1] if len(sys.argv) > 1 else DEMO)
     result = pagerank(comm, edges, tol=1e-10, max_iterations=200)
 
-    # Every rank has the vertices that its edges touch. Each vertex has one owner: sum over those.
+    # Every rank has the vertices that its edges touch. Each vertex has one owner, so the sum is over owned vertices.
     mine = result.ranks[result.owned]
     print(f"rank {comm.rank} owns {len(mine)} of {result.count} vertices, {mine.sum():.3f} of the mass")
 
-    # One number of each rank, combined for all: a reduce of index 0.
+    # Combine one number of each rank: a reduce of index 0.
     best = comm.configure_reduce([0], [0], [mine.max(initial=0.0)], n=1, op="max")[0]
     for vertex in result.vertices[result.owned & (result.ranks == best)]:
         print(f"the best vertex is {vertex} with {best:.6f}, after {result.iterations} iterations")

@@ -1,9 +1,10 @@
-"""How often each word is in a text, over several processes.
+"""Counts the words of a text, over several processes.
 
     skyphos split README.md parts --partitions 8
     skyphos run -n 4 examples/word_count.py parts/partitions.json
 
-Words are counted where they are; each rank then gets the counts of its share of the words, rank 0 the most frequent.
+Each rank counts the words of its partitions and then gets the counts of its share of the words; rank 0 gets the most
+frequent ones.
 """
 
 import sys
@@ -29,7 +30,7 @@ def most_frequent(keys: list[bytes], counts) -> list[tuple[str, int]]:
 
 
 if len(sys.argv) != 2:
-    # Every rank ends alike; rank 0 speaks for them.
+    # All ranks have the same result; rank 0 prints it.
     sys.exit(USAGE if discover().rank == 0 else 2)
 
 with sky.init() as comm:

@@ -2,10 +2,10 @@
 
     sudo .venv/bin/python bench/dsop                              # 8 hosts at 1 Gbit/s, N = M = 4000, one pair
     .venv/bin/python bench/dsop --place host --mpi DIR            # 8 ranks here; DIR has another mpicc and mpiexec
-    sudo .venv/bin/python bench/dsop --regret -n 1000 -n 8000     # `auto` beside every way it might have gone
+    sudo .venv/bin/python bench/dsop --regret -n 1000 -n 8000     # `auto` beside every algorithm by name
     sudo .venv/bin/python bench/dsop --product                    # one rank's product beside NumPy's BLAS
 
-By the paper's rules (section 6.1): iterations begin at a barrier, the first is dropped, the rank that takes longest
+By the paper's rules (section 6.1): iterations begin at a barrier, the first is dropped, the slowest rank
 counts, and the median of a group of processes is one observation; each repetition is a new group.
 """
 
@@ -31,7 +31,7 @@ from lab.record import machine, write
 
 _BARS = {("allreduce", "MPICH's allreduce of the product"): 10.0, ("g-rabenseifner-dsop", "the paper's algorithm"): 3.0}
 
-#: Medians of observations: by contender and case.
+#: Observations by contender and case.
 Found = dict[str, dict[Case, list[float]]]
 
 
@@ -75,7 +75,7 @@ def show(found: Found, cases: list[Case], base: str) -> None:
 
 
 def verdicts(found: Found, cases: list[Case], regret: bool, best_of: bool) -> None:
-    """The bars of the numbers that were measured."""
+    """Compare the measured times with their bars."""
     for case in cases:
         where = f"{case.n} by {case.m}, {case.pairs} pair{'s' * (case.pairs > 1)}"
         auto = median(found["ours: auto"][case]) if "ours: auto" in found else None
@@ -100,15 +100,15 @@ def verdicts(found: Found, cases: list[Case], regret: bool, best_of: bool) -> No
 @click.command(help=__doc__)
 @click.option("--place", default="1gbit", show_default=True, help='"host", or a rate of the lab\'s links.')
 @click.option("--hosts", default=8, show_default=True, help="Hosts of the lab, or ranks here.")
-@click.option("-n", "rows", multiple=True, type=int, help="N, and M where that is not named.  [default: 4000]")
+@click.option("-n", "rows", multiple=True, type=int, help="N, and M unless that is given.  [default: 4000]")
 @click.option("-m", "cols", type=int, help="M.")
 @click.option("-r", "pairs", multiple=True, type=int, help="Pairs of a rank.  [default: 1]")
 @click.option("--iterations", default=24, show_default=True)
 @click.option("--repetitions", default=1, show_default=True)
 @click.option("--variants", default="allreduce,allgather,allreduce-ring,g-rabenseifner-dsop", show_default=True)
-@click.option("--all-variants", is_flag=True, help="All of the paper's section 5.")
+@click.option("--all-variants", is_flag=True, help="All variants of the paper's section 5.")
 @click.option("--ours", "names", default="auto", show_default=True, help="Algorithms.")
-@click.option("--regret", is_flag=True, help="All algorithms of ours, and none of the paper's.")
+@click.option("--regret", is_flag=True, help="All algorithms of Skyphos, and none of the paper's.")
 @click.option("--mpi", "folder", type=click.Path(exists=True, path_type=Path), help="A folder with mpicc and mpiexec.")
 @click.option("--json", "result", type=click.Path(path_type=Path), help="Gets all observations.")
 @click.option("--product", "product_only", is_flag=True, help="The local product alone.")

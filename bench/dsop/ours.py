@@ -1,4 +1,4 @@
-"""A rank of ours: CASES ALGORITHMS ITERATIONS, as `places.ours` starts it. Writes seconds of each iteration."""
+"""A rank of Skyphos, started by `places.ours` with CASES ALGORITHMS ITERATIONS; writes seconds of each iteration."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ import skyphos as sky
 
 
 def factor(rank: int, which: int, pairs: int, width: int) -> np.ndarray[Any, Any]:
-    """Small whole numbers: sums are exact in any order."""
+    """A factor of small whole numbers, whose sums are exact in any order."""
     k, i = np.ogrid[:pairs, :width]
     numbers: np.ndarray[Any, Any] = (rank * 31 + which * 17 + k * 7 + i * 13) % 9 - 4
     return numbers.astype(np.float64)
 
 
 def check(out: np.ndarray[Any, Any], size: int, pairs: int) -> None:
-    """Compare some rows with what NumPy makes of them."""
+    """Compare some rows with NumPy's result."""
     n, m = out.shape
     rows = np.unique(np.linspace(0, n - 1, 7).astype(int))
     want = sum(factor(p, 0, pairs, n)[:, rows].T @ factor(p, 1, pairs, m) for p in range(size))
@@ -40,7 +40,7 @@ def main() -> None:
             out = np.zeros((n, m))
             seconds: dict[str, list[float]] = {name: [] for name in names}
             chosen: dict[str, str] = {}
-            # In turns, so that all meet the same noise.
+            # In turns, so that all have the same noise.
             for iteration in range(iterations + 1):
                 for name in names:
                     way: Any = name

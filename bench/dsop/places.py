@@ -1,4 +1,4 @@
-"""Where contenders run, and the two ways to start them: ours, and the paper's variants over MPI."""
+"""Places where contenders run, and how to start Skyphos and the paper's variants over MPI there."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from lab.conductor import MPICH_IN_A_CLUSTER, mpiexec_of
 
 HERE = Path(__file__).resolve().parent
 
-#: The paper's names; the first five stand in its figures.
+#: The paper's names; its figures have the first five.
 VARIANTS = (
     "allreduce",
     "allgather",
@@ -54,7 +54,7 @@ class Case:
 
 @dataclass(frozen=True)
 class MPI:
-    """An MPI library: where its programs are, and the variants compiled with it."""
+    """An MPI library: the folder of its programs, and the variants compiled with it."""
 
     bin: Path
     program: Path
@@ -70,7 +70,7 @@ class MPI:
 
 
 def mpi_here() -> Path:
-    """Where the environment's own MPI library is."""
+    """Folder of the environment's own MPI library."""
     beside = Path(sys.executable).parent
     found = beside if (beside / "mpicc").exists() else None
     if found is None and (path := shutil.which("mpicc")):
@@ -105,7 +105,7 @@ def variant(place: Cluster | Loopback, mpi: MPI, name: str, case: Case, iteratio
 def ours(
     place: Cluster | Loopback, names: list[str], cases: list[Case], iterations: int, progress: Callable[[str], None]
 ) -> dict[str, dict[Case, Seconds]]:
-    """The same of ours, all in one group; and by ``told`` what `auto` chose."""
+    """Seconds of each iteration of Skyphos's algorithms, all in one group; reports the choice of `auto`."""
     program = [sys.executable, str(HERE / "ours.py"), json.dumps([vars(case) for case in cases])]
     program += [",".join(names), str(iterations)]
     with TemporaryDirectory() as folder:
@@ -123,7 +123,7 @@ def ours(
     found: dict[str, dict[Case, Seconds]] = {name: {} for name in names}
     for row in zip(*rows, strict=True):
         name, case = row[0]["name"], Case(**row[0]["case"])
-        # The rank that takes longest counts.
+        # The slowest rank counts.
         found[name][case] = [max(times) for times in zip(*(one["seconds"] for one in row), strict=True)]
         if name == "auto":
             progress(f"{case.n} by {case.m}, {case.pairs}: auto took {row[0]['chosen']}")

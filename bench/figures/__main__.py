@@ -54,12 +54,12 @@ NAMES = (
 )
 _BENCH = Path(__file__).resolve().parent.parent
 _DOCS = _BENCH.parent / "docs" / "figures"
-_QUICK = _BENCH / "lab" / "results"  # git leaves it alone
+_QUICK = _BENCH / "lab" / "results"  # ignored by git
 
 
 @click.command()
 @click.argument("names", nargs=-1, type=click.Choice(NAMES), metavar="[NAME]...")
-@click.option("--quick", is_flag=True, help="Small sizes and few repetitions: does it work? Means nothing else.")
+@click.option("--quick", is_flag=True, help="Small sizes and few repetitions, only to see that it works.")
 @click.option("--redraw", is_flag=True, help="Draw again from the records, without measuring.")
 @click.option(
     "--output",
@@ -94,8 +94,8 @@ def main(names: tuple[str, ...], *, quick: bool, redraw: bool, output: Path | No
         raise click.ClickException(f"not measured: {', '.join(left_out)}: {impossible}")
 
 
-def _say(since: float, said: str) -> None:
-    click.echo(f"  {time.monotonic() - since:5.0f} s  {said}")
+def _say(since: float, text: str) -> None:
+    click.echo(f"  {time.monotonic() - since:5.0f} s  {text}")
 
 
 if __name__ == "__main__":

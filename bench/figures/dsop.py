@@ -1,10 +1,10 @@
-"""The cluster of *DSOP* (section 6.1), as the simulator gets it, and its algorithms by our names.
+"""The cluster of *DSOP* (section 6.1) for the simulator, and the paper's names of our algorithms.
 
 Euler III: hosts with links of 10 Gbit/s, 45 of them in a bay, bays joined by 4 links of 40 Gbit/s each; one process a
 host.
-What other jobs do on the links between bays, and where a job's hosts are, made its times vary: here each repetition has
-its hosts scattered over bays, and a share of the uplinks that is drawn anew. The draw is ours; the paper says only that
-node assignment and congestion were seen.
+The paper's times varied with the traffic of other jobs between bays, and with the placement of a job's hosts. So each
+repetition here places its hosts at random over bays, and draws a share of the uplinks. The distributions are ours: the
+paper only mentions node assignment and congestion.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from skyphos.simulate import Network, simulate
 RATE = 10e9 / 8
 HOSTS_OF_A_BAY = 45
 UPLINK = 4 * 40e9 / 8 / HOSTS_OF_A_BAY
-#: Of an uplink, what is left to a job: log-normal, a median of a half, at most all of it.
+#: The share of an uplink that a job gets: log-normal, with a median of a half and at most 1.
 SHARE_MEDIAN, SHARE_SIGMA = 0.5, 0.8
 LATENCY_S = 30e-6
 
 SIZES = tuple(1000 * k for k in range(1, 9))
 RANKS = (16, 32, 48)
 
-#: The paper's names of what is simulated. Its ring, and Open MPI's segmented one, are the same algorithm.
+#: The paper's names of the simulated algorithms. Its ring and Open MPI's segmented ring are the same.
 PAPERS = {
     "allreduce": "allreduce",
     "allgather": "allgather",
@@ -36,7 +36,7 @@ WAYS = (*PAPERS, "auto")
 
 
 def cluster(ranks: int, seed: int) -> Network:
-    """The hosts of a job, and what is left of the links between their bays."""
+    """The hosts of a job, and its share of the links between their bays."""
     share = min(1.0, float(np.random.default_rng(seed).lognormal(np.log(SHARE_MEDIAN), SHARE_SIGMA)))
     settings: dict[str, Any] = {
         "rate_out": RATE,
@@ -51,7 +51,7 @@ def cluster(ranks: int, seed: int) -> Network:
 
 
 def seconds(ranks: int, shape: tuple[int, int], way: str, seed: int, pairs: int = 1) -> tuple[float, str]:
-    """How long the slowest rank takes for a sum of float64, and what ran."""
+    """Seconds of the slowest rank for a sum of float64, and the algorithm that ran."""
     network, (n, m) = cluster(ranks, seed), shape
     done = simulate(
         network,

@@ -1,8 +1,8 @@
 """*DSOP*, Figs. 2 to 12: speedups over allreduce, run times and their distributions, on 16, 32 and 48 simulated hosts.
 
-One observation is one repetition: a job with its hosts in places of their own (`dsop.py`). The simulator repeats to the
-bit, so a repetition is one run, where the paper takes the median of 24. Intervals are percentiles of 2,000 resamples,
-as there.
+One observation is one repetition: a job with a random placement of its hosts (`dsop.py`). The simulator is
+deterministic, so a repetition is one run, where the paper takes the median of 24. Intervals are percentiles of 2,000
+resamples, as in the paper.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def interval(values: Any, percentile: float) -> tuple[float, float, float]:
 
 
 def name_of(way: str) -> str:
-    """As the paper calls it."""
+    """The paper's name of an algorithm."""
     return PAPERS.get(way, f"ours: {way}")
 
 

@@ -1,7 +1,8 @@
 """*DSOP*, Figs. 2, 4 and 5 for 8 hosts: its variants and ours in the lab at 1 Gbit/s, measured.
 
-The paper's rules (section 6.1) with fewer repetitions: iterations from a barrier on, the first dropped, the slowest
-rank counts, the median of a group of processes is one observation. Its variants are `bench/dsop/variants.c` over MPICH.
+The paper's rules (section 6.1) with fewer repetitions: iterations start at a barrier, the first is dropped, the slowest
+rank counts, and the median of a group of processes is one observation. Its variants are `bench/dsop/variants.c` over
+MPICH.
 """
 
 from __future__ import annotations

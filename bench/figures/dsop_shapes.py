@@ -1,4 +1,4 @@
-"""What *DSOP* left out: sums that are not square, several pairs a rank, 256 hosts; simulated as `dsop.py` has it."""
+"""*DSOP* beyond its figures: sums that are not square, several pairs a rank, 256 hosts, on the cluster of `dsop.py`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .style import COLOURS, MARKERS, Tell, new, plain_numbers
 
 TITLE = "DSOP beyond its figures: N ≠ M, several pairs, 256 hosts"
 NEEDS_ROOT = False
-#: Of 16 million numbers each.
+#: Shapes of 16 million numbers each.
 SHAPES = ((16_000_000 // 250, 250), (16_000, 1000), (4000, 4000), (1000, 16_000), (250, 16_000_000 // 250))
 PAIRS = (1, 4, 16, 64, 256)
 SIZES = (1000, 2000, 4000, 8000)
@@ -37,7 +37,7 @@ def measure(quick: bool, tell: Tell) -> dict[str, Any]:
 
 
 def draw(entry: dict[str, Any]) -> Any:
-    """Run times against each."""
+    """Run times against shape, pairs and hosts."""
     figure, axes = new(3, width=16, height=4.8)
     panels: tuple[tuple[str, str, Callable[[Any], str]], ...] = (
         ("shape", "N by M, 48 hosts, one pair a rank", lambda p: f"{p['n']:,}\nby {p['m']:,}"),

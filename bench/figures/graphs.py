@@ -1,12 +1,12 @@
-"""The graphs and the cluster of *Sparse Allreduce* and *Kylix*, as the simulator gets them.
+"""The graphs and the cluster of *Sparse Allreduce* and *Kylix*, for the simulator.
 
 **Graphs** (*Kylix*, section VII): vertices n, edges, and the density of one of 64 random parts of the edges. With
 other numbers of parts the density follows from Proposition 4.1: a part of 1/m of the edges has features at 64/m times
 the rate of one of 1/64.
 
-**Cluster.** Kylix's text has two readings of its Figure 2, on 10 Gbit/s: messages of 0.4 MB reach 30 % of the rate of
-those of 5 MB, which are the smallest efficient ones. If a message takes the link for g + s/R, its rate is
-s R / (s + g R), and the two readings make g R = 1.27 MB: each message costs as much as 1.27 MB. With R = 10 Gbit/s,
+**Cluster.** Kylix's text gives two points of its Figure 2, on 10 Gbit/s: messages of 0.4 MB reach 30 % of the rate of
+messages of 5 MB, which are the smallest efficient ones. If a message occupies the link for g + s/R, its rate is
+s R / (s + g R), and the two points give g R = 1.27 MB: each message costs as much as 1.27 MB. With R = 10 Gbit/s,
 g = 1.02 ms.
 """
 
@@ -21,19 +21,19 @@ from typing import Any
 from skyphos.planning import PlanPrediction, Profile, predict_plans, union_entries
 from skyphos.simulate import Network, Simulation, simulate
 
-#: Of the power laws. The paper: most graphs lie between 0.5 and 2, and it matters little.
+#: Exponent of the power laws. The paper: most graphs lie between 0.5 and 2, and the exponent matters little.
 ALPHA = 1.1
 RATE = 10e9 / 8
 LATENCY_S = 100e-6
 _RAISED = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
-#: Of the bytes that simulated links carry; the rest is around packets.
+#: Share of payload in the bytes of simulated links; the rest is framing.
 _PAYLOAD = 1448 / 1538
 SMALL, EFFICIENT, SHARE = 0.4e6, 5e6, 0.3
 
 
 @dataclass(frozen=True)
 class Graph:
-    """A graph whose edges are parted at random; ``optimal`` are Kylix's degrees for 64 nodes."""
+    """A graph whose edges are partitioned at random; ``optimal`` are Kylix's degrees for 64 nodes."""
 
     name: str
     n: int
@@ -42,7 +42,7 @@ class Graph:
     optimal: tuple[int, ...]
 
     def entries(self, parts: int) -> float:
-        """Vertices that one of so many parts touches."""
+        """Vertices that one of ``parts`` parts touches."""
         return union_entries([64 / parts], self.n, self.density * self.n, model="power_law", alpha=ALPHA)[0]
 
 
@@ -52,7 +52,7 @@ GRAPHS = (TWITTER, YAHOO)
 
 
 def message_bytes() -> float:
-    """Bytes that a message costs beside its own, g R, from the two readings of Figure 2.
+    """A message's fixed cost in bytes, g R, from the two points of Figure 2.
 
     SMALL/(SMALL + x) = SHARE EFFICIENT/(EFFICIENT + x), solved for x.
     """
@@ -60,7 +60,7 @@ def message_bytes() -> float:
 
 
 def network(ranks: int, **other: Any) -> Network:
-    """The papers' cluster with so many nodes; nothing else goes wrong in it unless said."""
+    """The papers' cluster of ``ranks`` nodes; ``other`` adds incast, stragglers and so on."""
     settings: dict[str, Any] = {
         "rate_out": RATE,
         "rate_in": RATE,
@@ -75,7 +75,7 @@ def plan(
 ) -> Simulation:
     """Configure and reduce one value a vertex, with lengths in place of data.
 
-    ``degrees``: None leaves them to the planner, as a plan of ours does. ``parts``: of the edges, if not P.
+    ``degrees``: None lets the planner choose. ``parts``: number of parts of the edges, if not P.
     """
     return simulate(
         on,
@@ -91,22 +91,22 @@ def plan(
 
 
 def predictions(graph: Graph, on: Network) -> list[PlanPrediction]:
-    """What the planner expects of such a network, the fastest reduction first."""
+    """The planner's predictions for a network, the fastest reduction first."""
     known = {"latency_s": on.latency_s, "message_s": on.message_s, "rate": on.rate_out * _PAYLOAD, "incast": on.incast}
     profile = replace(on.machine, **known)
     return predict_plans(on.ranks, graph.n, graph.entries(on.ranks), profile=profile, alpha=ALPHA)
 
 
 def idle() -> Profile:
-    """Processors whose work takes no time: what is left is the network's."""
+    """A profile of processors whose work takes no time, so that only the network counts."""
     free = dict.fromkeys((f.name for f in fields(Profile)), 0.0)
     return Profile(**free | {"rate": RATE, "cores": 1.0, "ring_gain": 1.0})
 
 
 def layer_bytes(graph: Graph, degrees: Sequence[int], parts: int = 64) -> list[float]:
-    """Bytes of all nodes' values at the top of each layer, and last those at the bottom (Proposition 4.1).
+    """Bytes of all nodes' values at the top of each layer, then at the bottom (Proposition 4.1).
 
-    What *Kylix*'s Figure 5 counts: with what a node sends to itself, 4 bytes a value.
+    As in *Kylix*'s Figure 5, including a node's messages to itself, with 4 bytes a value.
     """
     joined = [prod(degrees[:layer]) for layer in range(len(degrees) + 1)]
     held = union_entries(joined, graph.n, graph.entries(parts), model="power_law", alpha=ALPHA)
@@ -114,7 +114,7 @@ def layer_bytes(graph: Graph, degrees: Sequence[int], parts: int = 64) -> list[f
 
 
 def factorisations(ranks: int, most: int | None = None) -> list[tuple[int, ...]]:
-    """All degrees of so many ranks, in every order; ``most``: at most so many layers."""
+    """All ordered factorisations of ``ranks``, of at most ``most`` layers."""
     if ranks == 1:
         return [()]
     if most == 0:
@@ -129,11 +129,11 @@ def factorisations(ranks: int, most: int | None = None) -> list[tuple[int, ...]]
 
 
 def layers(degrees: Sequence[int]) -> str:
-    """Degrees as people write them."""
+    """Degrees as text: ``8×4×2``."""
     return "×".join(map(str, degrees))
 
 
 def short_layers(degrees: Sequence[int]) -> str:
-    """Degrees with powers for those that repeat, as pictures have room for."""
+    """Degrees as short text, with powers for repeated ones."""
     groups = [(degree, len(list(same))) for degree, same in groupby(degrees)]
     return "×".join(f"{degree}{str(count).translate(_RAISED) if count > 1 else ''}" for degree, count in groups)

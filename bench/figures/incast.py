@@ -1,17 +1,17 @@
-"""Many senders at one port, measured in the lab: what *Kylix*'s Figure 6 needs and neither paper has.
+"""Many senders at one port, measured in the lab. *Kylix*'s Figure 6 needs this, and neither paper has it.
 
 Two patterns of plain TCP flows (`lab.flows`) between 8 hosts:
 
 *to one*: k hosts, each with one message of 0.8 MB, send to one host at once; k = 1 to 7, and 63 messages of 7 hosts.
-How much longer it takes than the bytes would, against k = 1, is the simulator's `incast`.
+The slowdown relative to k = 1, beyond that of the bytes, is the simulator's `incast`.
 
 *all to all*: each host has as many flows in and as many out as a rank of a layer has neighbours (1 to 63), and
-50.4 MB over them all, which is what a rank of 64 holds of *Kylix*'s Twitter graph. What counts here is how many
-messages wait for a time-out of TCP, and how long.
+50.4 MB over all of them, the size of a rank's part (of 64) of *Kylix*'s Twitter graph. The result is the number of
+messages that wait for a time-out of TCP, and for how long.
 
-The switch's port to a host holds 1 MB, or fewer bytes, as switches have. Rates differ from the paper's 10 Gbit/s (two
-cores carry no more), but what a port drops depends on packets and buffers, and TCP's least time-out is 200 ms at any
-rate: the time of the bytes shrinks with the link, that of a time-out does not.
+The switch's port to a host buffers at most 1 MB, like real switches. Rates are below the paper's 10 Gbit/s (two cores
+carry no more), but a port's drops depend on packets and buffers, and TCP's minimum time-out is 200 ms at any rate. So
+a faster link shortens the transfer of the bytes, but not a time-out.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ NEEDS_ROOT = True
 HOSTS, FLOWS = 8, 9
 BURST = "2k"  # packets pass one by one
 TO_ONE_RATE, ALL_RATE = "250mbit", "100mbit"
-#: Bytes that a port holds, and TCP as of today or without the recovery it has learned since.
+#: Bytes of a port's buffer, and TCP as of today or without the loss recovery added since 2012.
 SETTINGS = ((1 << 20, "today"), (256 << 10, "today"), (128 << 10, "today"), (128 << 10, "plain"))
-#: Neighbours of each host, flows to each of them, and how often: layers of degree 2, 4, 8, about 16 and 32, 64.
+#: Neighbours of each host, flows to each of them, and repetitions: layers of degree 2, 4, 8, about 16 and 32, 64.
 RINGS = ((1, 1, 1), (3, 1, 2), (7, 1, 4), (7, 2, 2), (7, 4, 2), (7, 9, 4))
 
 
 def measure(quick: bool, tell: Tell) -> dict[str, Any]:
-    """Each buffer and each TCP, the two patterns."""
+    """Both patterns for each buffer and each TCP."""
     held = round(TWITTER.entries(64)) * 4
     found = []
     for port_buffer, tcp in SETTINGS[2:3] if quick else SETTINGS:
@@ -81,7 +81,7 @@ def _ring(flows: Flows, held: int, neighbours: int, each: int, times: int) -> di
 
 
 def _point(turns: Sequence[Turn], flows: int, size: int, rate: str) -> dict[str, Any]:
-    """Of one port's flows; ``late_s`` are the messages that were late, out of ``messages``."""
+    """A measured point of one port's flows; ``late_s`` has the delays of the late ones of ``messages``."""
     took = float(np.median([turn.seconds for turn in turns]))
     late = [[round(s, 4) for s in turn.late_s] for turn in turns]
     return {
@@ -104,7 +104,7 @@ def late_share(point: dict[str, Any]) -> float:
 
 
 def setting_name(port_buffer: int, tcp: str) -> str:
-    """As people say it."""
+    """A setting as text."""
     return f"ports of {size_name(port_buffer)}" + (", TCP as of 2012" if tcp == "plain" else "")
 
 

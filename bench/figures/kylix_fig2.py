@@ -1,12 +1,12 @@
-"""*Kylix*, Fig. 2: rate against packet size, and the least size that is efficient.
+"""*Kylix*, Fig. 2: rate against packet size, and the minimum efficient packet.
 
-Two ranks give each other messages of s bytes, each waiting for the other's before the next: the two rounds of a dense
+Two ranks exchange messages of s bytes, each waiting for the other's before the next: the two rounds of a dense
 allreduce around a ring of two, half of the array each (`comm.allreduce(algorithm="dense_ring")`), call and additions
-included. The rate is s over the time of a round. Kylix's *minimum efficient packet* is read off as the size at which
+included. The rate is s over the time of a round. Kylix's *minimum efficient packet* is taken as the size at which
 half of the full rate is reached.
 
 The link's bucket is 2 KB here, a little more than a frame, not the lab's 128 KB: after each pause for a small message a
-bucket lets as much pass at once, which hides what the link adds. (That is too little for 1 Gbit/s, where the kernel's
+bucket lets its size pass at once, which hides the link's time. (That is too little for 1 Gbit/s, where the kernel's
 timers then reach half of the rate.) The paper (section II): on Amazon EC2 (64 nodes, 10 Gbit/s) about
 5 MB are efficient, and 0.4 MB reach about 30 % of that rate; its forerunner *Sparse Allreduce* says 2 to 4 MB.
 """
@@ -34,7 +34,7 @@ PAPER_BYTES, PAPER_SHARE = (0.4e6, 5e6), (0.3, 1.0)
 
 
 def efficient(sizes: list[int], rates: list[float]) -> float:
-    """The size at which half of the best rate is reached; between two sizes by a line in log-log."""
+    """The size that reaches half of the best rate, interpolated in log-log between two sizes."""
     half = max(rates) / 2
     for (size, rate), (larger, faster) in zip(
         zip(sizes, rates, strict=True), zip(sizes[1:], rates[1:], strict=True), strict=False

@@ -3,8 +3,8 @@
     f(λ) = 1/n sum over r = 1..n of (1 - exp(-λ r^-α))                 (Proposition 4.1)
 
 drawn against λ/λ_0.9, where f(λ_0.9) = 0.9. The union of K ranks' sets has the factor Kλ, so the curve is what
-`skyphos.planning.union_entries` gives for (fractional) numbers of ranks. Beside it: unions of index sets that are
-really drawn, each index r with probability 1 - exp(-λ r^-α), in a space so small that they fit.
+`skyphos.planning.union_entries` gives for (fractional) numbers of ranks. Beside it: unions of random index
+sets, each index r with probability 1 - exp(-λ r^-α), in a space that fits memory.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ N = 60_000_000
 DRAWN_N = 100_000
 ALPHAS = (0.5, 1.0, 1.5, 2.0)
 REFERENCE = 0.9
-CONFIDENCE = 4.5  # standard errors: of all points together, a right one is further away less than once in 1,000 times
-#: λ/λ_0.9 of one set, and how many sets are joined.
+CONFIDENCE = 4.5  # standard errors: a correct model exceeds this at any point in less than one of 1,000 runs
+#: λ/λ_0.9 of one set, and the number of united sets.
 SMALLEST, SETS = 0.002, (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 
 
@@ -36,7 +36,7 @@ def density(scaled: npt.ArrayLike, n: int, alpha: float) -> npt.NDArray[np.float
 
 
 def factor(alpha: float, n: int) -> float:
-    """λ_0.9 by bisection of the sum as it stands."""
+    """λ_0.9 by bisection of the exact sum."""
     low, high = -50.0, 50.0 + 3 * alpha * float(np.log(n))
     powers = np.arange(1, n + 1, dtype=np.float64) ** -alpha
     for _ in range(80):
@@ -69,7 +69,7 @@ def measure(quick: bool, tell: Tell) -> dict[str, Any]:
 
 
 def _drawn(rng: np.random.Generator, chances: npt.NDArray[np.float64], sets: int, alpha: float) -> dict[str, Any]:
-    """The union of so many sets; refuses one that chance cannot explain."""
+    """The union of ``sets`` random sets; raises if it is too far from the model."""
     n = len(chances)
     union = np.zeros(n, np.bool_)
     for _ in range(sets):
@@ -84,7 +84,7 @@ def _drawn(rng: np.random.Generator, chances: npt.NDArray[np.float64], sets: int
 
 
 def draw(entry: dict[str, Any]) -> Any:
-    """The whole on the left; low densities on the right, where both axes are logarithmic."""
+    """All densities on the left; low densities on the right, with both axes logarithmic."""
     figure, axes = new(2, width=10.5, height=4.8)
     grid = np.asarray(entry["scaled"])
     for number, found in enumerate(entry["exponents"]):

@@ -1,8 +1,8 @@
 """*Kylix*, Fig. 5: bytes of each layer on 64 nodes, which shrink like a Kylix.
 
-As there: values of all nodes, with the packets to oneself; the last bar is what is fully reduced at the bottom. Three
-ways: Proposition 4.1; what the simulator's ranks really sent (times d/(d - 1) for one's own); and a simulation of the
-same protocol on index sets that are really drawn, in a space a thousandth as large.
+As in the paper: values of all nodes, including a node's packets to itself; the last bar is the reduced vector at the
+bottom. Three methods: Proposition 4.1; the bytes sent by the simulator's ranks (times d/(d - 1) for the packets to
+themselves); and a simulation of the same protocol on random index sets, in a space a thousandth as large.
 """
 
 from __future__ import annotations
@@ -18,25 +18,25 @@ TITLE = "Kylix Fig. 5: volume of each layer"
 NEEDS_ROOT = False
 RANKS = 64
 SMALLER = 1000
-#: How far what was counted may be from the proposition: lengths are rounded to values, drawn sets scatter.
+#: Allowed distance of the counts from the proposition: lengths are rounded to values, and random sets vary.
 ROUNDING, CHANCE = 1e-4, 0.01
 
 
 def counted(done: Simulation, degrees: tuple[int, ...]) -> list[float]:
-    """Bytes of each layer on the way down, with one's own."""
+    """Bytes of each layer on the way down, including packets to oneself."""
     down = done.phases[-1].rounds[: len(degrees)]
     return [layer.sent_bytes * d / (d - 1) for layer, d in zip(down, degrees, strict=True)]
 
 
 def drawn(graph: Graph, smaller: int) -> Simulation:
-    """The same with drawn sets in a smaller space."""
+    """The same with random sets in a smaller space."""
     entries = graph.entries(RANKS) / smaller
     n = graph.n // smaller
     return simulate(Network(RANKS), "reduce", n=n, entries=entries, alpha=ALPHA, degrees=graph.optimal, watch=[])
 
 
 def measure(quick: bool, tell: Tell) -> dict[str, Any]:
-    """Both graphs by their optimal degrees."""
+    """Both graphs with their optimal degrees."""
     smaller = 20 * SMALLER if quick else SMALLER
     found = []
     for graph in GRAPHS[:1] if quick else GRAPHS:
@@ -53,7 +53,7 @@ def measure(quick: bool, tell: Tell) -> dict[str, Any]:
 
 
 def draw(entry: dict[str, Any]) -> Any:
-    """The cup: each layer a bar around the middle."""
+    """The cup shape: each layer a centred bar."""
     figure, axes = new(len(entry["graphs"]), width=10, height=4.2)
     for each, found in zip(axes, entry["graphs"], strict=True):
         model, last = found["model"], len(found["model"]) - 1

@@ -1,14 +1,14 @@
 """*Kylix*, Fig. 6: direct, the paper's degrees, ours and binary on 64 nodes, on a ladder of networks.
 
-Each rung adds one thing to those before, so that the factor that it brings is seen by itself:
+Each rung adds one effect to those before, so that its factor is seen separately:
 
     latency and rate        10 Gbit/s, 0.1 ms; the processors' work takes no time
-    cost of a message       each takes the link for 1 ms more, from the paper's Fig. 2 (`figures.graphs`)
+    cost of a message       each occupies the link for 1 ms more, from the paper's Fig. 2 (`figures.graphs`)
     incast                  senders to one host at once slow each other, as `incast` measured in the lab
-    processors              what our ranks' work takes, of one core
-    stragglers              some ranks' work is slow, as repeated products on this machine are
-    ports of ...            messages wait for TCP's time-outs, as `incast` measured; by the bytes that a port holds,
-                            each on top of stragglers
+    processors              our ranks' work, on one core
+    stragglers              some ranks' work is slow, as often as repeated products on this machine are
+    ports of ...            messages wait for TCP's time-outs, as `incast` measured; for each size of a port's
+                            buffer, in addition to stragglers
 
 The paper measured that the optimal butterfly is 3 to 5 times as fast as direct and binary; nothing here is fitted to
 that.
@@ -36,7 +36,7 @@ DIRECT, BINARY = (64,), (2,) * 6
 
 
 def measure(quick: bool, tell: Tell) -> dict[str, Any]:
-    """All rungs for both graphs; degrees by the planner are chosen anew for each."""
+    """All rungs for both graphs; the planner chooses degrees for each rung."""
     repeats, seeds, draws = (5, 1, 20) if quick else (300, 5, 400)
     found = products(1 << 16, 1 << 18, repeats) if quick else products(1 << 20, 1 << 22, repeats)
     slow = stragglers(found.seconds)
@@ -63,7 +63,7 @@ def measure(quick: bool, tell: Tell) -> dict[str, Any]:
 
 
 def rungs(incast: float, slow: Stragglers) -> Iterator[tuple[str, Network]]:
-    """Networks, each with one thing more; time-outs come on top of the last."""
+    """Networks, each with one more effect; time-outs are added to the last."""
     yield "latency and rate", network(RANKS, message_s=0.0, machine=idle())
     yield "cost of a message", network(RANKS, machine=idle())
     yield "incast", network(RANKS, incast=incast, machine=idle())
@@ -73,7 +73,7 @@ def rungs(incast: float, slow: Stragglers) -> Iterator[tuple[str, Network]]:
 
 
 def _rung(graph: Graph, rung: str, on: Network, seeds: int) -> list[dict[str, Any]]:
-    """Who is who is told apart by ``choice``."""
+    """Points of one rung; ``choice`` names the degrees."""
     points = []
     for choice, degrees in (("direct", DIRECT), ("paper", graph.optimal), ("ours", None), ("binary", BINARY)):
         runs: list[Simulation] = [plan(graph, degrees, on, seed=seed + 1) for seed in range(seeds)]
@@ -93,20 +93,20 @@ def _rung(graph: Graph, rung: str, on: Network, seeds: int) -> list[dict[str, An
 
 
 def _late(point: dict[str, Any], rung: str, setting: dict[str, Any], draws: int) -> dict[str, Any]:
-    """A reduction with time-outs on top; the configuration's messages are smaller than those that were measured."""
+    """A reduction with time-outs added; the configuration's messages are smaller than the measured ones."""
     late = reduce_s(point["degrees"], setting, draws)
     low, middle, high = (point["reduce_s"] + float(part) for part in np.percentile(late, (10, 50, 90)))
     return point | {"rung": rung, "configure_s": None, "reduce_s": middle, "range_s": [low, high]}
 
 
 def ratio(points: list[dict[str, Any]], choice: str) -> float:
-    """Of the reduction by the best of the paper's degrees and ours."""
+    """Time of a reduction over the best of the paper's degrees and ours."""
     times = {point["choice"]: point["reduce_s"] for point in points}
     return float(times[choice] / min(times["paper"], times["ours"]))
 
 
 def said(points: list[dict[str, Any]]) -> str:
-    """One rung of one graph in a line."""
+    """One rung of one graph as a line of text."""
     times = ", ".join(f"{layers(p['degrees'])} {1e3 * p['reduce_s']:.0f} ms" for p in points)
     return f"{times}; direct/best {ratio(points, 'direct'):.2f}, binary/best {ratio(points, 'binary'):.2f}"
 

@@ -1,11 +1,11 @@
-"""*Kylix*, section V: how many machines fail before a rank is lost, and what replicas gain where machines are late.
+"""*Kylix*, section V: how many machines fail before a rank is lost, and what replicas gain when machines are late.
 
 With two replicas of each of m ranks, and machines that fail in random order, it takes
 
     4^m / C(2m, m)  ~  sqrt(pi m)
 
-failures on average until both of some rank have failed (the paper: about the square root of m). Real groups lose one
-process after the other here, in simulated time, until a call tells that a rank is lost.
+failures on average until both of some rank have failed (the paper: about the square root of m). Here groups lose one
+process after the other, in simulated time, until a call reports a lost rank.
 
 And a reduction waits for the slowest rank: with computations of Pareto-distributed length before each, one process a
 rank against two, on twice the machines.
@@ -27,7 +27,7 @@ TITLE = "Kylix section V: failures until a rank is lost, and replicas against la
 NEEDS_ROOT = False
 RANKS, TRIALS = (2, 4, 8, 16, 32), 200
 EXPONENTS, SEEDS = (1.1, 1.3, 1.6, 2.0, 3.0, 5.0), 15
-CONFIDENCE = 4.5  # standard errors of a mean that is right, but for once in 100,000 times
+CONFIDENCE = 4.5  # standard errors: a correct mean exceeds this in one of 100,000 runs
 
 
 def expected(ranks: int) -> float:
@@ -57,7 +57,7 @@ def measure(quick: bool, tell: Tell) -> dict[str, Any]:
 
 
 def _example(name: str, repeat: int, what: float) -> dict[str, Any]:
-    """The line of a Rust example about one thing, tried so often."""
+    """The output of a Rust example for one setting, repeated ``repeat`` times."""
     cargo = ["cargo", "run", "--quiet", "--release", "--package", "skyphos", "--example", name, "--"]
     root = Path(__file__).resolve().parents[2]
     done = subprocess.run([*cargo, str(repeat), str(what)], cwd=root, check=True, stdout=subprocess.PIPE, text=True)

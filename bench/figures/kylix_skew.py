@@ -1,8 +1,8 @@
 """*Kylix*'s open question, "potential clock skew across the network": a reduction whose ranks enter it late.
 
-Each of 64 ranks enters up to s seconds late, evenly drawn; nobody can have a whole result before the last has entered,
-who is s 64/65 late on average. What is longer than that is what the reduction costs. And clocks that are wrong by up to
-s change nothing: no rank reads another's.
+Each of 64 ranks enters late by a uniformly random time up to s seconds. No rank can have a complete result before the
+last has entered, s 64/65 late on average; the rest is the cost of the reduction. Clocks that are wrong by up to s
+change nothing, because no rank reads another's.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ RANKS = 64
 CHOICES = {"direct": (64,), "the paper's": TWITTER.optimal, "binary": (2,) * 6}
 SKEWS_S = (0.0, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5)
 SEEDS = 7
-#: The last of 64 evenly drawn is later than this share of the most, but for once in a million times.
+#: The last of 64 uniformly random entries is later than this share of the maximum, except once in a million times.
 SURE = 0.8
 
 
@@ -46,12 +46,12 @@ def measure(quick: bool, tell: Tell) -> dict[str, Any]:
 
 
 def _reduce_s(degrees: tuple[int, ...], seed: int, **skew: str) -> float:
-    """Until the last rank has its result; from when the first could have entered."""
+    """Seconds from the earliest possible entry until the last rank has its result."""
     return plan(TWITTER, degrees, network(RANKS, **skew), seed=seed).last_s
 
 
 def draw(entry: dict[str, Any]) -> Any:
-    """The time itself on the left; what it is longer than the last rank is late on the right."""
+    """The time on the left; the time beyond the last rank's entry on the right."""
     figure, axes = new(2, width=10.5, height=4.8)
     for number, choice in enumerate(dict.fromkeys(point["choice"] for point in entry["points"])):
         mine = [point for point in entry["points"] if point["choice"] == choice]

@@ -1,12 +1,13 @@
 """*Kylix*, Table I, and *Sparse Allreduce*, Table II (the same numbers): what replicas and dead machines cost.
 
-Each process configures and reduces again and again, on vertices of its share of a power-law graph. Compared, as there:
+Each process configures and reduces repeatedly, on vertices of its share of a power-law graph. Compared, as in the
+papers:
 
     same machines        every machine a rank, against every two machines a rank
     same ranks           half of the machines, a rank each, against all of them, two a rank
 
-with 0 to 3 processes killed before the calls that are measured, no two of a rank. Told is also the least that a link
-allows: the bytes that the ranks' messages have at least, over the link's rate, however they are shared among replicas.
+with 0 to 3 processes killed before the measured calls, no two of a rank. The figure also has the link's lower bound:
+the least bytes of the ranks' messages over the link's rate, for any division among replicas.
 """
 
 from __future__ import annotations
@@ -27,10 +28,10 @@ TITLE = "Kylix Table I, Sparse Allreduce Table II: what replicas and dead machin
 NEEDS_ROOT = True
 HOSTS, RATE = 8, "100mbit"
 N, EDGES = 4_000_000, 6_000_000
-#: Calls before processes are killed, those after it that are left out, and those that are measured.
+#: Calls before processes are killed, calls after it that are dropped, and measured calls.
 BEFORE, AFTER, CALLS = 2, 2, 8
 
-#: Seconds of configuration and reduction, as the papers have them.
+#: Seconds of configuration and reduction in the papers.
 PAPER = {
     "64 machines, a rank each": (1.2, 0.44),
     "32 machines, a rank each": (1.3, 0.60),
@@ -42,7 +43,7 @@ PAPER = {
 
 
 def settings() -> Iterator[tuple[str, int, int, int]]:
-    """What is measured: its name, machines, processes of a rank, and how many of them die."""
+    """The settings: name, machines, processes of a rank, and the number of killed processes."""
     yield f"{HOSTS} machines, a rank each", HOSTS, 1, 0
     yield f"{HOSTS // 2} machines, a rank each", HOSTS // 2, 1, 0
     for dead in range(4):
@@ -80,7 +81,7 @@ def measure(quick: bool, tell: Tell) -> dict[str, Any]:
 
 
 def _calls(cluster: Cluster, setting: tuple[int, int, int], edges: int, seed: int) -> tuple[float, float]:
-    """Seconds of a configuration and of a reduction, medians."""
+    """Median seconds of a configuration and of a reduction."""
     size, replication, dead = setting
     words = ["--edges", str(edges), "--n", str(N), "--configure", "--calls", str(BEFORE + AFTER + CALLS)]
     group = Group(cluster, size, replication, words)
@@ -98,13 +99,13 @@ def _calls(cluster: Cluster, setting: tuple[int, int, int], edges: int, seed: in
 
 
 def least_s(ranks: int, edges: int) -> float:
-    """Seconds that a link takes for a direct reduction: each rank's values to and from the others' shares."""
+    """Seconds of a link for a direct reduction: each rank's values to and from the others' shares."""
     entries = sum(len(power_law(rank, ranks, edges, N)) for rank in range(ranks)) / ranks
     return 2 * entries * 4 * (1 - 1 / ranks) * 8 * FRAMING / rate_bits(RATE)
 
 
 def draw(entry: dict[str, Any]) -> Any:
-    """Bars: ours, the least, and the papers' on the scale of their first column."""
+    """Bars: ours, the lower bound, and the papers' times on the scale of their first column."""
     points = entry["points"]
     figure, axes = new(columns=2, width=11.5, height=4.4)
     for place, (each, what) in enumerate(zip(axes, ("configure", "reduce"), strict=True)):

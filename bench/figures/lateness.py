@@ -1,12 +1,12 @@
-"""Messages that wait for TCP's time-outs, drawn from those that the lab measured, on their way through a butterfly.
+"""Delays by TCP's time-outs, drawn from those measured in the lab, and their way through the layers of a butterfly.
 
-Time-outs are rare and long: no distribution that the simulator has a name for is like that. So they are added to what
-it says, by the way in which lateness passes on: a rank ends a layer when the last of its neighbours' messages is there,
+Time-outs are rare and long, unlike any distribution that the simulator offers. So they are added to its results by
+propagating lateness: a rank ends a layer when the last of its neighbours' messages has arrived,
 
     late(i) = max over j of late(j) + drawn(j -> i),        drawn(i -> i) = 0,
 
-down through all layers and up again. That takes the rest of the call for as long as it was; a time-out of 200 ms and
-more is longer than any layer.
+down through all layers and up again. This assumes that the rest of the call takes as long as before; a time-out of
+200 ms or more is longer than any layer.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ RECORD = Path(__file__).resolve().parents[2] / "docs" / "figures" / "incast.json
 
 
 def measured() -> list[dict[str, Any]]:
-    """What was measured with each buffer and TCP."""
+    """The measured points of each buffer and TCP."""
     return list(json.loads(RECORD.read_text())["settings"])
 
 
 def pool(setting: dict[str, Any], senders: int) -> Array:
-    """Seconds by which messages were late, of the number of flows that is next to so many."""
+    """Seconds by which messages were late, at the measured number of flows nearest to ``senders``."""
     point = min(setting["all_to_all"], key=lambda p: abs(math.log(p["flows"] / senders)))
     late = np.zeros(point["messages"])
     late[: len(point["late_s"])] = point["late_s"]
@@ -39,18 +39,18 @@ def pool(setting: dict[str, Any], senders: int) -> Array:
 
 
 def pass_layer(late: Array, axis: int, pool: Array, rng: np.random.Generator) -> Array:
-    """Ranks' lateness after a layer: neighbours are along an axis."""
+    """Ranks' lateness after a layer whose neighbours are along an axis."""
     among = np.moveaxis(late, axis, -1)
     degree = among.shape[-1]
     drawn = rng.choice(pool, (*among.shape, degree))
     own = np.arange(degree)
     drawn[..., own, own] = 0.0
-    # Of receiver i the largest of senders j.
+    # The largest over senders j, for each receiver i.
     return np.moveaxis((among[..., None, :] + drawn).max(axis=-1), -1, axis)
 
 
 def reduce_s(degrees: Sequence[int], setting: dict[str, Any], times: int, seed: int = 1) -> list[float]:
-    """By how much a reduction is longer; of so many."""
+    """Additional seconds of each of ``times`` reductions."""
     rng = np.random.default_rng(seed)
     pools = [pool(setting, degree - 1) for degree in degrees]
     found = []

@@ -1,4 +1,4 @@
-"""What this machine's processor does with a graph: SciPy's product of a sparse matrix, on one core."""
+"""Speed of this machine's processor on a graph: SciPy's product of a sparse matrix, on one core."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .graphs import ALPHA
 
 Integers = npt.NDArray[np.int64]
 
-#: A repetition that takes so many times the median was held up.
+#: A repetition that takes this many times the median counts as a straggler.
 HELD_UP = 1.25
 
 
@@ -25,7 +25,7 @@ class Products:
     ----------
     n, edges : int
     seconds : tuple of float
-        Of each repetition.
+        Time of each repetition.
     """
 
     n: int
@@ -34,20 +34,20 @@ class Products:
 
     @property
     def edge_s(self) -> float:
-        """Seconds an edge, median."""
+        """Median seconds an edge."""
         return float(np.median(self.seconds)) / self.edges
 
 
 @dataclass(frozen=True)
 class Stragglers:
-    """Share of repetitions that were held up, and how many times the median those took."""
+    """Share of slow repetitions, and their time over the median."""
 
     share: float
     slowness: float
 
 
 def products(n: int, edges: int, repeats: int) -> Products:
-    """Multiply a random graph, whose degrees are of a power law, with a vector of float32."""
+    """Multiply a random power-law graph with a vector of float32."""
     from scipy.sparse import csr_array
 
     rng = np.random.default_rng(9)
@@ -74,7 +74,7 @@ def stragglers(times: Sequence[float]) -> Stragglers:
 
 
 def _power_law(rng: np.random.Generator, n: int, count: int) -> Integers:
-    """Vertices by a power law, at random places."""
+    """Vertices drawn from a power law, in random order."""
     weights = np.cumsum(np.arange(1, n + 1, dtype=np.float64) ** -ALPHA)
     drawn = np.searchsorted(weights, rng.random(count) * weights[-1])
     placed: Integers = rng.permutation(n)[drawn]

@@ -1,8 +1,8 @@
-"""*SparCML*, Fig. 1: how dense the reduced gradient of a real network is, by ranks and by what each sends.
+"""*SparCML*, Fig. 1: how dense the reduced gradient of a real network is, by number of ranks and share sent by each.
 
-ResNet-20 is trained on CIFAR-10 (`examples/torch`) by one process for five epochs; then each of P ranks takes the
-gradient of a batch of its own at those weights, and sends the largest share of it. Beside the measured unions: what
-sets at random would make, 1 - (1 - d)^P. The sums are those of `Comm.allreduce` among as many ranks of this process.
+One process trains ResNet-20 on CIFAR-10 (`examples/torch`) for five epochs. Then each of P ranks computes the gradient
+of its own batch at those weights, and sends its largest entries. Beside the measured unions: unions of random sets,
+1 - (1 - d)^P. The sums are those of `Comm.allreduce` among P ranks of this process.
 Needs PyTorch and Pillow (`make .venv/.torch`) and the pictures.
 """
 
@@ -47,7 +47,7 @@ def measure(quick: bool, tell: Tell) -> dict[str, Any]:
 
 
 def _gradients(workers: int, pictures: int, epochs: int, tell: Tell) -> np.ndarray:
-    """Gradients of as many batches, one a worker, after some epochs."""
+    """Gradients of one batch a worker, after some epochs."""
     sys.path.insert(0, str(ROOT / "examples" / "torch"))
     import torch
 
@@ -84,7 +84,7 @@ def _gradients(workers: int, pictures: int, epochs: int, tell: Tell) -> np.ndarr
 
 
 def _reduced(vectors: list[sky.SparseVector]) -> int:
-    """Entries of a real sum, which is checked."""
+    """Entries of the sum by an allreduce, which is checked."""
     comms = sky.local(len(vectors), threads=1)
     with ThreadPoolExecutor(len(vectors)) as pool:
         sums = list(pool.map(lambda comm: comm.allreduce(vectors[comm.rank], algorithm="allgather"), comms))
@@ -96,7 +96,7 @@ def _reduced(vectors: list[sky.SparseVector]) -> int:
 
 
 def draw(entry: dict[str, Any]) -> Any:
-    """A line a share, and dotted what random sets would make."""
+    """A line a share, and dotted lines for random sets."""
     figure, (axes,) = new()
     ranks = sorted({point["ranks"] for point in entry["points"]})
     fine = np.geomspace(ranks[0], ranks[-1], 100)

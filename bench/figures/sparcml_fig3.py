@@ -2,12 +2,12 @@
 
 The paper's sizes are N = 16M, 0.781 % on Piz Daint (up to its many nodes) and P = 8 on Greina with Gigabit Ethernet.
 Ours: N = 2^20 in the lab at 250 Mbit/s, a rate that two cores can serve for 8 hosts; both rate and N are smaller, so
-that bytes, not calls, still take the time. As there, five experiments with new data, each run ten times (after one
+bytes, not calls, still dominate. As in the paper, five experiments with new data, each run ten times (after one
 that is dropped), and quartiles over all 50. Dense allreduces are slow and do not depend on the data: they take part in
 the first experiment only, at one density.
 
-The paper gives no numbers for this figure, but bounds (section 5.3). Dotted lines are what its algorithms would take on
-this link if nothing but their bytes took time: indices as 4 bytes beside values of 4 bytes, each union at its mean size
+The paper gives no numbers for this figure, but bounds (section 5.3). Dotted lines are the times of its algorithms'
+bytes on this link, without latency: indices as 4 bytes beside values of 4 bytes, each union at its mean size
 U(m) = N (1 - (1 - k/N)^m), framing included. Bytes that a rank receives:
 
     recursive_doubling     8 (U(1) + U(2) + U(4) + ... + U(P/2))
@@ -87,7 +87,7 @@ def measure(quick: bool, tell: Tell) -> dict[str, Any]:
 
 
 def _times(result: Result) -> dict[str, list[float]]:
-    """Times of all who took part. Who is not installed is left out; a wrong answer or an error ends the figure."""
+    """Times of all contenders that took part. Missing ones are left out; a wrong answer or an error ends the figure."""
     if result.failed:
         raise RuntimeError("; ".join(f"{name} failed: {reason}" for name, reason in result.failed.items()))
     return {name: placements[0] for name, placements in result.times.items()}
@@ -128,7 +128,7 @@ def draw(entry: dict[str, Any]) -> Any:
 
 
 def _chosen(points: list[dict[str, Any]], name: str, side: int, most: int) -> list[dict[str, Any]]:
-    """Those of a contender on one side of the figure, from left to right."""
+    """Points of a contender on one side of the figure, from left to right."""
     mine = [p for p in points if p["name"] == name and (p["ranks"] == most if side else p["density"] == SHARED)]
     return sorted(mine, key=lambda point: point["density" if side else "ranks"])
 

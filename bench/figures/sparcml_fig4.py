@@ -1,9 +1,9 @@
 """*SparCML*, Fig. 4: accuracy of sparsified (and quantised) training beside dense: a ResNet and an LSTM.
 
-The examples of `examples/torch`, 8 ranks on this machine; the same seeds, batches and rates for dense and top-k. On
-CIFAR-10 the preset for two cores, k = 8 and 16 of 512 in 4 bits, five seeds each: differences are of runs with the same
-seed, and their 95 % interval is Student's. On ATIS the network of the paper, k = 2 of 512. Needs PyTorch and Pillow
-(`make .venv/.torch`), the data beside the project, and hours.
+The examples of `examples/torch`, 8 ranks on this machine; the same seeds, batches and learning rates for dense and
+top-k. On CIFAR-10 the preset for two cores, k = 8 and 16 of 512 in 4 bits, five seeds each: differences are of runs
+with the same seed, and their 95 % interval is Student's. On ATIS the network of the paper, k = 2 of 512. Needs PyTorch
+and Pillow (`make .venv/.torch`), the data beside the project, and hours.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ WAYS = {
 
 
 def measure(quick: bool, tell: Tell) -> dict[str, Any]:
-    """Curves of all runs, and what their ends differ by."""
+    """Curves of all runs, and the differences of their final accuracies."""
     preset = ["--preset", "smoke" if quick else "short"]
     pictures: dict[str, list[dict[str, Any]]] = {way: [] for way in WAYS}
     for seed in range(1, 1 + (2 if quick else SEEDS)):
@@ -53,7 +53,7 @@ def measure(quick: bool, tell: Tell) -> dict[str, Any]:
 
 
 def draw(entry: dict[str, Any]) -> Any:
-    """Accuracy by epoch: on the left the mean of all seeds and their span, on the right intents and slots."""
+    """Accuracy by epoch: on the left the mean of all seeds and their range, on the right intents and slots."""
     figure, (left, right) = new(2, width=11)
     for colour, (way, runs) in zip(COLOURS, entry["cifar"].items(), strict=False):
         all_runs = np.array([run["accuracy"] for run in runs])

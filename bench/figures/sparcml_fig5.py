@@ -17,7 +17,7 @@ NEEDS_ROOT = False
 
 
 def measure(quick: bool, tell: Tell) -> dict[str, Any]:
-    """Curves of both."""
+    """Curves of both methods."""
     preset = ["--model", "wide-resnet18", "--preset", "smoke" if quick else "short"]
     runs = {way: trained("cifar", [*preset, "--compress", way], tell) for way in ("dense", "topk")}
     return {
@@ -28,7 +28,7 @@ def measure(quick: bool, tell: Tell) -> dict[str, Any]:
 
 
 def draw(entry: dict[str, Any]) -> Any:
-    """The loss of training on the left, the error on pictures that were not trained on on the right."""
+    """The training loss on the left, the error on test pictures on the right."""
     figure, (left, right) = new(2, width=10)
     for colour, (way, run) in zip((COLOURS[3], COLOURS[2]), entry["runs"].items(), strict=True):
         epochs = run["epoch"]

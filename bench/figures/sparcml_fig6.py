@@ -27,7 +27,7 @@ WAYS = {"bmuf": ("block momentum", (2,)), "dense": ("dense", (8,)), "topk": ("k 
 
 
 def measure(quick: bool, tell: Tell) -> dict[str, Any]:
-    """Curves of each way and number of hosts, in seconds of hosts with a core each."""
+    """Curves of each method and number of hosts, in seconds of hosts with a core each."""
     cores = len(os.sched_getaffinity(0))
     runs: list[dict[str, Any]] = []
     for way, (_, numbers) in WAYS.items():

@@ -24,7 +24,7 @@ NEEDS_ROOT = False
 N = 512
 PER_RANK = (1, 4, 16, 64, 128)
 RANKS = (1, 2, 4, 8, 16, 32, 64)
-CONFIDENCE = 3.89  # standard errors: a right mean is further away once in 10,000 times
+CONFIDENCE = 3.89  # standard errors: a correct mean exceeds this in one of 10,000 runs
 
 
 def expected(k: int, n: int, ranks: int) -> float:
@@ -33,14 +33,14 @@ def expected(k: int, n: int, ranks: int) -> float:
 
 
 def papers(k: int, n: int, ranks: int) -> Fraction:
-    """The same by the paper's alternating sum; exact, for its terms cancel."""
+    """The same by the paper's alternating sum, in exact fractions because its terms cancel."""
     return n * sum(
         ((-1) ** (i - 1) * math.comb(ranks, i) * Fraction(k, n) ** i for i in range(1, ranks + 1)), Fraction(0)
     )
 
 
 def deviation(k: int, n: int, ranks: int) -> float:
-    """Standard deviation of the size of one union: of n - K, from the chances that one and that two indices lack."""
+    """Standard deviation of the size of one union, from the probabilities that one and that two indices are absent."""
     one = (1 - k / n) ** ranks
     two = ((n - k) * (n - k - 1) / (n * (n - 1))) ** ranks
     return math.sqrt(max(0.0, n * (n - 1) * two + n * one - (n * one) ** 2))
@@ -65,7 +65,7 @@ def measure(quick: bool, tell: Tell) -> dict[str, Any]:
 
 
 def _point(k: int, ranks: int, sizes: list[int], results: list[int]) -> dict[str, Any]:
-    """Formula and means; refuses means that chance cannot explain, and formulas that differ."""
+    """Formula and means; raises if a mean is too far from the formula, or if the two formulas differ."""
     formula = expected(k, N, ranks)
     if abs(float(papers(k, N, ranks)) - formula) > 1e-9 * N:
         raise RuntimeError(f"the formulas differ for k = {k}, P = {ranks}")
@@ -93,7 +93,7 @@ def _union(sets: list[np.ndarray]) -> int:
 
 
 def _allreduce(pool: ThreadPoolExecutor, comms: list[sky.Comm], sets: list[np.ndarray]) -> int:
-    """Entries of a real result, whose sums are checked: each index counts the sets that hold it."""
+    """Entries of an allreduce's result, whose values are checked: each index counts the sets that contain it."""
 
     def body(comm: sky.Comm) -> Any:
         mine = sets[comm.rank]

@@ -1,9 +1,9 @@
-"""*SparCML*, Table 3: every network that is trained, dense and by its largest entries, against epochs and against time.
+"""*SparCML*, Table 3: all trained networks, dense and top-k, against epochs and against time.
 
-The five examples of `examples/torch`, each with the preset that other figures train too, and their runs: they are
+The five examples of `examples/torch`, with presets and runs that they share with other figures: each is
 trained once (`docs/figures/training`). Speech is on 8 hosts behind links of 100 Mbit/s, in slow motion (Fig. 6), the
-others on ranks of this machine, whose memory costs no more than computing: what is to be gained there is nothing.
-Needs root for speech, PyTorch, Pillow and time where runs are not there yet.
+others on ranks of this machine, which share memory, so compression cannot gain time there.
+Needs root for speech, PyTorch, Pillow, and hours for runs that are not stored yet.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ NEEDS_ROOT = True
 
 
 class Example(NamedTuple):
-    """What is trained."""
+    """One trained network."""
 
     title: str
     name: str
     arguments: Sequence[str]
-    #: Of what is drawn.
+    #: Axis label of the metric.
     metric: str
     label: str
-    #: What is said after `--compress`.
+    #: Values of `--compress`.
     dense: Sequence[str] = ("dense",)
     topk: Sequence[str] = ("topk",)
     ranks: int = RANKS
@@ -54,7 +54,7 @@ EXAMPLES = (
 
 
 def measure(quick: bool, tell: Tell) -> dict[str, Any]:
-    """Curves of each example, both ways."""
+    """Curves of each example, dense and top-k."""
     found = []
     for example in EXAMPLES:
         preset = ["smoke" if quick and word in ("full", "short") else word for word in example.arguments]

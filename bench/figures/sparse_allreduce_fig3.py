@@ -1,8 +1,8 @@
-"""*Sparse Allreduce*, Fig. 3: a direct (round-robin) reduction as the same data is cut ever finer.
+"""*Sparse Allreduce*, Fig. 3: a direct (round-robin) reduction of the same data on more and more nodes.
 
-Twitter's graph in as many parts as there are nodes. What a node sends shrinks with the nodes, and each message almost
-with their square: from some number on the costs of messages outweigh their bytes, and more nodes take longer. Simulated
-up to 256 nodes, for 1,024 have a million messages each way; beyond, and beside it, the planner's prediction.
+Twitter's graph has as many parts as there are nodes. A node's bytes shrink with the number of nodes, and each message
+almost with its square: from some number on the costs of messages outweigh their bytes, and more nodes take longer.
+Simulated up to 256 nodes, because 1,024 have a million messages each way; the planner's prediction covers all sizes.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ TITLE = "Sparse Allreduce Fig. 3: direct reduction against nodes"
 NEEDS_ROOT = False
 NODES = (4, 8, 16, 32, 64, 128, 256, 512, 1024)
 SIMULATED = 256
-#: MB of a message of 64 nodes: *Sparse Allreduce* and *Kylix*.
+#: MB of a message with 64 nodes, in *Sparse Allreduce* and *Kylix*.
 PAPER_MB = (0.5, 0.4)
 
 

@@ -1,7 +1,7 @@
 """*Sparse Allreduce*, Fig. 5: bytes of a message at each level of five butterflies of 64 nodes, Twitter's graph.
 
-Counted: what the simulator's ranks sent, over their messages. The paper's text has two numbers, 0.5 MB for the direct
-network and 17 MB "for each machine in the first round" of the binary one.
+Measured as the bytes that the simulator's ranks sent over their number of messages. The paper's text has two numbers,
+0.5 MB for the direct network and 17 MB "for each machine in the first round" of the binary one.
 """
 
 from __future__ import annotations

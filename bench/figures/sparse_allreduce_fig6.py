@@ -1,8 +1,8 @@
 """*Sparse Allreduce*, Fig. 6: reduce time and throughput of every choice of degrees on 64 nodes.
 
-Throughput as there: billions of input values reduced a second, those of all nodes together. Each choice twice: the
-network alone (10 Gbit/s, 1 ms a message), and with our processors' work on one core. The paper's best is 16×4 for both
-graphs, with 0.44 s for Twitter's (its Table II).
+Throughput as in the paper: billions of input values reduced a second, over all nodes. Each choice is simulated twice:
+the network alone (10 Gbit/s, 1 ms a message), and with our processors' work on one core. The paper's best is 16×4 for
+both graphs, with 0.44 s for Twitter's (its Table II).
 """
 
 from __future__ import annotations

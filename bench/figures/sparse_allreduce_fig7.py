@@ -1,8 +1,8 @@
-"""*Sparse Allreduce*, Fig. 7: reduce time against threads, on machines of 8 cores, by a model.
+"""*Sparse Allreduce*, Fig. 7: reduce time against threads, on machines of 8 cores, from a model.
 
-The model: Twitter's graph, 16×4, 64 nodes, where all of our processors' work shrinks with min(threads, 8) and the
-network stays. That is the most that threads could bring. Beside it what they do bring here, on as many cores as this
-machine has: reductions between ranks in one process, one layer, with 1 and 2 threads for sums (`sky.local(threads=)`).
+The model: Twitter's graph, 16×4, 64 nodes, with all of our processors' work divided by min(threads, 8) and an unchanged
+network. This is an upper bound of the gain. Beside it the measured gain on this machine's cores: reductions between
+ranks in one process, one layer, with 1 and 2 threads for sums (`sky.local(threads=)`).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _NETWORK = ("latency_s", "rate", "incast", "ring_gain", "cores", "message_s")
 
 
 def faster(machine: Profile, times: float) -> Profile:
-    """A machine whose work takes so many times less; its network stays."""
+    """The profile of a machine with ``times`` times faster processors and the same network."""
     work = {f.name: getattr(machine, f.name) / times for f in fields(Profile) if f.name not in _NETWORK}
     return replace(machine, **work)
 
@@ -56,7 +56,7 @@ def measure(quick: bool, tell: Tell) -> dict[str, Any]:
 
 
 def _here(threads: int, n: int, entries: int, turns: int) -> list[float]:
-    """Times of a reduction, first to last rank; the first two do not count."""
+    """Times of a reduction, from the first start to the last end; the first two are dropped."""
     comms = sky.local(HERE_RANKS, threads=threads)
     rng = np.random.default_rng(11)
     sets = [np.sort(rng.choice(n, entries, replace=False)) for _ in comms]
@@ -84,7 +84,7 @@ def _here(threads: int, n: int, entries: int, turns: int) -> list[float]:
 
 
 def draw(entry: dict[str, Any]) -> Any:
-    """Both as shares of one thread's time."""
+    """Model and measurement, relative to one thread's time."""
     figure, (axes,) = new(width=8, height=4.8)
     model, here = entry["model"], entry["here"]
     alone = model[0]["reduce_s"]

@@ -1,4 +1,4 @@
-"""What the figures share: records, colours that differ in grey as well, and how a picture is written."""
+"""Common code of the figures: records, colours that can be told apart in grey, and writing of pictures."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from skyphos.files.whole_file import replacing
 
 Tell = Callable[[str], None]
 
-# Dark to light, so that they can be told apart in grey; markers and dashes tell the rest.
+# Dark to light, so that they can be told apart in grey, together with markers and dashes.
 COLOURS = ("#1b2a49", "#8c2d19", "#1f6f8b", "#c8622d", "#5b9a68", "#e0a030", "#7fb8d8", "#c9a0c0")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<")
 THEIRS = "#555555"
@@ -23,7 +23,7 @@ THEIRS = "#555555"
 
 @dataclass(frozen=True)
 class Quartiles:
-    """Of a row of times, in seconds."""
+    """Quartiles of times, in seconds."""
 
     low: float
     median: float
@@ -43,7 +43,7 @@ def as_point(found: Quartiles, **where: Any) -> dict[str, Any]:
 
 
 def save_record(path: Path, name: str, quick: bool, points: dict[str, Any]) -> dict[str, Any]:
-    """Write what was measured, with machine and date."""
+    """Write the measured points, with machine and date."""
     entry = {
         "figure": name,
         "command": f"bench/figures {name}" + (" --quick" if quick else ""),
@@ -71,13 +71,13 @@ def new(columns: int = 1, *, rows: int = 1, width: float = 7.5, height: float = 
 
 
 def plain_numbers(axis: Any, ticks: Sequence[float], names: Sequence[str] | None = None) -> None:
-    """Ticks as they are, not as powers of ten, and none between."""
+    """Label ticks with plain numbers, not powers of ten, without minor ticks."""
     axis.set_ticks(ticks, [f"{tick:,.10g}" for tick in ticks] if names is None else names)
     axis.set_ticks([], minor=True)
 
 
 def size_name(size: float) -> str:
-    """Bytes as people say them: 64 KB is 65,536."""
+    """Bytes as text: 64 KB is 65,536."""
     for unit, scale in (("MB", 1 << 20), ("KB", 1 << 10)):
         if size >= scale:
             return f"{size / scale:.3g} {unit}"

@@ -1,9 +1,9 @@
 """Accuracy over k and the global batch, which *SparCML* (section 8.4) leaves open.
 
 ResNet-8 on 20,000 pictures of CIFAR-10 (`examples/torch/cifar.py`, else its preset for two cores), 8 ranks on this
-machine, as many epochs for each: of each 512 entries the k largest of each rank, values as they are. The rate goes with
-the batch (Goyal et al., 2017), from the preset's on. Needs PyTorch and Pillow (`make .venv/.torch`), the pictures
-beside the project, and time.
+machine, the same number of epochs for each: each rank sends the k largest of each 512 entries, not quantised. The
+learning rate is proportional to the batch (Goyal et al., 2017), starting from the preset's. Needs PyTorch and Pillow
+(`make .venv/.torch`), the pictures beside the project, and time.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from .training import RANKS, trained
 TITLE = "Accuracy over k and global batch: ResNet-8 on CIFAR-10"
 NEEDS_ROOT = False
 BATCHES, KS = (64, 256, 1024), (1, 4, 16, 64)
-#: The preset's.
+#: Batch and learning rate of the preset.
 BATCH, RATE = 64, 0.025
-#: Of the 50,000, so that all runs together take an hour or two.
+#: Pictures of the 50,000, so that all runs together take an hour or two.
 PICTURES = 20_000
 
 
 def measure(quick: bool, tell: Tell) -> dict[str, Any]:
-    """The accuracy at the end for each pair, and that of dense training."""
+    """The final accuracy for each pair of k and batch, and of dense training."""
     points = []
     for batch in BATCHES[:2] if quick else BATCHES:
         rate = RATE * batch / BATCH
@@ -37,7 +37,7 @@ def measure(quick: bool, tell: Tell) -> dict[str, Any]:
 
 
 def draw(entry: dict[str, Any]) -> Any:
-    """A line a batch, and dashed what dense training reaches."""
+    """A line a batch, and dashed lines for dense training."""
     figure, (axes,) = new()
     for number, batch in enumerate(sorted({point["batch"] for point in entry["points"]})):
         mine = [point for point in entry["points"] if point["batch"] == batch]

@@ -1,4 +1,4 @@
-"""Runs of `examples/torch` for figures. Each is kept when it has ended: a figure that was cut short goes on there."""
+"""Runs of `examples/torch` for figures. Completed runs are stored, so an interrupted figure continues after them."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from skyphos.files.whole_file import replacing
 from .style import Tell
 
 ROOT = Path(__file__).resolve().parents[2]
-#: What is there is not trained again: remove it after a change of what is trained.
+#: Stored runs are not trained again; remove them after a change of the training.
 KEPT = ROOT / "docs" / "figures" / "training"
-#: Of runs that only show that it works: git leaves it alone.
+#: Folder of runs with --quick, ignored by git.
 TRIED = ROOT / "bench" / "lab" / "results" / "training"
-#: As many as the paper has on CIFAR-10.
+#: The paper's number on CIFAR-10.
 RANKS = 8
 
 
@@ -54,7 +54,7 @@ def trained(
 
 
 def on_ranks(example: str, arguments: Sequence[str], ranks: int = RANKS) -> dict[str, Any]:
-    """Trained by processes of one thread on this machine, which share its cores."""
+    """Train with single-threaded processes on this machine, which share its cores."""
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "run.json"
         script = [str(ROOT / "examples" / "torch" / f"{example}.py"), *arguments, "--out", str(out)]
@@ -68,14 +68,14 @@ def on_ranks(example: str, arguments: Sequence[str], ranks: int = RANKS) -> dict
 
 
 def _kept(record: dict[str, Any]) -> dict[str, Any]:
-    """Of a run's record what says how it was made, and its curves: the rest is long."""
+    """The settings and curves of a run's record, without its long parts."""
     names = ("example", "headline", "date", "ranks", "config", "parameters", "machine")
     steps = sum(epoch["steps"] for epoch in record["epochs"])
     return {name: record[name] for name in names} | {"steps": steps, "curves": curves(record)}
 
 
 def curves(record: dict[str, Any]) -> dict[str, Any]:
-    """Of a run's record its numbers after epochs that were evaluated, and seconds until then."""
+    """The metrics of a run's record after each evaluated epoch, and the seconds until then."""
     names = ["train_loss", *record["headline"]]
     there = [at for at, epoch in enumerate(record["epochs"]) if names[-1] in epoch]
     found: dict[str, Any] = {name: [round(record["epochs"][at][name], 5) for at in there] for name in names}

@@ -1,9 +1,9 @@
-"""The cluster of *Twister* (section 6.1), as the simulator gets it, and what the paper measured there.
+"""The cluster of *Twister* (section 6.1), for the simulator, and the paper's measurements.
 
 PolarGrid: hosts with links of 1 Gbit/s, in racks that 10 Gbit/s join. A broadcast goes from a driver to n nodes: n + 1
 ranks here, one a host, spread over the racks evenly. Table 8 has 0.5 GB to one node in 4.04 s, 123.8 MB/s: as much as
-1 Gbit/s carries in packets of 9,000 bytes (123.8; in packets of 1,500 it would be 117.7), so those are assumed. What
-the paper does not say is ours: 50 µs for a small message, and what work costs.
+1 Gbit/s carries in packets of 9,000 bytes (123.8; in packets of 1,500 it would be 117.7), so those are assumed. The
+paper does not give the other settings; ours are 50 µs for a small message, and the processor times of one core.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ SCATTER_ALLGATHER_S = (11.4, 20.57, 20.62, 20.68, 20.79, 21.2)
 
 
 def cluster(ranks: int, racks: int, **other: Any) -> Network:
-    """So many hosts of one rank, spread over racks as evenly as they can be."""
+    """``ranks`` hosts of one rank, spread over racks as evenly as possible."""
     hosts = math.ceil(ranks / racks)
     settings: dict[str, Any] = {
         "rate_out": RATE,
@@ -51,12 +51,12 @@ def cluster(ranks: int, racks: int, **other: Any) -> Network:
 
 
 def link_s(size: float) -> float:
-    """Seconds for which bytes take a link."""
+    """Seconds for which bytes occupy a link."""
     return size / (RATE * (MTU - 52) / (MTU + 38))
 
 
 def broadcast(size: float, nodes: int, algorithm: str, *, seed: int = 1, **other: Any) -> Phase:
-    """Bring so many bytes from the driver to the nodes, with their number in place of them."""
+    """Broadcast ``size`` bytes from the driver to the nodes, simulated by their length."""
     on = cluster(nodes + 1, RACKS[nodes], **other)
     return simulate(
         on, "broadcast", n=round(size), row_bytes=1, algorithm=algorithm, sized=True, seed=seed, watch=[]
@@ -64,13 +64,13 @@ def broadcast(size: float, nodes: int, algorithm: str, *, seed: int = 1, **other
 
 
 def shuffle_s(node_bytes: float, nodes: int) -> float:
-    """Seconds until each node has its share of what all have, evenly spread."""
+    """Seconds of a shuffle of evenly distributed bytes."""
     on = cluster(nodes, RACKS[nodes])
     return simulate(on, "shuffle", entries=node_bytes, row_bytes=1, sized=True, watch=[]).last_s
 
 
 def shuffle_bound_s(node_bytes: float, nodes: int) -> tuple[float, float]:
-    """Seconds for which a shuffle takes a host's link, and a rack's uplink, at least."""
+    """The least seconds for which a shuffle occupies a host's link, and a rack's uplink."""
     racks = RACKS[nodes]
     from_rack = nodes / racks * node_bytes * (1 - 1 / racks)
     return link_s(node_bytes * (1 - 1 / nodes)), link_s(from_rack) * RATE / UPLINK

@@ -1,6 +1,6 @@
 """*Twister*, Figs. 4 and 5, Tables 5 and 8: broadcasts by every route against nodes, simulated.
 
-What the figures compare the chain with (Open MPI 1.4, MPJ) is not simulated: here are all routes that we have, beside
+The paper's baselines (Open MPI 1.4, MPJ) are not simulated. The figure has all our routes, beside
 the paper's chain, simple broadcast (Table 8) and scatter-allgather (Table 5).
 """
 
@@ -25,7 +25,7 @@ def measure(quick: bool, tell: Tell) -> dict[str, Any]:
     points = []
     for route in (*ROUTES, "auto"):
         for size in SIZES if route in ALL_SIZES else (SIZE,):
-            # As far as Table 5 goes: a ring of ranges takes the simulator longest.
+            # Only Table 5's numbers of nodes: a ring of ranges takes the simulator longest.
             last = len(SCATTER_ALLGATHER_S) if route == "scatter_allgather" else len(NODES)
             for nodes in NODES[: 3 if quick else last]:
                 done = broadcast(size * GB * (QUICK if quick else 1), nodes, route)

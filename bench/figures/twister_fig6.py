@@ -1,10 +1,10 @@
-"""*Twister*, Fig. 6: a chain that knows racks, and one through nodes that lie at random, simulated.
+"""*Twister*, Fig. 6: a chain in the order of racks, and one in random order, simulated.
 
-Ranks are put on hosts at random. Where they know racks, the chain goes rack by rack, and crosses each uplink once
-each way; where they do not, it goes by the ranks' numbers, and as many of its streams as that drew share an uplink.
+Ranks are placed on hosts at random. If they know the racks, the chain goes rack by rack, and crosses each uplink once
+each way. If they do not, it goes in rank order, and several of its streams share an uplink.
 
-What the oversubscription allows: through an uplink that f streams share, each has 1/f of its rate; the chain goes at
-the pace of its slowest, so it takes max(1, f R / U) of the time of one that no uplink holds back, R being the rate of a
+The bound by oversubscription: f streams through an uplink have 1/f of its rate each, and the slowest stream sets the
+pace of the chain, so it takes max(1, f R / U) times as long as a chain without that bottleneck, R being the rate of a
 host's link, U an uplink's, and f the most streams into or out of a rack.
 """
 
@@ -21,12 +21,12 @@ from .twister import CHAIN_S, GB, NODES, RACKS, RATE, UPLINK, broadcast, cluster
 TITLE = "Twister Fig. 6: a chain with and without knowing racks"
 NEEDS_ROOT = False
 SEEDS = range(1, 6)
-#: The paper's text: with the topology it is so many times faster.
+#: The paper's text: the speed-up by knowing the topology.
 PAPER_TIMES = 5.0
 
 
 def allowed(hosts: list[int], hosts_per_rack: int) -> float:
-    """How many times as long uplinks let a chain take that goes through these hosts in their order."""
+    """Bound by the uplinks: time of a chain through these hosts in their order, relative to an unlimited one."""
     racks = [host // hosts_per_rack for host in hosts]
     crossing = [(a, b) for a, b in pairwise(racks) if a != b]
     out, into = (Counter(pair[side] for pair in crossing) for side in (0, 1))
@@ -34,7 +34,7 @@ def allowed(hosts: list[int], hosts_per_rack: int) -> float:
 
 
 def measure(quick: bool, tell: Tell) -> dict[str, Any]:
-    """Both chains through the same places, for each number of nodes and each seed."""
+    """Both chains with the same placement, for each number of nodes and each seed."""
     size, points = GB * (1e-2 if quick else 1), []
     for nodes in NODES[1:3] if quick else NODES:
         for seed in SEEDS[:1] if quick else SEEDS:
@@ -54,22 +54,22 @@ def measure(quick: bool, tell: Tell) -> dict[str, Any]:
 
 
 def times(point: dict[str, Any]) -> float:
-    """By how much knowing racks is faster."""
+    """Speed-up by knowing the racks."""
     return float(point["unknown_s"] / point["known_s"])
 
 
 def share(point: dict[str, Any]) -> float:
-    """Of that what the oversubscription allows."""
+    """The speed-up relative to its bound."""
     return times(point) / float(point["allowed"])
 
 
 def median(points: list[dict[str, Any]], name: str) -> float:
-    """Of all seeds."""
+    """Median over the seeds."""
     return statistics.median(times(p) if name == "times" else p[name] for p in points)
 
 
 def draw(entry: dict[str, Any]) -> Any:
-    """Times of both, and their ratio beside what is allowed."""
+    """Times of both, and their ratio beside its bound."""
     figure, (seconds, ratios) = new(2, width=12, height=4.8)
     nodes = sorted({p["nodes"] for p in entry["points"]})
     of = {n: [p for p in entry["points"] if p["nodes"] == n] for n in nodes}

@@ -1,8 +1,8 @@
-"""*Twister*, Fig. 7: what a broadcast spends on serialisation, on the way, and on reading what came.
+"""*Twister*, Fig. 7: time of a broadcast for serialisation, transfer and de-serialisation.
 
-There Java objects along a chain of 1 Gbit/s links, as bytes or doubles; nine tenths of the time is not the broadcast.
-Ours: from one host to another in the lab at 1 Gbit/s, a dict of 64 arrays, and the paper's centroids as an object each
-(`bytes` of 512), by `comm.broadcast`; beside it by hand: `pickle.dumps`, its bytes, `pickle.loads`.
+The paper: Java objects along a chain of 1 Gbit/s links, as bytes or doubles; nine tenths of the time is not the
+transfer. Ours: from one host to another in the lab at 1 Gbit/s, a dict of 64 arrays, and the paper's centroids as an
+object each (`bytes` of 512), by `comm.broadcast`; beside it by hand: `pickle.dumps`, its bytes, `pickle.loads`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ STAGES = ("serialise", "broadcast", "read")
 
 
 def data(kind: str, size: int) -> Any:
-    """What is broadcast: so many bytes in arrays, or in objects of 512."""
+    """The broadcast data: ``size`` bytes in arrays, or in objects of 512 bytes."""
     if kind == "objects":
         return [number.to_bytes(8, "little") * 64 for number in range(size // 512)]
     each = size // ARRAYS
@@ -42,7 +42,7 @@ KINDS = ("bytes", "doubles", "objects")
 
 
 def one_rank(size: int, rounds: int) -> None:
-    """A rank: 0 sends. Prints seconds by kind, way and stage, of rank 0 until both are done."""
+    """Run a rank; 0 sends, and prints seconds by kind, method and stage until both are done."""
     import skyphos as sky
     from skyphos.collectives.packing import pack, unpack
 

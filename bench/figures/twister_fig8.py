@@ -1,8 +1,8 @@
 """*Twister*, Fig. 8: a shuffle with and without local reduction, on 125 nodes; the network simulated.
 
-As there: 8 map tasks a node, each with 1 GB of rows for the same 500,000 keys, one reduce task a node. Without local
-reduction a node sends 8 GB, with it 1 GB. What is added up where takes what this machine's core takes for it: the
-tasks' rows before the shuffle, or, without local reduction, the blocks of all tasks after it.
+As in the paper: 8 map tasks a node, each with 1 GB of rows for the same 500,000 keys, one reduce task a node. Without
+local reduction a node sends 8 GB, with it 1 GB. Adding takes the time of this machine's core: with local reduction for
+the tasks' rows before the shuffle, without it for the blocks of all tasks after it.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from .twister import GB, shuffle_bound_s, shuffle_s
 TITLE = "Twister Fig. 8: shuffling with and without local reduction"
 NEEDS_ROOT = False
 NODES, TASKS, TASK_BYTES = 125, 8, GB
-#: Seconds in the paper's text: about 8 minutes, 40 s, and 20 s for adding up before.
+#: Seconds in the paper's text: about 8 minutes, 40 s, and 20 s for local reduction.
 PAPER_S = {"without": 480.0, "with": 40.0}
 PAPER_EXTRA_S = 20.0
 PARTS = ("local_reduction_s", "shuffle_s", "reduce_s")
 
 
 def measure(quick: bool, tell: Tell) -> dict[str, Any]:
-    """Both ways, part by part."""
+    """Seconds of each part, with and without local reduction."""
     scale = 1e-3 if quick else 1.0
     adding = folding(500) if quick else folding()
     tell(f"adding up, one core: {1e-9 / adding.new_byte_s:.2f} GB/s of new rows, {1e-9 / adding.more_byte_s:.2f} more")
@@ -38,7 +38,7 @@ def measure(quick: bool, tell: Tell) -> dict[str, Any]:
             "node_bytes": node,
             "local_reduction_s": adding.seconds(task, TASKS) if way == "with" else 0.0,
             "shuffle_s": shuffle_s(node, NODES),
-            # Of its share of the keys each reduce task gets a block of each map task, or of each node.
+            # Each reduce task gets its share of the keys as a block from each map task, or from each node.
             "reduce_s": adding.seconds(task / NODES, NODES * (TASKS if way == "without" else 1)),
             "link_s": link_s,
             "uplink_s": uplink_s,
@@ -49,7 +49,7 @@ def measure(quick: bool, tell: Tell) -> dict[str, Any]:
 
 
 def draw(entry: dict[str, Any]) -> Any:
-    """A row of parts for each way, beside the paper's."""
+    """A bar of parts with and without local reduction, beside the paper's."""
     figure, (axes,) = new(width=9, height=4.4)
     names = {"local_reduction_s": "local reduction, one core", "shuffle_s": "shuffle (simulated)",
              "reduce_s": "reduce, one core"}  # fmt: skip

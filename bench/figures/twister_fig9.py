@@ -1,12 +1,12 @@
 """*Twister*, Fig. 9: the communication of one iteration of k-means on 125 nodes, stage by stage, simulated.
 
-As there: 7.42 M vectors of 512 dimensions, 1 M centroids, 10,000 map tasks (80 a node), 125 reduce tasks. 512 MB go
-from the driver to all nodes; each map task makes 2 GB, 20 TB together, which local reduction makes 2 GB a node,
-250 GB; each reduce task gets 2 GB of them, and what comes of it, 4 MB, goes to the driver.
+As in the paper: 7.42 M vectors of 512 dimensions, 1 M centroids, 10,000 map tasks (80 a node), 125 reduce tasks. 512 MB
+go from the driver to all nodes; each map task makes 2 GB, 20 TB together, which local reduction turns into 2 GB a node,
+250 GB. Each reduce task gets 2 GB of them, and sends its result, 4 MB, to the driver.
 
-The network is simulated; adding up takes what one core of this machine takes for it. Local reduction is told beside
-the sum, for it is part of the map stage here: each task's rows are added as they come. Distances, the map stage's real
-work, are in neither.
+The network is simulated; adding takes the time of one core of this machine. Local reduction is not in the sum but
+reported beside it, because it is part of the map stage here: each task's rows are added as they are made. Distances,
+the map stage's real work, are in neither.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from .twister import GB, RACKS, broadcast, cluster, link_s, shuffle_bound_s, shu
 TITLE = "Twister Fig. 9: communication of an iteration"
 NEEDS_ROOT = False
 NODES, TASKS, CENTROIDS, ROW_BYTES = 125, 80, 1_000_000, 512
-#: What a map task makes, and what a node sends once its tasks' are added up.
+#: Bytes that a map task makes, and bytes that a node sends after local reduction.
 TASK_BYTES = 2 * GB
 PAPER_S = 169.0
 STAGES = ("broadcast", "shuffle", "reduce", "combine")
 
 
 def combine_s(nodes: int, centroids: int) -> float:
-    """Seconds until the driver has every reduce task's centroids: real ones, each node as many."""
+    """Seconds until the driver has all centroids, gathered as real bytes of equal size a node."""
     on = cluster(nodes + 1, RACKS[nodes])
     share = centroids // nodes
     return simulate(on, "gather", n=centroids, entries=share, row_bytes=ROW_BYTES, watch=[]).last_s
 
 
 def measure(quick: bool, tell: Tell) -> dict[str, Any]:
-    """Each stage, the least time of its bytes, and what would be without local reduction."""
+    """Each stage, the least time of its bytes, and the shuffle without local reduction."""
     scale = 1e-3 if quick else 1.0
     adding = folding(500) if quick else folding()
     message, node = CENTROIDS * ROW_BYTES * scale, TASK_BYTES * scale
@@ -63,7 +63,7 @@ def measure(quick: bool, tell: Tell) -> dict[str, Any]:
 
 
 def draw(entry: dict[str, Any]) -> Any:
-    """The stages one after the other, the paper's sum, and what is beside them."""
+    """The stages one after the other, the paper's sum, and the effect of local reduction."""
     figure, (axes, beside) = new(2, width=12, height=3.9)
     left = 0.0
     for number, point in enumerate(entry["points"]):

@@ -1,8 +1,8 @@
 """*Twister*, Figs. 4 to 6 in the lab: broadcasts against hosts beside MPICH's and Gloo's, and a chain that knows racks.
 
-There Open MPI and MPJ on up to 150 nodes at 1 Gbit/s. Ours: up to 16 hosts at 250 Mbit/s, which two cores serve, with
-MPICH's Bcast in place of Open MPI's and Gloo's, the slow one here, in place of MPJ's. Racks: 8 hosts at 100 Mbit/s
-dealt out in turn to two racks that 100 Mbit/s join, so that a chain by ranks' numbers crosses four times each way.
+The paper: Open MPI and MPJ on up to 150 nodes at 1 Gbit/s. Ours: up to 16 hosts at 250 Mbit/s, which two cores can
+serve, with MPICH's Bcast instead of Open MPI's, and Gloo's instead of MPJ's. Racks: 8 hosts at 100 Mbit/s alternate
+between two racks joined by 100 Mbit/s, so that a chain in rank order crosses four times each way.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _NAMES = {"mpich": "MPICH", "gloo": "Gloo"}
 
 
 def measured(hosts: int, rate: str, size: int, *more: str) -> dict[str, Any]:
-    """What `bench/broadcast.py` finds: the floor, and seconds by name."""
+    """Results of `bench/broadcast.py`: the floor, and seconds by name."""
     with TemporaryDirectory() as folder:
         found = Path(folder) / "found.json"
         program = [sys.executable, str(Path(__file__).resolve().parent.parent / "broadcast.py")]
@@ -39,7 +39,7 @@ def measured(hosts: int, rate: str, size: int, *more: str) -> dict[str, Any]:
 
 
 def measure(quick: bool, tell: Tell) -> dict[str, Any]:
-    """Times of all at each number of hosts, and of two chains over racks."""
+    """Times of all contenders at each number of hosts, and of two chains over racks."""
     size, rounds = (1, "1") if quick else (32, "5")
     points, floors = [], {}
     for hosts in (2, 4) if quick else (2, 4, 8, 16):
@@ -55,7 +55,7 @@ def measure(quick: bool, tell: Tell) -> dict[str, Any]:
         found = measured(RACK_HOSTS, RACK_RATE, size, *on_racks, *([] if knows else ["--unaware"]))
         racks.append(as_point(quartiles(found["seconds"]["chain"]), knows=knows, floor_s=found["floor_s"]))
         tell(f"racks {'known' if knows else 'not known'}: {racks[-1]['median']:.3g} s")
-    # By numbers every hop leaves a rack; of the uplink of the first the hops from even ranks, which are half.
+    # In rank order every hop leaves a rack; the first rack's uplink carries the hops from even ranks, which are half.
     crossing = RACK_HOSTS // RACKS
     return {
         "rate": RATE,

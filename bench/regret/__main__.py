@@ -1,6 +1,6 @@
-"""`python bench/regret`: the sweep, its table, and what it comes to. `bench/README.md` has the rest.
+"""`python bench/regret`: the sweep, its table and summary. `bench/README.md` explains them.
 
-`--stored` measures nothing, and shows what is stored. Each place's table is stored beside its times.
+`--stored` measures nothing, and prints the stored results. Each place's table is stored beside its times.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _RESULTS = Path(__file__).resolve().parent / "results"
 @click.option("--log2n", multiple=True, type=click.Choice([str(n.bit_length() - 1) for n in SIZES]), help="Sizes.")
 @click.option("--density", multiple=True, type=click.Choice([f"{d:g}" for d in DENSITIES]), help="Densities.")
 @click.option("--seconds", default=6.0, show_default=True, help="Time for the iterations of a case.")
-@click.option("--stored", is_flag=True, help="Show what is stored instead.")
+@click.option("--stored", is_flag=True, help="Print the stored results, without measuring.")
 @click.option("--output", type=click.Path(file_okay=False, path_type=Path), default=_RESULTS, help="Folder of results.")
 def main(
     places: tuple[str, ...],
@@ -89,7 +89,7 @@ def main(
 
 
 def _stored(path: Path) -> list[Score]:
-    """What an earlier sweep left."""
+    """The scores of an earlier sweep."""
     if not path.exists():
         raise click.ClickException(f"{path} is not there: run without --stored first")
     keys = ("place", "times_s", "chosen", "predicted_s", "hopeless_s")
@@ -98,7 +98,7 @@ def _stored(path: Path) -> list[Score]:
 
 
 def _show(place: str, scores: list[Score], console: Console, output: Path) -> None:
-    """Print the table, and store it."""
+    """Print the table, and write it to a file."""
     page = Console(file=io.StringIO(), width=150)
     for to in (console, page):
         _print(place, scores, to)

@@ -1,4 +1,4 @@
-"""What is swept: densities, sizes, ranks, and indices that are drawn evenly or by a power law."""
+"""The cases of the sweep: densities, sizes, ranks, and uniform or power-law indices."""
 
 from __future__ import annotations
 
@@ -32,20 +32,20 @@ class Case:
 
     @property
     def entries(self) -> int:
-        """Entries of a rank; of a power law their mean."""
+        """Entries of a rank; their mean with a power law."""
         return max(1, round(self.n * self.density))
 
     @property
     def seed(self) -> int:
-        """The same for the same case."""
+        """Seed of the random numbers, derived from the case."""
         return abs(hash((self.ranks, self.n, round(1e9 * self.density), KINDS.index(self.kind))))
 
     def name(self) -> str:
-        """For people."""
+        """The case as text."""
         return f"P={self.ranks} n=2^{self.n.bit_length() - 1} {self.density:g} {self.kind}"
 
     def record(self) -> dict[str, Any]:
-        """For a file."""
+        """The case as plain values."""
         return asdict(self)
 
 
@@ -56,7 +56,7 @@ def cases(ranks: int) -> Iterator[Case]:
 
 
 def inputs(case: Case) -> list[Data]:
-    """What each rank holds: values of float32 that do not compress."""
+    """The input of each rank: incompressible values of float32."""
     share = _shares(case) if case.kind == "zipf" else None
     return [_held(case, np.random.default_rng([case.seed, rank]), share) for rank in range(case.ranks)]
 
@@ -73,7 +73,7 @@ def _held(case: Case, rng: np.random.Generator, share: Array | None) -> Data:
 
 
 def _shares(case: Case) -> Array:
-    """How likely each index is in a rank's set: 1 - exp(-λ r^-α), scaled to the density (*Kylix*, section IV)."""
+    """Probability of each index in a rank's set: 1 - exp(-λ r^-α), scaled to the density (*Kylix*, section IV)."""
     weights = np.arange(1, case.n + 1, dtype=np.float64) ** -EXPONENT
     low, high = 0.0, 1.0
     while -np.expm1(-high * weights).sum() < case.entries:

@@ -1,4 +1,4 @@
-"""Scores: the best fixed choice is picked on odd iterations, and everybody is compared on even ones."""
+"""Scores: the best fixed choice is determined on odd iterations, and all contenders are compared on even ones."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from lab.contenders import DENSE
 
 from .sweep import Measured
 
-#: What a dense contender may be overtaken by, beside 5 percent.
+#: Seconds by which a dense contender may be faster, in addition to 5 percent.
 DENSE_SLACK_S = 100e-6
 
 
 @dataclass(frozen=True)
 class Score:
-    """How ``auto`` did in a case. Seconds are medians of even iterations."""
+    """Result of ``auto`` in a case. Seconds are medians of even iterations."""
 
     measured: Measured
     auto_s: float
@@ -32,7 +32,7 @@ class Score:
 
     @property
     def beaten_by_dense(self) -> bool:
-        """Whether the best dense contender is faster by more than may be."""
+        """Whether the best dense contender is faster by more than the allowed margin."""
         return self.auto_s > 1.05 * self.dense_s + DENSE_SLACK_S
 
 
@@ -45,7 +45,7 @@ def score(measured: Measured) -> Score:
     best = min(fixed, key=odd.__getitem__)
     rivals = [name for name in times if name in (*DENSE, "gloo")]
     dense = min(rivals, key=odd.__getitem__, default="")
-    # A dense one that was hopeless is known from its first calls.
+    # The time of a dense contender that was dropped is that of its first calls.
     left_out = [measured.hopeless[name] for name in (*DENSE, "gloo") if name in measured.hopeless]
     dense_s = even[dense] if dense else min(left_out)
     return Score(measured, even["auto"], best, even[best], dense, dense_s)
@@ -53,7 +53,7 @@ def score(measured: Measured) -> Score:
 
 @dataclass(frozen=True)
 class Summary:
-    """All cases of a place."""
+    """Summary of all cases of a place."""
 
     cases: int
     mean: float
@@ -63,7 +63,7 @@ class Summary:
 
 
 def summary(scores: Iterable[Score]) -> Summary:
-    """What the table comes to."""
+    """The summary of the table."""
     all_scores = list(scores)
     return Summary(
         len(all_scores),

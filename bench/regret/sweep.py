@@ -1,4 +1,4 @@
-"""Runs the cases of a group: contenders in turn, those that are hopeless left out after their first call."""
+"""Runs the cases of a group: contenders in turn; slow ones are dropped after their first calls."""
 
 from __future__ import annotations
 
@@ -27,21 +27,21 @@ from .cases import Case, inputs
 AS_DENSE = tuple(f"as_{name}" for name in DENSE)
 SPARSE = ("recursive_doubling", "split_allgather", "split_allgather_dense", "butterfly", "ring", "allgather")
 
-# Those that take as long whatever the density, or nearly.
+# Contenders whose time hardly depends on the density.
 _ARRAYS = (*DENSE, *AS_DENSE, "gloo", "split_allgather_dense")
 
 _BURST = "128k"
 _LIMIT_S = 300.0
-# A contender that takes so much longer than the best in its second call is out.
+# A contender is dropped if its second call takes this many times the best.
 _HOPELESS, _HOPELESS_S = 2.0, 2e-3
-# Iterations of a case, the first two of each contender aside, as the time allows; where a turn of all takes all of it,
-# calls last so long that little disturbs them.
+# Least and most iterations of a case, beside the first two of each contender, as the time allows. If one turn takes all
+# of the time, calls are so long that noise hardly affects them.
 _FEWEST, _FEWEST_LONG, _MOST = 4, 2, 24
-# In a turn that lasts, those that take little of it are called so often at most, within such a share of it.
+# In a long turn, short contenders are called at most this often, within this share of the turn.
 _AGAIN, _AGAIN_SHARE, _LASTS_S = 4, 0.05, 0.5
-# What an iteration takes beside the call.
+# Seconds of an iteration beside the call.
 _BESIDE_S = 0.015
-# After a call that took so long another to warm up tells nothing.
+# A contender whose first call took this long needs no second warm-up call.
 _WARM_S = 0.5
 
 Tell = Callable[[str], None]
@@ -49,7 +49,7 @@ Tell = Callable[[str], None]
 
 @dataclass
 class Measured:
-    """Times of a case's contenders in seconds, one an iteration, and what ``auto`` did."""
+    """Times of a case's contenders in seconds, one an iteration, and the choice of ``auto``."""
 
     case: Case
     place: str
@@ -60,14 +60,14 @@ class Measured:
 
 
 def contenders(ranks: int, gloo: bool) -> list[str]:
-    """Those that compete in a group of so many ranks."""
+    """The contenders in a group of ``ranks`` ranks."""
     layers = ["butterfly_" + "x".join(map(str, d)) for d in LAYERS if prod(d) == ranks]
     return ["auto", *SPARSE, *layers, *AS_DENSE, *DENSE, *(["gloo"] if gloo else [])]
 
 
 @dataclass(frozen=True)
 class Settings:
-    """Where, and for how long. ``place`` is "host", or the rate of the lab's links."""
+    """Place and duration of a sweep. ``place`` is "host", or the rate of the lab's links."""
 
     place: str
     gloo: bool
@@ -75,12 +75,12 @@ class Settings:
 
     @property
     def drain_s(self) -> float:
-        """How long links are kept busy before a call."""
+        """Seconds for which links are kept busy before a call."""
         return drain_seconds(_BURST, self.rate_bits)
 
     @property
     def rate_bits(self) -> float | None:
-        """Of the links; None on one host."""
+        """Bits a second of the links; None on one host."""
         return None if self.place == "host" else rate_bits(self.place)
 
     def hosts(self, ranks: int) -> Cluster | Loopback:
@@ -118,7 +118,7 @@ class _Run:
     group: Group
     settings: Settings
     names: list[str]
-    # How long arrays of a size take, which does not depend on what is in them.
+    # Seconds of dense contenders by size, which do not depend on the data.
     arrays: dict[tuple[str, int], float] = field(default_factory=dict)
 
     def once(self, name: str, check: bool = False) -> float:
@@ -134,7 +134,7 @@ class _Run:
             if turn >= fewest and turn % 2 == 0 and time.monotonic() - start_s + 2 * turn_s > self.settings.budget_s:
                 break
             turn_start_s = time.monotonic()
-            # Who comes after whom matters to caches, and to contenders whose threads go on for a while.
+            # The order is random, because it affects caches, and contenders whose threads continue for a while.
             for name in order.permutation(kept).tolist():
                 for _ in range(_calls(times[name], turn_s)):
                     times[name].append(self.once(name))
@@ -144,11 +144,11 @@ class _Run:
         return Measured(case, self.settings.place, times, how.algorithm, predicted_s, hopeless)
 
     def _hopeful(self, case: Case) -> tuple[list[str], dict[str, float]]:
-        """Contenders that are worth more calls, and how long the others took. The first answers are checked."""
+        """Contenders that get more calls, and the times of the others. The first answers are checked."""
         first: dict[str, float] = {}
         for name in self.names:
             known_s = self.arrays.get((name, case.n))
-            # The first call makes buffers.
+            # The first call allocates buffers.
             if known_s is None or known_s <= 2 * _HOPELESS * first["auto"] + _HOPELESS_S:
                 first[name] = self.once(name, check=True)
             else:
@@ -165,14 +165,14 @@ class _Run:
 
 
 def _calls(times: Sequence[float], turn_s: float) -> int:
-    """Calls of one contender in the next turn: of short ones few would say little."""
+    """Calls of one contender in the next turn; short calls are repeated."""
     if not times or turn_s < _LASTS_S:
         return 1
     return min(_AGAIN, max(1, int(_AGAIN_SHARE * turn_s / (median(times) + _BESIDE_S))))
 
 
 def _store(case: Case, folder: Path) -> None:
-    """Leave a case's inputs and answer where the ranks find them."""
+    """Write a case's inputs and answer to files for the ranks."""
     held = inputs(case)
     for rank, one in enumerate(held):
         data.save(one, folder, rank)

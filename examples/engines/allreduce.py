@@ -1,11 +1,11 @@
-"""One allreduce, under whatever launcher starts it (docs/engines.md).
+"""One allreduce, under any launcher (docs/engines.md).
 
     skyphos run -n 4 examples/engines/allreduce.py
     torchrun --nproc-per-node 4 examples/engines/allreduce.py
     srun -n 4 python examples/engines/allreduce.py
     mpiexec -n 4 python examples/engines/allreduce.py
 
-Each rank has a value for an index of its own, and one for an index that all have.
+Each rank has a value for an index of its own, and one for an index that all ranks have.
 """
 
 import numpy as np

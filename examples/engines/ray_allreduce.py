@@ -24,7 +24,7 @@ def train(comm: sky.Comm, scale: float) -> tuple[int, float]:
     return len(total.indices), scale * float(total.values.sum())
 
 
-ray.init(num_cpus=2, include_dashboard=False)  # or address="auto": the cluster that is there
+ray.init(num_cpus=2, include_dashboard=False)  # or address="auto": the running cluster
 results = sky.ray.run(train, 0.5, num_workers=2)
 
 expected = 0.5 * sum(gradient(rank).to_dense() for rank in range(2)).sum()

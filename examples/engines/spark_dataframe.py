@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 
 import skyphos as sky
 
-KEYS = 10**9  # a space of keys that no task could hold an array of
+KEYS = 10**9  # too many keys for an array in a task
 os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # else tasks run the first python3 on PATH
 
 

@@ -1,17 +1,17 @@
-"""What travellers want (intent), and where, when and how (slots): ATIS, by an encoder and a decoder of two LSTM cells.
+"""ATIS: intents and slots of travellers' questions, by an encoder and a decoder of two LSTM cells.
 
     torchrun --nproc-per-node 2 examples/torch/atis.py --compress topk --preset short --out topk.json
     skyphos run -n 2 examples/torch/atis.py
     python examples/torch/atis.py --preset smoke
 
-The network of *SparCML*, section 8.3: k = 2 of 512 entries, values as they are; preset ``full`` has 20 million
+The network of *SparCML*, section 8.3: k = 2 of 512 entries, values not quantised; preset ``full`` has 20 million
 parameters (80 MB), batches of 560 words on all ranks together and 20 epochs (its Table 3). CNTK's script for ATIS, on
 which the paper builds, has batches of 70 words: eight ranks make 560. Its optimiser is a kind of AdaGrad. Here it is
-SGD with momentum, as in the paper's Algorithm 2: of gradients that were kept back for some steps SGD takes all, while
-an optimiser that divides by their size takes less the longer they waited.
+SGD with momentum, as in the paper's Algorithm 2: SGD applies gradients that waited in a residual in full, while an
+optimiser that divides by their size applies less of them the longer they waited.
 
 Data: lines ``BOS words EOS<TAB>tags``, the last tag of which, at EOS, is the intent. An utterance may have several
-("a#b"): the model learns the one that is more frequent, and is right with any (Liu and Lane, 2016).
+("a#b"): the model learns the more frequent one, and any of them counts as right (Liu and Lane, 2016).
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ PRESETS = {
     "smoke": replace(_COMMON, epochs=2, batch=280, limit=240, model={"hidden": 32, "embedding": 32}),
 }
 
-#: An utterance has one intent and a dozen tags, and intents are as wanted.
+#: Weight of the intent's loss: an utterance has one intent and a dozen tags, and both matter equally.
 INTENT_WEIGHT = 5
-#: Numbers that stand for a tag.
+#: Size of a tag's embedding.
 TAG_EMBEDDING = 64
 
 
@@ -57,7 +57,7 @@ class Utterance:
 
 
 def read(path: Path) -> list[Utterance]:
-    """The utterances of a file. Digits all become 0: it matters that there is a time, not which."""
+    """The utterances of a file. All digits become 0, because the presence of a time matters, not its value."""
     found = []
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
         if not line.strip():
@@ -72,10 +72,10 @@ def read(path: Path) -> list[Utterance]:
 
 
 class Tagger(nn.Module):
-    """An encoder that reads the words, and a decoder that says a tag for each of them.
+    """An encoder that reads the words, and a decoder that outputs a tag for each of them.
 
-    The decoder starts as the encoder ended, so it has read all words. At each word it gets what the encoder said there,
-    the word and the tag before. The intent is read off the encoder's end.
+    The decoder starts in the encoder's last state, which depends on all words. At each word it gets the encoder's
+    output, the word and the previous tag. The intent is computed from the encoder's last state.
     """
 
     def __init__(self, words: int, tags: int, intents: int, hidden: int, embedding: int) -> None:
@@ -90,7 +90,7 @@ class Tagger(nn.Module):
         self.intent = nn.Linear(hidden, intents)
 
     def encode(self, words: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-        """Each word and what the encoder says at it, and how the encoder ends."""
+        """Each word with the encoder's output at it, and the encoder's last state."""
         lengths, embedded = (words != PAD).sum(1), self.dropout(self.words(words))
         packed = pack_padded_sequence(embedded, lengths, batch_first=True, enforce_sorted=False)
         said, state = self.encoder(packed)
@@ -106,7 +106,7 @@ class Tagger(nn.Module):
         return tag_loss + INTENT_WEIGHT * intent_loss
 
     def decode(self, words: Tensor) -> tuple[Tensor, Tensor]:
-        """The best intent, and tags, each the best after the one before."""
+        """The best intent, and greedily decoded tags."""
         seen, state = self.encode(words)
         intents = self.intent(state[0][-1]).argmax(1)
         tag = torch.full((len(words), 1), PAD)
@@ -121,7 +121,7 @@ class Tagger(nn.Module):
 
 
 class Atis(Task):
-    """The task: utterances and what is counted in them."""
+    """The task: utterances and their metrics."""
 
     name = "atis"
     headline = ("intent_accuracy", "slot_f1")
@@ -130,7 +130,7 @@ class Atis(Task):
         self._train = read(folder / "atis.train.w-intent.iob")[: settings.limit]
         self._test = read(folder / "atis.test.w-intent.iob")[: settings.test_limit]
         self._settings = settings
-        # A word that is there once is no word that can be learnt, and teaches what an unknown one is like.
+        # Words that occur once count as unknown, which trains the embedding of unknown words.
         self._words = Vocabulary([one.words for one in self._train], ["<unk>"], at_least=2)
         self._tags = Vocabulary([one.tags for one in self._train], ["O"])
         counts = Counter(intent for one in self._train for intent in one.intents)
@@ -143,7 +143,7 @@ class Atis(Task):
         return Tagger(len(self._words), len(self._tags), len(self._intents), **self._settings.model)
 
     def units(self, samples: Sequence[int]) -> int:
-        """Tags, the intent being one of them."""
+        """Number of tags, including the intent."""
         return sum(self.counts[sample] + 1 for sample in samples)
 
     def batch(self, samples: Sequence[int], epoch: int) -> tuple[Tensor, ...]:

@@ -1,8 +1,8 @@
-"""An encoder and a decoder of two LSTM cells each, the decoder looking at all that the encoder said (attention).
+"""An encoder and a decoder of two LSTM cells each, with attention of the decoder to all of the encoder's outputs.
 
-Attention is Luong's (2015, sections 3.1 and 3.3): at each step the decoder's state h weighs what the encoder said,
-a = softmax(h W said), and tanh(V [a said; h]) gives the next word, and goes into the next step beside it, so that the
-decoder knows where it looked.
+Attention is Luong's (2015, sections 3.1 and 3.3): at each step the decoder's state h weighs the encoder's outputs S,
+a = softmax(h W S), and tanh(V [a S; h]) gives the next word. It is also an input of the next step, so that the
+decoder knows its previous attention.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from text import PAD, padded
 
 __all__ = ["Attentive", "Memory", "targets", "until_end"]
 
-#: Numbers of the words that begin and end what the decoder says, in every vocabulary of targets.
+#: Numbers of the words that begin and end the decoder's output, in every vocabulary of targets.
 BEGIN, END = 2, 3
 
-#: What the encoder said of each element, where there is none, and its states at the end.
+#: The encoder's output at each element, the mask of padding, and its last states.
 Memory = tuple[Tensor, Tensor, tuple[Tensor, Tensor]]
 
 
 class Attentive(nn.Module):
-    """Says a sequence of words, given another sequence.
+    """Outputs a sequence of words, given another sequence.
 
     Parameters
     ----------
     source : torch.nn.Module
-        Makes a row of ``embedding`` numbers of each element of the sequence that is given.
+        Makes a row of ``embedding`` numbers of each element of the input sequence.
     targets : int
-        How many words there are to say, with padding, ``BEGIN`` and ``END``.
+        Size of the output vocabulary, with padding, ``BEGIN`` and ``END``.
     hidden, embedding : int
     """
 
@@ -50,7 +50,7 @@ class Attentive(nn.Module):
         self.dropout = nn.Dropout(0.2)
 
     def forward(self, given: Tensor, lengths: Tensor, targets: Tensor) -> Tensor:
-        """The sum of the losses of all words but the first, ``BEGIN``, each said after the true ones before."""
+        """The sum of the losses of all words but the first, ``BEGIN``, each predicted after the true previous words."""
         memory = self._encode(given, lengths)
         embedded = self.dropout(self.targets(targets[:, :-1]))
         mixed, state = self._begin(memory)
@@ -62,7 +62,7 @@ class Attentive(nn.Module):
         return cross_entropy(words.mT, targets[:, 1:], ignore_index=PAD, reduction="sum")
 
     def decode(self, given: Tensor, lengths: Tensor, longest: int) -> Tensor:
-        """The best word at each step, each after the best before; what follows ``END`` means nothing."""
+        """Greedily decoded words; those after ``END`` have no meaning."""
         memory = self._encode(given, lengths)
         mixed, state = self._begin(memory)
         word = torch.full((len(given),), BEGIN)
@@ -84,7 +84,7 @@ class Attentive(nn.Module):
         return said, none, state
 
     def _begin(self, memory: Memory) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """The decoder's states are the encoder's last, layer by layer; it has looked at nothing yet."""
+        """The decoder starts with the encoder's last states, layer by layer, and without attention."""
         hidden, cell = memory[2]
         return torch.zeros_like(hidden[0]), (hidden[0], cell[0], hidden[1], cell[1])
 
@@ -101,10 +101,10 @@ class Attentive(nn.Module):
 
 
 def targets(rows: Sequence[Sequence[int]]) -> Tensor:
-    """What the decoder is to say, from ``BEGIN`` to ``END``."""
+    """The decoder's target sequences, from ``BEGIN`` to ``END``."""
     return padded([[BEGIN, *row, END] for row in rows])
 
 
 def until_end(row: list[int]) -> list[int]:
-    """What was said before the end."""
+    """The words before ``END``."""
     return row[: row.index(END)] if END in row else row

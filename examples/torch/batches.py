@@ -1,4 +1,4 @@
-"""Which samples go into which step, and which rank has them: the same steps however many ranks there are.
+"""Assigns samples to steps and ranks; steps are the same for any number of ranks.
 
 The order depends on seed and epoch alone. A rank takes every P-th sample of a global batch, so that dense and
 compressed runs, on any number of ranks, see the same samples in the same order.
@@ -15,7 +15,7 @@ __all__ = ["global_batches", "share"]
 
 T = TypeVar("T")
 
-#: Batches' worth of samples that are sorted by length together: less padding, and still another mixture each epoch.
+#: Number of batches whose samples are sorted by length together: less padding, and another mixture each epoch.
 POOL = 16
 
 
@@ -25,11 +25,11 @@ def global_batches(counts: Sequence[int], lengths: Sequence[int], batch: int, se
     Parameters
     ----------
     counts : sequence of int
-        What each sample counts in a batch, as words of a sentence, or 1.
+        Weight of each sample in a batch: the words of a sentence, or 1.
     lengths : sequence of int
-        Samples of about the same length come into a batch.
+        Samples of similar length are put into a batch.
     batch : int
-        How much a step takes at most; a sample that counts more is a batch of its own.
+        Largest total weight of a step; a sample with a larger weight is a batch of its own.
     seed, epoch : int
 
     Examples
@@ -54,5 +54,5 @@ def global_batches(counts: Sequence[int], lengths: Sequence[int], batch: int, se
 
 
 def share(samples: Sequence[T], rank: int, size: int) -> Sequence[T]:
-    """A rank's part. Samples sorted by length make parts that are as much work."""
+    """A rank's part. If samples are sorted by length, parts have about the same work."""
     return samples[rank::size]

@@ -1,12 +1,12 @@
-"""Pictures of ten kinds of things, told apart by a residual network: CIFAR-10.
+"""CIFAR-10: pictures of ten classes, classified by a residual network.
 
     torchrun --nproc-per-node 2 examples/torch/cifar.py --compress topk --preset short --out topk.json
     torchrun --nproc-per-node 2 examples/torch/cifar.py --model wide-resnet18 --compress topk
 
 *SparCML*, section 8.3: ResNet-110, k = 8 or 16 of 512 entries (``--k 16``), 4 bits a value, batches of 256 and 160
-epochs (its Table 3). The rate is He et al.'s (2015, section 4.2): 0.1, a tenth of it for the first epoch, and divided
-by ten after a half and three quarters of the epochs. The short preset has a quarter of batch and rate and few
-epochs, and top-k begins with two of falling density (Lin et al., 2018).
+epochs (its Table 3). The learning rate is He et al.'s (2015, section 4.2): 0.1, a tenth of it for the first epoch, and
+divided by ten after a half and three quarters of the epochs. The short preset has a quarter of batch and rate and few
+epochs, and top-k begins with a density warm-up of two (Lin et al., 2018).
 
 Section 8.4: ResNet-18 of four times the channels on ImageNet, k = 1 of 512; here on CIFAR-10. CNTK's rate of 1.0 is
 PyTorch's 0.1, as its momentum of 0.9 weighs each gradient with 0.1.
@@ -35,7 +35,7 @@ from training import Task, train
 _RESNET = Settings(epochs=160, batch=256, lr=0.1, weight_decay=1e-4, milestones=(0.5, 0.75), warm_up=1, k=8, bits=4)
 _WIDE = replace(_RESNET, epochs=70, milestones=(30 / 70, 60 / 70), warm_up=0, k=1, bits=None, model={"channels": 64})
 _SMOKE: dict[str, Any] = {"epochs": 2, "batch": 64, "warm_up": 0, "limit": 512, "test_limit": 200}
-#: A quarter of the batch at a quarter of the rate: more and smaller steps, so that less happens while a value waits.
+#: A quarter of the batch at a quarter of the rate: more and smaller steps, so that a value waits for less training.
 _QUARTER: dict[str, Any] = {"batch": 64, "lr": 0.025, "epochs": 12, "evaluate_every": 2, "density_warm_up": 2}
 PRESETS = {
     "resnet": {
@@ -49,7 +49,7 @@ PRESETS = {
         "smoke": replace(_WIDE, **_SMOKE, model={"channels": 2}),
     },
 }
-#: How many times the channels of its narrow twin.
+#: Channels relative to the standard network.
 WIDE = 4
 
 
@@ -63,7 +63,7 @@ class Cifar(Task):
         self._train, self._classes = (part[: settings.limit] for part in load(archive, "train", cache))
         self._test, self._test_classes = (part[: settings.test_limit] for part in load(archive, "test", cache))
         self.counts = self.lengths = [1] * len(self._train)
-        # Colour by colour: all pictures as floats are 600 MB.
+        # One colour at a time, because all pictures as floats are 600 MB.
         found = [(colour.mean(), colour.std()) for colour in map(_floats, self._train.transpose(1, 0, 2, 3))]
         self._mean, self._deviation = np.array(found, np.float32).T.reshape(2, 1, 3, 1, 1)
         self._draws: tuple[int, NDArray[np.int64]] = -1, np.empty(0, np.int64)
@@ -80,16 +80,16 @@ class Cifar(Task):
         return len(samples)
 
     def batch(self, samples: Sequence[int], epoch: int) -> tuple[Tensor, ...]:
-        """Pictures, moved and mirrored by chance, and classes."""
+        """Randomly shifted and mirrored pictures, and their classes."""
         if self._draws[0] != epoch:
-            # Of all pictures, so that one comes out the same whichever rank has it.
+            # Drawn for all pictures, so that the result does not depend on the rank.
             random = np.random.default_rng([self._seed, 1, epoch])
             self._draws = epoch, random.integers(0, [2 * BORDER + 1, 2 * BORDER + 1, 2], (len(self._train), 3))
         rows = np.asarray(samples)
         return self._tensors(shifted(self._train[rows], self._draws[1][rows]), self._classes[rows])
 
     def sums(self, model: nn.Module, rank: int, size: int) -> Mapping[str, float]:
-        """Losses and hits over a share of the test pictures."""
+        """Losses and right answers over a share of the test pictures."""
         assert isinstance(model, ResNet)
         mine = share(range(len(self._test)), rank, size)
         loss, right = 0.0, 0
@@ -114,11 +114,13 @@ def _floats(pixels: Pictures) -> NDArray[np.float32]:
 
 @click.command()
 @click.option("--model", type=click.Choice(list(PRESETS)), default="resnet", show_default=True)
-@click.option("--depth", type=click.IntRange(8), help="Of the residual network: 6 n + 2.  [default: the preset's]")
+@click.option(
+    "--depth", type=click.IntRange(8), help="Depth of the residual network: 6 n + 2.  [default: the preset's]"
+)
 @click.option("--cache", type=click.Path(file_okay=False, path_type=Path), help="Folder for decoded pictures.")
 @options
 def main(asked: Asked, model: str, depth: int | None, cache: Path | None) -> None:
-    """Train on CIFAR-10: what is in a picture."""
+    """Train on CIFAR-10: classes of pictures."""
     run = asked.run(PRESETS[model])
     if depth is not None:
         if model != "resnet" or depth % 6 != 2:

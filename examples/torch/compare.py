@@ -1,4 +1,4 @@
-"""Runs beside each other: curves against epochs and against time, and a table, on one page that needs nothing else.
+"""Compares runs: curves against epochs and against time, and a table, on one self-contained page.
 
     python examples/torch/compare.py dense.json topk.json --html runs.html --png runs.png
 
@@ -28,7 +28,7 @@ matplotlib.use("Agg")
 # The light colours of the pages' style sheet.
 INK, CLAY, CUP, LINE, FAINT, PAPER = "#2b2320", "#b4532a", "#f4e6d8", "#d9cdbf", "#7d6e63", "#fbf7f0"
 
-# Dark to light, so that they can be told apart in grey; dashes tell the rest.
+# Dark to light, so that they can be told apart in grey, together with dashes.
 COLOURS = (INK, CLAY, "#1f6f8b", "#c98d6d", "#5b9a68", "#d9a441", "#9aa88b", "#6b7f8c")
 DASHES = ("-", "--", "-.", ":")
 
@@ -36,7 +36,7 @@ Run = dict[str, Any]
 
 
 def label(run: Run) -> str:
-    """How a run differs from others of its example."""
+    """The settings in which a run differs from others of its example."""
     config = run["config"]
     settings = config["settings"]
     way = str(config["compress"])
@@ -55,7 +55,7 @@ def label(run: Run) -> str:
 
 
 def labels(runs: Sequence[Run]) -> list[str]:
-    """Of each run, with the settings in which it differs from another that would have the same."""
+    """A label for each run, with further settings where two labels would be equal."""
     plain, facts = [label(run) for run in runs], [_facts(run) for run in runs]
     said = []
     for one, mine in zip(plain, facts, strict=True):
@@ -71,7 +71,7 @@ def _facts(run: Run) -> dict[str, Any]:
 
 
 def trained_s(run: Run) -> list[float]:
-    """Seconds of training until the end of each epoch: evaluating is no part of what is compared."""
+    """Seconds of training until the end of each epoch, without evaluation."""
     found, total = [], 0.0
     for epoch in run["epochs"]:
         total += epoch["train_s"]
@@ -95,7 +95,7 @@ def figure(runs: Sequence[Run]) -> Any:
             for number, (run, said) in enumerate(named):
                 there = [at for at, epoch in enumerate(run["epochs"]) if name in epoch]
                 values = [run["epochs"][at][name] for at in there]
-                # What a single epoch has is a dot.
+                # A single epoch is drawn as a dot.
                 line: dict[str, Any] = {"marker": "o" if len(values) == 1 else ""}
                 line |= {"color": COLOURS[number % len(COLOURS)], "linestyle": DASHES[number % len(DASHES)]}
                 if values:
@@ -116,7 +116,7 @@ def figure(runs: Sequence[Run]) -> Any:
 
 
 def table(runs: Sequence[Run]) -> tuple[list[str], list[list[str]]]:
-    """Metrics at the end, and where the time of an epoch goes: headings and rows."""
+    """Final metrics, and the parts of an epoch's time: headings and rows."""
     names = list(dict.fromkeys(name for run in runs for name in run["headline"]))
     heads = ["run", *(name.replace("_", " ") for name in names), "loss", "epochs"]
     heads += ["time of one", "compute", "hook", "wait", "gradients a step", "sent a step", "speed"]

@@ -1,10 +1,10 @@
-"""How gradients travel in an example: the hook of ``DistributedDataParallel``, and the time that it takes.
+"""The gradient exchange of an example: the hook of ``DistributedDataParallel``, and its time.
 
-A step's time has three parts. What the hook takes until it returns (choosing entries, handing them over) and what is
-waited after the last bucket is communication that the step could not hide; all else is computing.
+A step's time has three parts. The hook's time until it returns (selecting entries, starting the call) and the wait
+after the last bucket are communication that the step could not hide; the rest is computing.
 """
 
-# No `from __future__ import annotations`: DistributedDataParallel looks at the types a hook says.
+# No `from __future__ import annotations`: DistributedDataParallel checks the types that a hook declares.
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ __all__ = ["Alone", "Spent", "average_blocks", "machine_bytes", "wrap"]
 
 @dataclass
 class Spent:
-    """Seconds so far in hooks, in waiting for the last of them, and in whole steps; bytes of gradients handed over."""
+    """Seconds so far in hooks, in waiting for the last of them, and in whole steps; bytes of gradients sent."""
 
     hook_s: float = 0.0
     wait_s: float = 0.0
@@ -32,11 +32,11 @@ class Spent:
     _returned: float = 0.0
 
     def returned(self) -> None:
-        """From now on what passes is waiting."""
+        """Start to count time as waiting."""
         self._returned = time.perf_counter()
 
     def waited(self) -> None:
-        """It is over: a backward pass waited for all buckets since the last hook returned, if there was one."""
+        """Stop to count: a backward pass has waited for all buckets since the last hook returned, if there was one."""
         if self._returned:
             self.wait_s += time.perf_counter() - self._returned
         self._returned = 0.0
@@ -48,27 +48,27 @@ class Spent:
 
 
 class Alone(torch.nn.Module):
-    """A model whose gradients stay on their rank, with the ways of `DistributedDataParallel` that are used here."""
+    """A model without gradient exchange, with the methods of `DistributedDataParallel` that are used here."""
 
     def __init__(self, module: torch.nn.Module) -> None:
         super().__init__()
         self.module = module
 
     def forward(self, *inputs: Any) -> Any:
-        """The model's."""
+        """The output of the model."""
         return self.module(*inputs)
 
 
 def average_blocks(optimizer: torch.optim.Optimizer, run: Run, ranks: int, spent: Spent) -> Callable[[], None]:
-    """If the run is one of block momentum, the optimizer's steps end with a mean of all ranks now and then.
+    """For block momentum, average the parameters of all ranks after each block of the optimizer's steps.
 
-    Returns what ends a block before its time, so that all ranks have the same parameters.
+    Returns a function that ends a block early, so that all ranks have the same parameters.
     """
     if run.compress != "bmuf":
         return lambda: None
     import skyphos.torch as st
 
-    # Hooks go in the order in which they are registered: the time between these two is that of block momentum's.
+    # Hooks run in the order of registration, so the time between these two is that of block momentum.
     optimizer.register_step_post_hook(lambda *_: spent.returned())
     blocks = st.block_momentum(optimizer, every=run.settings.every, momentum=1 - 1 / ranks)
     optimizer.register_step_post_hook(lambda *_: spent.waited())
@@ -76,7 +76,7 @@ def average_blocks(optimizer: torch.optim.Optimizer, run: Run, ranks: int, spent
 
 
 def wrap(model: torch.nn.Module, run: Run, spent: Spent, epoch_steps: int) -> DistributedDataParallel | Alone:
-    """The model whose gradients travel as the run says; an epoch has so many steps."""
+    """Wrap the model with the gradient exchange of the run."""
     if run.compress == "bmuf":
         return Alone(model)
     if run.outer_products:
@@ -84,8 +84,8 @@ def wrap(model: torch.nn.Module, run: Run, spent: Spent, epoch_steps: int) -> Di
 
         model = st.outer_product(model)
     ddp = DistributedDataParallel(model, gradient_as_bucket_view=True)
-    # Batch norms keep their rank's statistics until they are evaluated: a step sends gradients and nothing else.
-    # (As an argument its name depends on PyTorch's version.)
+    # Batch norms keep their rank's statistics until the evaluation: a step sends only gradients.
+    # (An attribute, because the argument's name depends on PyTorch's version.)
     ddp.broadcast_buffers = False
     state, hook = _hook(run, epoch_steps)
 
@@ -102,7 +102,7 @@ def wrap(model: torch.nn.Module, run: Run, spent: Spent, epoch_steps: int) -> Di
 
 
 def _hook(run: Run, epoch_steps: int) -> tuple[Any, Any]:
-    """State and function. Dense gradients go through a hook as well, so that times are of the same parts."""
+    """State and hook. Dense gradients use a hook too, so that the same parts are timed."""
     if run.compress == "dense":
         return None, allreduce_hook
     import skyphos.torch as st
@@ -123,9 +123,9 @@ def _hook(run: Run, epoch_steps: int) -> tuple[Any, Any]:
 
 
 def machine_bytes() -> dict[str, int]:
-    """What all interfaces of this machine (or network namespace) have sent and received; empty where nobody counts.
+    """Bytes that all interfaces of this machine (or network namespace) have sent and received; empty if unknown.
 
-    Ranks on one machine that talk through shared memory send nothing here (``SKYPHOS_SHARED_MEMORY=0`` makes them).
+    Ranks that communicate through shared memory are not counted (``SKYPHOS_SHARED_MEMORY=0`` makes them).
     """
     try:
         lines = Path("/proc/net/dev").read_text().splitlines()[2:]

@@ -1,4 +1,4 @@
-"""The process group of an example, whatever started it."""
+"""The process group of an example, for any launcher."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["Place", "group"]
 
 @dataclass(frozen=True)
 class Place:
-    """Which process this is."""
+    """The place of this process in the group."""
 
     rank: int
     size: int
@@ -42,14 +42,14 @@ def group(backend: str) -> Iterator[Place]:
     try:
         yield Place(dist.get_rank(), dist.get_world_size(), local_rank)
     finally:
-        # A wrapped model refers to its group in a circle. Gloo's threads end with the last reference to it; those that
-        # outlive the interpreter abort the process now and then, as they let go of tensors (PyTorch 2.15).
+        # A wrapped model and its group refer to each other. Gloo's threads end with the last reference to the group;
+        # threads that outlive the interpreter sometimes abort the process when they release tensors (PyTorch 2.15).
         gc.collect()
         dist.destroy_process_group()
 
 
 def _store() -> dist.Store:
-    """Torch's store for ranks of ``skyphos run``, which has none: rank 0 opens one where others reach it already."""
+    """Torch's store for ranks of ``skyphos run``, which has none: rank 0 opens one at an address that others reach."""
     with sky.init() as comm:
         host = os.environ["SKYPHOS_RENDEZVOUS"].rpartition(":")[0]
         store = dist.TCPStore(host, 0, is_master=True, wait_for_workers=False) if comm.rank == 0 else None

@@ -1,4 +1,4 @@
-"""CIFAR-10 as arrays, from an archive of JPEG pictures, kept decoded in a cache folder."""
+"""CIFAR-10 as arrays, from an archive of JPEG pictures, decoded once into a cache folder."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def load(archive: Path, name: str, cache: Path) -> tuple[Pictures, NDArray[np.in
         A tar file of ``SET/CLASS/NUMBER.jpg``.
     name : {"train", "test"}
     cache : Path
-        Folder for decoded arrays. They appear whole or not at all, so that a run that is killed leaves none behind.
+        Folder for decoded arrays. They are written whole or not at all, so that a killed run leaves no damaged ones.
     """
     kept = cache / f"{archive.name.partition('.')[0]}-{name}.npy"
     if not kept.exists():
@@ -44,7 +44,7 @@ def load(archive: Path, name: str, cache: Path) -> tuple[Pictures, NDArray[np.in
 
 
 def _decode(archive: Path, name: str) -> Pictures:
-    """All pictures of a set in the order of their names, classes in turn: the first so many have all classes."""
+    """All pictures of a set in the order of their names, classes in turn, so that the first ones have all classes."""
     from PIL import Image
 
     found: dict[tuple[str, str], Pictures] = {}
@@ -70,7 +70,7 @@ def shifted(pictures: Pictures, draws: NDArray[np.int64]) -> Pictures:
     ----------
     pictures : array of shape (n, 3, 32, 32)
     draws : array of shape (n, 3)
-        From 0: rows and columns of the border that are cut at the top and left, up to ``2 * BORDER``; mirrored or not.
+        Rows and columns to cut at the top and left, 0 to ``2 * BORDER``, and whether to mirror (0 or 1).
     """
     bordered = np.pad(pictures, ((0, 0), (0, 0), (BORDER, BORDER), (BORDER, BORDER)))
     found = np.empty_like(pictures)

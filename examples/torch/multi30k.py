@@ -28,11 +28,11 @@ from scores import bleu, bleu_counts
 from text import PAD, Vocabulary, padded
 from training import Task, train
 
-# A rate of 1.0 is better for dense gradients, but too much for those that are kept back for a hundred steps.
+# A learning rate of 1.0 is better for dense gradients, but too high for values that wait in a residual for 100 steps.
 _COMMON = Settings(epochs=20, batch=256, lr=0.5, milestones=(0.7, 0.9), clip=5.0, k=4)
 PRESETS = {
     "full": replace(_COMMON, model={"hidden": 512, "embedding": 256, "at_least": 2}),
-    # Small steps, and at first a falling density: less happens while a value waits.
+    # Small steps and a density warm-up, so that a value waits for less training.
     "short": replace(
         _COMMON,
         epochs=12,
@@ -47,7 +47,7 @@ PRESETS = {
     ),
 }
 
-#: A translation that has not ended by then is cut.
+#: Longest translation; longer ones are cut.
 LONGEST = 40
 
 Pair = tuple[list[str], list[str]]
@@ -90,7 +90,7 @@ class Multi30k(Task):
         return sum(self.lengths[sample] + 1 for sample in samples)
 
     def batch(self, samples: Sequence[int], epoch: int) -> tuple[Tensor, ...]:
-        """English words, how many there are, and German words."""
+        """English words, their numbers, and German words."""
         return self._tensors([self._train[sample] for sample in samples])
 
     def sums(self, model: nn.Module, rank: int, size: int) -> Mapping[str, float]:
@@ -118,7 +118,7 @@ class Multi30k(Task):
 
 
 def _portions(pairs: Sequence[Pair], rank: int, size: int) -> Iterator[Sequence[Pair]]:
-    """A rank's share, sorted by length so that little is padded, a hundred at a time."""
+    """A rank's share in batches of a hundred, sorted by length to reduce padding."""
     mine = share(sorted(pairs, key=lambda pair: len(pair[1])), rank, size)
     return (mine[start : start + 100] for start in range(0, len(mine), 100))
 

@@ -1,4 +1,4 @@
-"""What all examples that train are asked on the command line, and what their presets say where nothing is asked."""
+"""Command-line options of all training examples, and their presets."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import click
 
 __all__ = ["Asked", "Run", "Settings", "options"]
 
-#: Data sets that are no part of the project lie beside it.
+#: Folder of the data sets, which are not part of the project.
 SHARED_DATA = Path(__file__).resolve().parents[3] / "shared" / "data"
 
-#: Where the data sets come from. Examples read what is there and fetch nothing; mind the licences.
+#: Sources of the data sets. Examples download nothing; mind the licences.
 SOURCES = {
     "atis": "atis.train.w-intent.iob and atis.test.w-intent.iob from github.com/yvchen/JointSLU, folder data "
     "(an LDC corpus; no licence is stated)",
@@ -27,37 +27,37 @@ SOURCES = {
 
 @dataclass(frozen=True)
 class Settings:
-    """What one preset says. Dense and compressed runs share all of it, so that they differ in compression alone.
+    """Settings of a preset. Dense and compressed runs share all of them, so that they differ only in compression.
 
     Attributes
     ----------
     epochs, batch : int
-        How often all samples are seen; how much goes into a step on all ranks together, in what the example counts.
+        Passes over all samples; size of a step on all ranks together, in the example's unit.
     optimizer : {"sgd", "adam"}
     lr, momentum, weight_decay : float
-        ``momentum`` is SGD's alone.
+        ``momentum`` is only for SGD.
     milestones : tuple of float
         The rate is divided by ten after each of these shares of the epochs.
     warm_up : int
         Epochs at a tenth of the rate before all others.
     clip : float, optional
-        Largest length of the gradient that a step takes.
+        Largest norm of a step's gradient.
     limit, test_limit : int, optional
-        Only so many of the training samples, and of those that are evaluated.
+        Number of training and test samples to use. None: all.
     k, bucket : int
-        Top-k: how many of how many entries.
+        Top-k: entries sent, of how many.
     bits : {2, 4, 8}, optional
-        Of a value that is sent; without, values are as they are.
+        Bits of a sent value; None: not quantised.
     momentum_correction : bool
-        Top-k: SGD's momentum is taken of each rank's own gradients, before values are chosen (Lin et al., 2018).
+        Top-k: apply SGD's momentum to each rank's own gradients, before the selection (Lin et al., 2018).
     density_warm_up : int
         Top-k: epochs before k values of a bucket are sent; in the first almost all are, then fewer and fewer.
     evaluate_every : int
-        Epochs between two looks at the test samples; the last epoch ends with one in any case.
+        Epochs between two evaluations; the last epoch always ends with one.
     every : int
-        Block momentum: steps between two means of parameters.
+        Block momentum: steps between two averages of parameters.
     model : mapping
-        Sizes, by names that the example knows.
+        Sizes of the model, by the example's names.
     """
 
     epochs: int
@@ -81,20 +81,20 @@ class Settings:
     model: Mapping[str, int] = field(default_factory=dict)
 
     def rate(self, epoch: int) -> float:
-        """The learning rate of an epoch, the first being 0."""
+        """The learning rate of an epoch, counted from 0."""
         passed = sum(epoch >= share * self.epochs for share in self.milestones)
         return self.lr * (0.1 if epoch < self.warm_up else 0.1**passed)
 
 
 @dataclass(frozen=True)
 class Run:
-    """One run: its settings, how gradients travel, and where things are.
+    """One run: its settings, gradient exchange, and files.
 
     Attributes
     ----------
     levels : {1, 2}
-        1: each rank compresses what it sends. 2: ranks of a host add up their gradients first, which are then
-        compressed between hosts alone; on one host nothing is.
+        1: each rank compresses its gradients. 2: ranks of a host add up their gradients first, and only the exchange
+        between hosts is compressed; a single host compresses nothing.
     """
 
     settings: Settings
@@ -109,7 +109,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Asked:
-    """What was asked for, before it is known which presets it changes."""
+    """The options given on the command line, before a preset is known."""
 
     preset: str
     changes: Mapping[str, Any]
@@ -117,7 +117,7 @@ class Asked:
     rest: Mapping[str, Any]
 
     def run(self, presets: Mapping[str, Settings]) -> Run:
-        """The preset's settings, changed as asked."""
+        """The preset's settings, with the given options."""
         compress = self.rest["compress"]
         if compress == "bmuf" and self.rest["outer_products"]:
             raise click.UsageError("--compress bmuf sends no gradients, so there are no --outer-products")
@@ -142,7 +142,7 @@ class Asked:
         return Run(settings, self.preset, **self.rest)
 
     def where(self, name: str) -> Path:
-        """The folder of the data: as asked, else that of this name beside the project. Nothing is fetched."""
+        """The folder of the data: the given one, else the one of this name beside the project."""
         path = self.data or SHARED_DATA / name
         if not path.exists():
             source = SOURCES[name.partition("/")[0]]
@@ -157,7 +157,7 @@ _CHANGES = (
     *("momentum_correction", "density_warm_up", "every"),
 )
 
-#: What is of some ways to compress alone.
+#: Options that only some kinds of compression have.
 _ONLY_OF: Mapping[str, tuple[str, ...]] = {
     "k": ("topk",),
     "bucket": ("topk",),
@@ -169,7 +169,7 @@ _ONLY_OF: Mapping[str, tuple[str, ...]] = {
 
 
 def options(function: Callable[..., None]) -> Callable[..., None]:
-    """Options of a click command, which the function gets as ``asked``; options of its own come as they are."""
+    """Add the options to a click command, which gets them as ``asked``; its own options stay separate arguments."""
 
     def command(*, preset: str, data: Path | None, **given: Any) -> None:
         changes = {name: value for name in _CHANGES if (value := given.pop(name)) is not None}
@@ -181,7 +181,7 @@ def options(function: Callable[..., None]) -> Callable[..., None]:
 
     command.__doc__ = function.__doc__
     command.__name__ = function.__name__
-    # Those of the function's own decorators come first in --help.
+    # The function's own options come first in --help.
     command.__click_params__ = getattr(function, "__click_params__", [])  # type: ignore[attr-defined]
     for option in reversed(_OPTIONS):
         command = option(command)
@@ -190,29 +190,29 @@ def options(function: Callable[..., None]) -> Callable[..., None]:
 
 _OPTIONS: list[Callable[[Callable[..., None]], Callable[..., None]]] = [
     click.option("--preset", type=click.Choice(["full", "short", "smoke"]), default="short", show_default=True,
-                 help="The paper's size; one for two cores; one that only shows that it works."),
+                 help="The paper's size, a size for two cores, or a short trial."),
     click.option("--compress", type=click.Choice(["dense", "topk", "qsgd", "bmuf"]), default="dense",
-                 show_default=True, help="What is sent of gradients: all, the largest entries of each bucket, few bits "
-                 "of all, or nothing: parameters are averaged now and then (block momentum)."),
+                 show_default=True, help="Sent gradients: all (dense), the largest of each bucket (topk), all in few bits (qsgd), "
+                 "or none, with parameters averaged after each block (bmuf)."),
     click.option("--backend", type=click.Choice(["skyphos", "gloo"]), default="skyphos", show_default=True),
     click.option("--outer-products", is_flag=True, help="Linear layers send factors of their gradients."),
     click.option("--k", type=click.IntRange(1), help="Top-k: entries of a bucket.  [default: the preset's]"),
     click.option("--bucket", type=click.IntRange(1), help="Top-k: size of a bucket.  [default: the preset's]"),
     click.option("--bits", type=click.Choice([2, 4, 8, 32]),
-                 help="Bits a value; 32: as they are.  [default: the preset's; qsgd: 4]"),
+                 help="Bits a value; 32: not quantised.  [default: the preset's; qsgd: 4]"),
     click.option("--momentum-correction/--no-momentum-correction", default=None,
-                 help="Top-k: momentum before values are chosen.  [default: the preset's]"),
+                 help="Top-k: momentum before the selection.  [default: the preset's]"),
     click.option("--density-warm-up", type=click.IntRange(0), metavar="EPOCHS",
-                 help="Top-k: send more at first, less and less.  [default: the preset's]"),
+                 help="Top-k: density warm-up, which sends more at first.  [default: the preset's]"),
     click.option("--every", type=click.IntRange(1), help="Block momentum: steps of a block.  [default: 16]"),
     click.option("--levels", type=click.Choice([1, 2]), default=1, show_default=True,
-                 help="What compresses: each rank, or each host the sum of its ranks (one host: nothing)."),
+                 help="1: each rank compresses; 2: each host compresses its ranks' sum (a single host: nothing)."),
     click.option("--epochs", type=click.IntRange(1)),
     click.option("--batch", type=click.IntRange(1), help="Of all ranks together."),
     click.option("--lr", type=click.FloatRange(0.0, min_open=True), help="Learning rate."),
-    click.option("--limit", type=click.IntRange(1), help="Take only so many of the training samples."),
+    click.option("--limit", type=click.IntRange(1), help="Number of training samples to use."),
     click.option("--evaluate-every", type=click.IntRange(1), metavar="EPOCHS", help="Test so often."),
-    click.option("--seed", type=int, default=1, show_default=True, help="Of parameters and the samples' order."),
+    click.option("--seed", type=int, default=1, show_default=True, help="Seed of parameters and of the order of samples."),
     click.option("--data", type=click.Path(path_type=Path), help="Folder of the data, or its archive."),
     click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="JSON file to record the run in."),
 ]  # fmt: skip

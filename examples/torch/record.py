@@ -1,4 +1,4 @@
-"""What is kept and shown of a run: a JSON file that is always whole, and a bar on rank 0."""
+"""Record of a run as a JSON file, replaced whole after each epoch, and a progress bar on rank 0."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = ["Record", "Shown"]
 
 
 class Record:
-    """A run as plain values: rank 0 writes it after each epoch, so that what was cut short is kept too."""
+    """A run as plain values: rank 0 writes it after each epoch, so that an interrupted run has a record too."""
 
     def __init__(self, name: str, headline: tuple[str, ...], run: Run, place: Place, parameters: int) -> None:
         config = asdict(run)
@@ -46,13 +46,13 @@ class Record:
         }
 
     def add(self, epoch: dict[str, Any]) -> None:
-        """Keep an epoch, and when it ended."""
+        """Record an epoch and its end time."""
         epoch["elapsed_s"] = time.perf_counter() - self._begin
         self.entry["epochs"].append(epoch)
         self._write()
 
     def end(self, all_equal: bool) -> None:
-        """Keep whether all ranks have the same parameters at the end."""
+        """Record whether all ranks have the same parameters at the end."""
         self.entry["ranks_equal"] = all_equal
         self._write()
 
@@ -63,7 +63,7 @@ class Record:
 
 
 class Shown:
-    """A bar for the steps of an epoch, where there is a terminal, and a line for each epoch."""
+    """A progress bar for the steps of an epoch, if there is a terminal, and a line for each epoch."""
 
     def __init__(self, record: Record, *, quiet: bool) -> None:
         self._record, self._quiet = record, quiet
@@ -81,12 +81,12 @@ class Shown:
         )
 
     def step(self, epoch: int, steps: int) -> None:
-        """One step more."""
+        """Advance by one step."""
         of = self._record.entry["config"]["settings"]["epochs"]
         self._bar.update(self._task, description=f"epoch {epoch + 1} of {of}", total=steps, advance=1)
 
     def epoch(self, entry: Mapping[str, Any]) -> None:
-        """A line, and the bar from the start again."""
+        """Print a line for the epoch, and reset the bar."""
         self._bar.reset(self._task)
         headline = ", ".join(f"{name} {entry[name]:.4g}" for name in self._record.entry["headline"] if name in entry)
         parts = ", ".join(f"{name} {value:.1f}" for name, value in entry["seconds"].items())
@@ -94,7 +94,7 @@ class Shown:
         self._console.print(f"epoch {entry['epoch']:3}  loss {entry['train_loss']:.4f}  {headline}  {took}")
 
     def end(self) -> None:
-        """The last word."""
+        """Print whether all ranks have the same parameters."""
         self._bar.stop()
         same = self._record.entry["ranks_equal"]
         self._console.print("all ranks have the same parameters" if same else "RANKS DIFFER in their parameters")

@@ -1,8 +1,8 @@
 """Residual networks for pictures of 32 by 32 (He et al., 2015).
 
-A block is two convolutions, each with its batch norm, and a way around them. Where a stage halves the picture and
-doubles the channels, that way either takes every other pixel and adds channels of zeros (the paper's option A, for
-CIFAR-10) or is a convolution of one pixel (option B, as ResNet-18 has it).
+A block is two convolutions, each with its batch norm, and a shortcut around them. If a stage halves the picture and
+doubles the channels, the shortcut either takes every other pixel and adds channels of zeros (the paper's option A, for
+CIFAR-10) or is a convolution of one pixel (option B, as in ResNet-18).
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ __all__ = ["ResNet"]
 
 
 class ResNet(nn.Module):
-    """Called with pictures and classes, it gives the sum of their losses.
+    """A residual network; called with pictures and classes, it returns the sum of their losses.
 
     Parameters
     ----------
     blocks : list of int
-        Of each stage.
+        Blocks of each stage.
     channels : int
-        Of the first stage; each has twice those of the one before.
+        Channels of the first stage; each further stage has twice as many.
     projected : bool
         Option B instead of A.
     """
@@ -43,7 +43,7 @@ class ResNet(nn.Module):
 
 
 class Block(nn.Module):
-    """Two convolutions and the way around them."""
+    """Two convolutions and the shortcut around them."""
 
     def __init__(self, inside: int, outside: int, stride: int, *, projected: bool) -> None:
         super().__init__()

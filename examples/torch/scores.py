@@ -14,7 +14,7 @@ _LONGEST = 4
 def spans(tags: Sequence[str]) -> Iterator[tuple[str, int, int]]:
     """Kind, start and end of each span that tags B-kind, I-kind and O make, as conlleval reads them.
 
-    An I- that continues nothing of its kind begins a span.
+    An I- tag that does not continue a span of its kind begins one.
 
     Examples
     --------
@@ -31,7 +31,7 @@ def spans(tags: Sequence[str]) -> Iterator[tuple[str, int, int]]:
 
 
 def span_counts(found: Sequence[str], true: Sequence[str]) -> dict[str, int]:
-    """Spans of a sentence that were found, that are true, and that are both: same kind, start and end."""
+    """Numbers of found spans, true spans, and spans in both (same kind, start and end) of a sentence."""
     ours, theirs = set(spans(found)), set(spans(true))
     return {"spans_found": len(ours), "spans_true": len(theirs), "spans_right": len(ours & theirs)}
 
@@ -42,7 +42,7 @@ def f1(sums: Mapping[str, float]) -> float:
 
 
 def bleu_counts(found: Sequence[str], true: Sequence[str]) -> dict[str, int]:
-    """What BLEU needs of one sentence: lengths, and n-grams that were found and are in the reference."""
+    """Counts for BLEU of one sentence: lengths, and n-grams that were found and are in the reference."""
     counts = {"found_words": len(found), "true_words": len(true)}
     for n in range(1, _LONGEST + 1):
         ours, theirs = _ngrams(found, n), _ngrams(true, n)
@@ -69,7 +69,7 @@ def _ngrams(words: Sequence[str], n: int) -> Counter[tuple[str, ...]]:
 
 
 def edits(found: Sequence[object], true: Sequence[object]) -> int:
-    """Fewest insertions, deletions and replacements that make one of the other (Levenshtein).
+    """Fewest insertions, deletions and replacements that turn one into the other (Levenshtein).
 
     Examples
     --------

@@ -4,7 +4,7 @@
 
 *SparCML*, section 8.4, trains an LSTM with attention for speech, of 60 million parameters, on recordings that are not
 public: k = 4 of 512 entries, batches of 512, 20 epochs (its Table 3). Preset ``full`` has these sizes, but its data are
-no speech, so that what can be compared is dense with compressed, not the paper's error rates.
+no speech, so only dense and compressed runs can be compared, not the paper's error rates.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from scores import edits
 from synthetic import FEATURES, PHONES, Utterance, utterance
 from training import Task, train
 
-# Rates from 0.5 on train dense gradients, but not those that are kept back for a hundred steps.
+# Learning rates from 0.5 on work with dense gradients, but not with values that wait in a residual for 100 steps.
 _COMMON = Settings(epochs=20, batch=512, lr=0.25, milestones=(0.7, 0.9), clip=5.0, k=4)
 PRESETS = {
     "full": replace(_COMMON, limit=100_000, test_limit=2_000, model={"hidden": 1350, "embedding": 512}),
-    # Small steps, and at first a falling density: less happens while a value waits.
+    # Small steps and a density warm-up, so that a value waits for less training.
     "short": replace(
         _COMMON,
         epochs=12,
@@ -45,7 +45,7 @@ PRESETS = {
 
 #: Frames that the encoder reads at once: half the steps.
 STACKED = 2
-#: Numbers below are of padding, of nothing, and of begin and end.
+#: Lower numbers are padding, unused, begin and end.
 FIRST_PHONE = 4
 LONGEST = 20
 
@@ -59,7 +59,7 @@ class Transcription(Task):
     def __init__(self, settings: Settings, seed: int) -> None:
         assert settings.limit is not None and settings.test_limit is not None
         self._settings = settings
-        # The test's are of another seed than all training samples', whatever their number.
+        # Test utterances have another seed than all training samples.
         self._train = [utterance(2 * seed, number) for number in range(settings.limit)]
         self._test = [utterance(2 * seed + 1, number) for number in range(settings.test_limit)]
         self.counts, self.lengths = [1] * len(self._train), [len(one.frames) for one in self._train]
@@ -74,7 +74,7 @@ class Transcription(Task):
         return sum(len(self._train[sample].phones) + 1 for sample in samples)
 
     def batch(self, samples: Sequence[int], epoch: int) -> tuple[Tensor, ...]:
-        """Frames, how many steps they make, and phones."""
+        """Frames, the number of encoder steps, and phones."""
         return _tensors([self._train[sample] for sample in samples])
 
     def sums(self, model: nn.Module, rank: int, size: int) -> Mapping[str, float]:

@@ -1,8 +1,8 @@
-"""Sounds that are like speech in what makes it hard, and come from a few numbers: no recording is needed.
+"""Generated sounds that have the difficulties of speech, so that no recordings are needed.
 
-A phone is a path between two points of feature space. An utterance is a chain of phones, each likely after some others
-only, of durations that vary; neighbours run into each other; each speaker's voice is shifted and has its own tempo;
-there is noise. The same seed and number are the same utterance everywhere.
+A phone is a path between two points of feature space. An utterance is a Markov chain of phones with varying durations.
+Neighbouring phones overlap; each speaker's voice is shifted and has its own tempo; there is noise. The same seed and
+number give the same utterance everywhere.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = ["FEATURES", "PHONES", "Utterance", "utterance"]
 PHONES, FEATURES = 32, 20
 #: Phones that may follow one, phones an utterance has, and frames a phone lasts before the speaker's tempo.
 FOLLOWERS, LENGTHS, DURATIONS = 8, (4, 12), (3, 7)
-#: Standard deviations, where those of phones are 1.
+#: Standard deviations, relative to those of phones.
 VOICE, NOISE = 0.3, 0.4
 
 
@@ -32,7 +32,7 @@ class Utterance:
 
 @cache
 def _language() -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """Where each phone begins and ends, and which may follow which."""
+    """Start and end of each phone in feature space, and the phones that may follow it."""
     random = np.random.default_rng(2019)
     paths = random.normal(size=(PHONES, 2, FEATURES))
     return paths, np.array([random.permutation(PHONES)[:FOLLOWERS] for _ in range(PHONES)])

@@ -1,8 +1,8 @@
-"""The training loop that the examples share: the same steps for any number of ranks, dense or compressed.
+"""The training loop of the examples: the same steps for any number of ranks, dense or compressed.
 
-A task says what the model, its samples and its metrics are; the loop knows none of them. Losses are summed over a
-rank's samples and divided by what the *global* batch holds, so the mean over ranks, which is what reducing gradients
-makes, is the loss of the whole batch however it was cut. Dropout and batch norm alone go by rank.
+A task defines the model, its samples and its metrics. Losses are summed over a rank's samples and divided by the size
+of the *global* batch, so the mean over ranks, which the gradient exchange computes, is the loss of the whole batch for
+any number of ranks. Only dropout and batch norm depend on the rank.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ __all__ = ["Task", "train"]
 
 
 class Task(ABC):
-    """What an example brings.
+    """Base class of the examples' tasks.
 
     Attributes
     ----------
     name : str
     headline : tuple of str
-        The metrics that matter, best known first.
+        The main metrics, best known first.
     counts, lengths : sequence of int
-        Of each training sample, what it counts in a batch, and how long it is.
+        Weight in a batch and length of each training sample.
     """
 
     name: str
@@ -45,11 +45,11 @@ class Task(ABC):
 
     @abstractmethod
     def model(self) -> nn.Module:
-        """The model. Called with what ``batch`` returns, it gives the sum of those samples' losses."""
+        """The model. Called with the tensors of ``batch``, it returns the sum of those samples' losses."""
 
     @abstractmethod
     def units(self, samples: Sequence[int]) -> int:
-        """What the loss of these training samples is a mean over, as their words."""
+        """The number of units, such as words, over which the loss of these training samples is averaged."""
 
     @abstractmethod
     def batch(self, samples: Sequence[int], epoch: int) -> tuple[Tensor, ...]:
@@ -67,7 +67,7 @@ class Task(ABC):
 def train(make: Callable[[], Task], run: Run) -> None:
     """Train as the run says; rank 0 shows and records it."""
     with group(run.backend) as place:
-        _train(make, run, place)  # apart, so that nothing of it is left when the group ends
+        _train(make, run, place)  # a function of its own, so that its objects are freed before the group ends
 
 
 def _train(make: Callable[[], Task], run: Run, place: Place) -> None:
@@ -78,7 +78,7 @@ def _train(make: Callable[[], Task], run: Run, place: Place) -> None:
 
 
 def _first_alone(make: Callable[[], Task], place: Place) -> Task:
-    """Make the task on one rank of each host before the others do: it may fill a cache that they read."""
+    """Make the task on one rank of each host first, because it may fill a cache that the others read."""
     if place.local_rank == 0:
         task = make()
     dist.barrier()
@@ -86,7 +86,7 @@ def _first_alone(make: Callable[[], Task], place: Place) -> Task:
 
 
 class Training:
-    """A model on its way: the same parameters on all ranks after each step."""
+    """A model in training, with the same parameters on all ranks after each step."""
 
     def __init__(self, task: Task, run: Run, place: Place) -> None:
         self._task, self._settings, self._seed, self._place = task, run.settings, run.seed, place
@@ -101,7 +101,7 @@ class Training:
         self._shown = Shown(self._record, quiet=place.rank > 0)
 
     def epoch(self, epoch: int) -> None:
-        """All steps of an epoch, the first being 0, and what comes of them on the test samples."""
+        """Run all steps of an epoch, counted from 0, and evaluate."""
         rate = self._settings.rate(epoch)
         for each in self._optimizer.param_groups:
             each["lr"] = rate
@@ -121,7 +121,7 @@ class Training:
             "rate": rate,
             "train_loss": loss,
             "train_s": seconds,
-            # Of the thread that trains, without what it waits for others and for a core.
+            # Processor time of the training thread, without waiting for other ranks or for a core.
             "busy_s": busy,
             "seconds": self._spent.since(before),
             "gradient_bytes": self._spent.gradient_bytes - before.gradient_bytes,
@@ -142,7 +142,7 @@ class Training:
         return global_batches(self._task.counts, self._task.lengths, self._settings.batch, self._seed, epoch)
 
     def _steps(self, steps: Sequence[Sequence[int]], epoch: int) -> float:
-        """Go these steps; the mean loss on their way."""
+        """Run these steps; return their mean loss."""
         self._ddp.train()
         lost, units = torch.zeros((), dtype=torch.float64), 0
         for samples in steps:
@@ -157,9 +157,9 @@ class Training:
         return float(lost) / units
 
     def _step(self, samples: Sequence[int], units: int, epoch: int) -> Tensor:
-        """One step with a global batch; the sum of the losses of this rank's share."""
+        """Run one step with a global batch; return the sum of the losses of this rank's share."""
         mine = share(samples, self._place.rank, self._place.size)
-        # A batch of fewer samples than ranks leaves some without any: they take part with a loss of nothing.
+        # With fewer samples than ranks, ranks without samples take part with a loss of zero.
         loss: Tensor = self._ddp(*self._task.batch(mine or samples[:1], epoch)) * (1 if mine else 0)
         self._optimizer.zero_grad()
         (loss * (self._place.size / units)).backward()
@@ -174,13 +174,13 @@ def _optimizer(model: nn.Module, run: Run) -> torch.optim.Optimizer:
     settings = run.settings
     if settings.optimizer == "adam":
         return torch.optim.Adam(model.parameters(), lr=settings.lr, weight_decay=settings.weight_decay)
-    # Corrected momentum is the hook's.
+    # With momentum correction the hook applies the momentum.
     momentum = 0.0 if run.compress == "topk" and settings.momentum_correction else settings.momentum
     return torch.optim.SGD(model.parameters(), lr=settings.lr, momentum=momentum, weight_decay=settings.weight_decay)
 
 
 def evaluate(task: Task, model: nn.Module, place: Place) -> dict[str, float]:
-    """The task's metrics over all test samples, each of which one rank looks at."""
+    """The task's metrics over all test samples, divided among ranks."""
     model.eval()
     with torch.no_grad():
         sums = task.sums(model, place.rank, place.size)
@@ -191,7 +191,7 @@ def evaluate(task: Task, model: nn.Module, place: Place) -> dict[str, float]:
 
 
 def _average_buffers(model: nn.Module, size: int) -> None:
-    """Batch norms' statistics are of each rank's samples: all ranks evaluate with their mean."""
+    """Average the ranks' batch norm statistics, with which all ranks evaluate."""
     for buffer in model.buffers():
         if buffer.is_floating_point():
             dist.all_reduce(buffer)

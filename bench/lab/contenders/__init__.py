@@ -1,4 +1,4 @@
-"""Who competes. One line a contender: the name that scenarios use, its module and class, and what it is made with."""
+"""The contenders, one a line: the name that scenarios use, its module and class, and the arguments of the class."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .base import Contender, Place
 
 __all__ = ["CONTENDERS", "Contender", "Place", "make"]
 
-# Those for arrays; `as_dense` and so on take the sparse vector and make it one.
+# Algorithms for arrays; `as_dense` and so on convert the sparse vector to one.
 DENSE = ("dense", "dense_ring", "dense_rabenseifner")
 
 # Algorithms of ours that `comm.allreduce` takes by name; `auto` lets the planner choose.

@@ -1,4 +1,4 @@
-"""What every contender does: join, take its input, reduce, show its answer, leave."""
+"""Base class of contenders: join, convert the input, reduce, return the answer, leave."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..oracle import Answer
 
 @dataclass(frozen=True)
 class Place:
-    """Where a rank is and what all ranks reduce."""
+    """A rank's address and number, and the inputs' shape and operation."""
 
     rank: int
     size: int
@@ -24,10 +24,10 @@ class Place:
 
 
 class Contender(ABC):
-    """One way to make the allreduce. Each rank has one of its own; all methods are called on all ranks in step.
+    """One implementation of the allreduce. Each rank has an instance; all methods are called on all ranks in step.
 
-    Only :meth:`run` is timed. What comes before it (an input in the contender's own form) and after it (an answer
-    that can be checked) is not, for anybody.
+    Only :meth:`run` is timed. Converting the input before it and the answer after it is not timed, for any
+    contender.
     """
 
     kind: ClassVar[str] = "sparse"
@@ -38,7 +38,7 @@ class Contender(ABC):
     ops: ClassVar[tuple[str, ...]] = ("sum",)
 
     def missing(self) -> str | None:
-        """Why it cannot take part on this machine; None where it can. Called before any rank starts."""
+        """The reason why it cannot take part on this machine, or None. Called before any rank starts."""
         return None
 
     @abstractmethod
@@ -58,7 +58,7 @@ class Contender(ABC):
         """The result as a dense vector, or as indices and values; None: nothing to check."""
 
     def settle(self) -> None:
-        """Return when all ranks are done: a rank may still be needed by others after its own :meth:`run`."""
+        """Return when all ranks are done, because others may still need a rank after its own :meth:`run`."""
         return
 
     def close(self) -> None:

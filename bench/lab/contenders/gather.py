@@ -1,4 +1,4 @@
-"""Gather and sum: what one writes with mpi4py and NumPy when nothing better is at hand, in ten lines and in three."""
+"""Gather and sum: the simplest programs with mpi4py and NumPy, in ten lines and in three."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .mpi import OverMpi
 
 
 class Gather(OverMpi):
-    """Everyone's indices (32 bits where n allows) and values to everyone, then added into a dense vector."""
+    """Allgather of indices (32 bits where n allows) and values, then added into a dense vector."""
 
     def setup(self, place: Place) -> None:
         super().setup(place)
@@ -42,7 +42,7 @@ class Gather(OverMpi):
 
 
 class GatherObjects(Gather):
-    """Everyone's arrays, as objects with the indices that NumPy gives (64 bits), then `np.add.at`: three lines."""
+    """Allgather of the arrays as objects, with NumPy's default indices (64 bits), then `np.add.at`: three lines."""
 
     def prepare(self, data: Data) -> tuple[Array, Array]:
         indices, values = data.sparse()

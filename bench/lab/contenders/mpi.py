@@ -1,4 +1,4 @@
-"""What the contenders over MPI share: loading it, and waiting for each other without burning the cores."""
+"""Common code of the contenders over MPI: loading it, and waiting for each other without spinning."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from .base import Contender, Place
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-# Between looks at whether all are done. MPICH waits by spinning, which would slow ranks that still work.
+# Seconds between polls whether all are done. MPICH waits by spinning, which would slow ranks that still work.
 _NAP_S = 0.0005
 
 
 def missing() -> str | None:
-    """Why there is no MPI, if there is none."""
+    """The reason why MPI is missing, or None."""
     return "mpi4py is not installed: `make lab` installs it" if find_spec("mpi4py") is None else None
 
 
 def world(place: Place) -> MPI.Intracomm:
-    """All ranks."""
+    """The communicator of all ranks."""
     import mpi4py
 
     mpi4py.rc.thread_level = "funneled"
@@ -33,7 +33,7 @@ def world(place: Place) -> MPI.Intracomm:
 
 
 class OverMpi(Contender):
-    """A contender that mpi4py serves."""
+    """A contender that uses mpi4py."""
 
     mpi: ClassVar[bool] = True
     ops: ClassVar[tuple[str, ...]] = ("sum", "min", "max")

@@ -13,7 +13,7 @@ from .mpi import OverMpi
 
 
 class Mpich(OverMpi):
-    """`MPI_Allreduce` of the dense vector, out of place into memory that is kept."""
+    """`MPI_Allreduce` of the dense vector, out of place into a reused array."""
 
     kind: ClassVar[str] = "dense"
 

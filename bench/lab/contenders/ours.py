@@ -16,9 +16,9 @@ from .sky_group import OverSkyphos
 
 
 class Ours(OverSkyphos):
-    """A SparseVector, or an array where the input or the algorithm is dense; the result in the form in which it comes.
+    """A SparseVector, or an array if the input or the algorithm is dense; the result keeps its form.
 
-    An array is reduced into memory that is kept, as MPICH's is.
+    An array is reduced into a reused array, like MPICH's.
     """
 
     def __init__(self, algorithm: str, degrees: tuple[int, ...] | None = None, sparse: bool = False) -> None:
@@ -46,7 +46,7 @@ class Ours(OverSkyphos):
         return self._allreduce(given, False)
 
     def explain(self, given: Any) -> Any:
-        """What it does with an input."""
+        """The explanation of a call with this input."""
         return self._allreduce(given, True)[1]
 
     def _allreduce(self, given: Any, explain: bool) -> Any:

@@ -21,12 +21,12 @@ from .sky_group import join
 _SIDE = 96
 _TRIALS = 5
 
-# Products that take as long as the allreduce, by rank of this process.
+# Number of products that take as long as the allreduce, by rank of this process.
 _agreed: dict[int, int] = {}
 
 
 def compute(products: int) -> None:
-    """Multiply matrices so often."""
+    """Multiply matrices ``products`` times."""
     a = np.full((_SIDE, _SIDE), 1.0 / _SIDE, np.float32)
     b, out = a.copy(), np.empty_like(a)
     for _ in range(products):
@@ -34,7 +34,7 @@ def compute(products: int) -> None:
 
 
 def calibrate(comm: sky.Comm, call: Any) -> int:
-    """Products that take as long as ``call`` on its slowest rank, both measured now: the best of a few times."""
+    """Number of products that take as long as ``call`` on its slowest rank: the best of a few measurements."""
     call_s, product_s = float("inf"), float("inf")
     for _ in range(_TRIALS):
         comm.barrier()
@@ -58,11 +58,11 @@ class Overlapped(Ours):
         super().__init__("auto")
 
     def reduce(self, given: Any, async_op: bool = False) -> Any:
-        """The allreduce, waited for or not."""
+        """The allreduce, blocking or not."""
         return self.comm.allreduce(given, op=self.place.op, async_op=async_op)
 
     def products(self, given: Any) -> int:
-        """How much to compute, the same for everybody."""
+        """Number of products to compute, the same on all ranks."""
         rank = self.place.rank
         if rank not in _agreed:
             _agreed[rank] = calibrate(join(self.place), lambda: self.reduce(given))

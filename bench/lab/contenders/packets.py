@@ -1,10 +1,10 @@
-"""Messages of one size, each rank to the next, through our own transport: what a size of messages or buffers costs.
+"""Messages of one size, each rank to the next, through our own transport: the cost of sizes of messages and buffers.
 
 `comm.allreduce(algorithm="dense_ring")` of P ranks sends 2 (P - 1) messages a rank one after the other, each a P-th of
-the array. `packet_SIZE` makes them SIZE bytes, and calls a few times in a row where that is little. `buffer_SIZE`
+the array. `packet_SIZE` makes them SIZE bytes, and repeats the call if that is little. `buffer_SIZE`
 sends 4 MB at once with socket buffers of SIZE bytes; `buffer_auto` leaves the buffers to the kernel.
 
-The scenario's data plays no part; answers are sums of whole numbers, and checked.
+The scenario's data is not used; answers are sums of whole numbers, and are checked.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .base import Contender, Place
 from .sky_group import join
 
 LARGE_BYTES = 4 << 20
-# One round of small messages is shorter than what the clock of a busy machine is good for.
+# One round of small messages is too short to be timed on a busy machine.
 _ROUNDS_BYTES = 1 << 16
 _MOST_ROUNDS = 64
 
@@ -49,7 +49,7 @@ class Packets(Contender):
         self.given, self.expected, self.out = held[place.rank], np.sum(held, axis=0), np.empty(count, np.float32)
 
     def join(self, place: Place) -> sky.Comm:
-        """The group that all contenders of ours share."""
+        """The group that all contenders of Skyphos share."""
         return join(place)
 
     def prepare(self, data: Data) -> Array:
@@ -73,14 +73,14 @@ class Packets(Contender):
 
 
 class Buffers(Packets):
-    """A ring in a group of its own, for buffers are set when connections are made."""
+    """A ring in a group of its own, because buffers are set when connections are made."""
 
     def __init__(self, buffer: int | None, number: int) -> None:
         super().__init__(LARGE_BYTES)
         self.buffer, self.number = buffer, number
 
     def join(self, place: Place) -> sky.Comm:
-        # Beside the row of ports of plain TCP, one a group.
+        # After the ports of plain TCP, one for each group.
         port = place.ports[2] + place.size + self.number
         return sky.init(
             rank=place.rank,

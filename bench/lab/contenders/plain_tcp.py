@@ -1,6 +1,6 @@
-"""No allreduce: each rank sends 16 MB to the next and takes as much from the one before, by plain sockets.
+"""No allreduce: each rank sends 16 MB to the next and receives as much from the previous one, by plain sockets.
 
-What it reaches of the link bound says whether the cluster does what it was told, and how busy the machine is.
+Its share of the link bound shows whether the links have the set rate, and how busy the machine is.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The one group of ours in a rank, shared by the contenders that are ours."""
+"""The one Skyphos group of a rank, shared by its contenders."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _joined: dict[int, sky.Comm] = {}
 
 
 def join(place: Place) -> sky.Comm:
-    """The group, joined on the first call in the way that a launcher would tell us to."""
+    """The group, joined on the first call with a launcher's variables."""
     if place.rank not in _joined:
         os.environ |= {
             "RANK": str(place.rank),
@@ -26,7 +26,7 @@ def join(place: Place) -> sky.Comm:
 
 
 class OverSkyphos(Contender):
-    """A contender of ours."""
+    """A contender that uses Skyphos."""
 
     kind: ClassVar[str] = "ours"
     ops: ClassVar[tuple[str, ...]] = ("sum", "min", "max")

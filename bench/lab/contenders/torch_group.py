@@ -27,7 +27,7 @@ def join(place: Place) -> Any:
 
 
 class OverGloo(Contender):
-    """A contender that `torch.distributed` serves."""
+    """A contender that uses `torch.distributed`."""
 
     def missing(self) -> str | None:
         return "torch is not installed: `make lab` installs it" if find_spec("torch") is None else None
