@@ -192,8 +192,8 @@ _OPTIONS: list[Callable[[Callable[..., None]], Callable[..., None]]] = [
     click.option("--preset", type=click.Choice(["full", "short", "smoke"]), default="short", show_default=True,
                  help="The paper's size, a size for two cores, or a short trial."),
     click.option("--compress", type=click.Choice(["dense", "topk", "qsgd", "bmuf"]), default="dense",
-                 show_default=True, help="Sent gradients: all (dense), the largest of each bucket (topk), all in few bits (qsgd), "
-                 "or none, with parameters averaged after each block (bmuf)."),
+                 show_default=True, help="Sent gradients: all (dense), the largest of each bucket (topk), all in few "
+                 "bits (qsgd), or none, with parameters averaged after each block (bmuf)."),
     click.option("--backend", type=click.Choice(["skyphos", "gloo"]), default="skyphos", show_default=True),
     click.option("--outer-products", is_flag=True, help="Linear layers send factors of their gradients."),
     click.option("--k", type=click.IntRange(1), help="Top-k: entries of a bucket.  [default: the preset's]"),
@@ -212,7 +212,7 @@ _OPTIONS: list[Callable[[Callable[..., None]], Callable[..., None]]] = [
     click.option("--lr", type=click.FloatRange(0.0, min_open=True), help="Learning rate."),
     click.option("--limit", type=click.IntRange(1), help="Number of training samples to use."),
     click.option("--evaluate-every", type=click.IntRange(1), metavar="EPOCHS", help="Test so often."),
-    click.option("--seed", type=int, default=1, show_default=True, help="Seed of parameters and of the order of samples."),
+    click.option("--seed", type=int, default=1, show_default=True, help="Seed of parameters and order of samples."),
     click.option("--data", type=click.Path(path_type=Path), help="Folder of the data, or its archive."),
     click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="JSON file to record the run in."),
 ]  # fmt: skip
