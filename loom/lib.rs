@@ -1,1 +1,1 @@
-//! Tests only: `tests/ring.rs` and `tests/inbox.rs` take in source files of the crates, with loom's types in place of std's.
+//! Tests under loom: `tests/ring.rs` and `tests/inbox.rs` include source files of the crates, with loom's types in place of std's.

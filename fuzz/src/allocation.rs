@@ -1,4 +1,4 @@
-//! What a target takes from the heap, and an end to it.
+//! Limits on the heap memory of a target: an allocator that counts bytes, and panics or fails above a limit.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -7,26 +7,26 @@ use std::ptr::null_mut;
 struct Counting;
 
 thread_local! {
-    /// Bytes of one allocation, and of all that live, that are too much. Without limits nothing is.
+    /// The limits in force.
     static LIMITS: Cell<Limits> = const { Cell::new(NONE) };
-    /// Bytes that live since counting began; what was there before may go meanwhile.
+    /// Live bytes, allocated minus freed since counting began; negative if earlier allocations are freed.
     static LIVE: Cell<isize> = const { Cell::new(0) };
-    /// Whether there is no more, rather than that more is wrong.
-    static SMALL: Cell<bool> = const { Cell::new(false) };
+    /// Whether an allocation above the limits fails, instead of panicking.
+    static FAILS: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Bytes that a target may take.
+/// Bytes that a target may allocate.
 #[derive(Clone, Copy)]
 pub struct Limits {
-    /// At once.
+    /// In one allocation.
     pub one: usize,
-    /// Together.
+    /// In all live allocations.
     pub all: usize,
 }
 
 const NONE: Limits = Limits { one: usize::MAX, all: isize::MAX as usize };
 
-/// Runs `body`, which panics as soon as it takes more than it may.
+/// Runs `body`, which panics when it allocates more than the limits.
 pub fn within<R>(limits: Limits, body: impl FnOnce() -> R) -> R {
     LIVE.set(0);
     LIMITS.set(limits);
@@ -35,33 +35,33 @@ pub fn within<R>(limits: Limits, body: impl FnOnce() -> R) -> R {
     result
 }
 
-/// Runs `body` on a machine that has no more: who asks for it gets none, and has to say so. For calls that are asked for what
-/// may be as large: a vector of all rows, of which there are many.
+/// Runs `body` as on a machine with little memory: allocations above the limits fail, and the code has to report that. For calls
+/// whose arguments rightly ask for much memory, such as a dense vector of a large index space.
 pub fn on_small_machine<R>(limits: Limits, body: impl FnOnce() -> R) -> R {
-    SMALL.set(true);
+    FAILS.set(true);
     let result = within(limits, body);
-    SMALL.set(false);
+    FAILS.set(false);
     result
 }
 
-/// Counts what is taken and given back; whether it may be.
-fn count(taken: usize, given_back: usize) -> bool {
-    let (limits, live) = (LIMITS.get(), LIVE.get() + taken as isize - given_back as isize);
-    // Who tells of a panic may take what it takes.
-    let too_much = (taken > limits.one || live > limits.all as isize) && !std::thread::panicking();
-    if too_much && SMALL.get() {
+/// Counts an allocation and a release. Returns whether the allocation succeeds.
+fn count(allocated: usize, freed: usize) -> bool {
+    let (limits, live) = (LIMITS.get(), LIVE.get() + allocated as isize - freed as isize);
+    // The report of a panic allocates, too.
+    let too_much = (allocated > limits.one || live > limits.all as isize) && !std::thread::panicking();
+    if too_much && FAILS.get() {
         return false;
     }
     LIVE.set(live);
     if too_much {
-        // Whoever tells of it allocates. The hook for panics ends the process: nothing unwinds from here.
+        // The panic's message allocates. The panic hook ends the process, so nothing unwinds from here.
         LIMITS.set(NONE);
-        panic!("{taken} bytes taken at once and {live} in all, of {} and {}", limits.one, limits.all);
+        panic!("allocated {allocated} bytes (limit {}), {live} in all (limit {})", limits.one, limits.all);
     }
     true
 }
 
-// SAFETY: every call goes to the system's allocator unchanged, or none is there.
+// SAFETY: every call goes to the system's allocator unchanged, or fails with a null pointer.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         match count(layout.size(), 0) {

@@ -1,4 +1,5 @@
-//! Messages of the bring-up (`skyphos-tcp`, `message.rs`, `link.rs`): from strangers and from ranks, with TLS and without.
+//! Messages of the bring-up (`skyphos-tcp`, `message.rs`, `link.rs`), from unauthenticated peers and from ranks, with TLS and
+//! without.
 
 use crate::allocation::{Limits, within};
 use crate::pem::files;
@@ -6,19 +7,19 @@ use crate::split_kind;
 use skyphos_tcp::fuzzing::{Files, PIECE, body, kind, link, proved};
 use std::sync::LazyLock;
 
-/// A stranger's message, or what TLS reads ahead: 64 KB, and a message of its own may be as long.
+/// An unauthenticated peer: TLS reads 64 KB ahead, and a message may have as many bytes.
 const STRANGER: Limits = Limits { one: 80 << 10, all: 512 << 10 };
 
-/// A rank's grows with what has come.
+/// A rank: its buffer grows with the bytes that have arrived.
 const MEMBER: Limits = Limits { one: 8 * PIECE, all: 32 * PIECE };
 
-/// A message's body and its fields take no more than it does, but for small ones that are many.
+/// A message's body: its fields take no more bytes than it has, except where it has many small fields.
 const BODY: Limits = Limits { one: 16 * PIECE, all: 48 * PIECE };
 
 static FILES: LazyLock<Files> = LazyLock::new(|| Files::read(files()).expect("our own files"));
 static OPENING: LazyLock<Vec<u8>> = LazyLock::new(|| FILES.opening());
 
-/// The first byte says what is fed with the rest.
+/// The first byte selects the decoder of the rest.
 pub fn run(data: &[u8]) {
     LazyLock::force(&OPENING);
     let (what, data) = split_kind(data, 8);
@@ -30,7 +31,7 @@ pub fn run(data: &[u8]) {
         3 => stream(data, None, true, false),
         4 => stream(data, None, true, true),
         5 => stream(&framed(data), None, data.len() % 2 == 0, true),
-        // Whoever connects, or listens, and speaks TLS or something else.
+        // A peer that connects or listens, with TLS or arbitrary bytes.
         6 => stream(data, Some(&FILES), false, false),
         _ => {
             let (from, data) = split_kind(data, 255);
@@ -45,7 +46,7 @@ pub fn run(data: &[u8]) {
     }
 }
 
-/// Messages of kinds that there are, and of lengths that are true.
+/// Messages of valid kinds, with right lengths.
 fn framed(mut data: &[u8]) -> Vec<u8> {
     let mut all = Vec::new();
     while let Some(([number, len], rest)) = data.split_first_chunk() {
@@ -59,7 +60,7 @@ fn framed(mut data: &[u8]) -> Vec<u8> {
 }
 
 fn stream(data: &[u8], tls: Option<&Files>, incoming: bool, member: bool) {
-    // Cut where the first bytes say.
+    // The first two bytes give the lengths of the first two pieces.
     let (first, second) =
         (data.first().map_or(0, |b| usize::from(*b)), data.get(1).map_or(0, |b| usize::from(*b)));
     let (one, rest) = data.split_at(first.min(data.len()));
@@ -69,10 +70,10 @@ fn stream(data: &[u8], tls: Option<&Files>, incoming: bool, member: bool) {
     let limits = if member { MEMBER } else { STRANGER };
     let (messages, end) = within(limits, || link(&pieces, tls, incoming, member));
     if tls.is_some() {
-        return assert!(messages.is_empty(), "nobody proves anything by chance");
+        return assert!(messages.is_empty(), "random bytes passed TLS");
     }
     let all = messages.concat();
-    assert!(data.starts_with(&all), "messages are read as they came");
+    assert!(data.starts_with(&all), "messages differ from the bytes that were sent");
     if end.is_none() {
         let longest = if member { 16 << 20 } else { 1024 };
         assert!(member || data.len() - all.len() < 4 + longest);

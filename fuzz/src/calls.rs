@@ -1,5 +1,5 @@
-//! What one rank makes of frames that peers send as they like, in calls that no simulation runs: a group's beginning, its
-//! places and its parts, what is left of it, measurements.
+//! One rank against peers that send arbitrary frames, in calls that no simulation runs: a group's start, its topology, its
+//! sub-groups, its shrink, and measurements.
 
 use crate::allocation::{Limits, within};
 use crate::scripted::Scripted;
@@ -12,10 +12,10 @@ use skyphos_types::{CallNumber, CommId, WorldRank};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// What is believed of a message's length at once.
+/// A message's announced length counts up to a window; then memory grows with the bytes that arrive.
 const LIMITS: Limits = Limits { one: WINDOW_BYTES as usize + (64 << 10), all: 40 << 20 };
 
-/// Where rounds of these calls begin.
+/// First rounds of these calls.
 const ROUNDS: [u32; 6] = [0, 0x100, 0x200, 0x400, 0x500, 0x1000];
 
 const KINDS: [FrameKind; 6] = [
@@ -28,21 +28,21 @@ const KINDS: [FrameKind; 6] = [
 ];
 
 #[derive(Arbitrary, Debug)]
-enum Said {
-    /// A message that is whole, of numbers that are mostly small.
+enum PeerAction {
+    /// A complete message of mostly small numbers.
     Numbers {
         from: u8,
         round: u8,
         numbers: Vec<u16>,
         wide: bool,
     },
-    /// A message of survivors.
-    Word {
+    /// A message of the agreement on a shrink.
+    Shrink {
         from: u8,
         letter: u8,
         numbers: [u8; 4],
     },
-    /// Anything.
+    /// An arbitrary frame.
     Raw {
         from: u8,
         round: u8,
@@ -56,7 +56,7 @@ enum Said {
     },
 }
 
-/// A group, this rank, the call, and what the others say.
+/// The input has the size of the group, this rank, the call, and the peers' frames.
 pub fn run(data: &[u8]) {
     let _ = play(&mut Unstructured::new(data));
 }
@@ -65,18 +65,18 @@ fn play(u: &mut Unstructured<'_>) -> Result<()> {
     let size = u.int_in_range(2..=4u32)?;
     let me = u.int_in_range(0..=size - 1)?;
     let what = u.int_in_range(0..=8)?;
-    let said: Vec<Said> = u.arbitrary_iter()?.take(40).collect::<Result<_>>()?;
-    within(LIMITS, || call(Scripted::new(me, size, true), what, said));
+    let actions: Vec<PeerAction> = u.arbitrary_iter()?.take(40).collect::<Result<_>>()?;
+    within(LIMITS, || call(Scripted::new(me, size, true), what, actions));
     Ok(())
 }
 
-fn call(transport: Scripted, what: u8, said: Vec<Said>) {
+fn call(transport: Scripted, what: u8, actions: Vec<PeerAction>) {
     let size = skyphos::Transport::size(&transport);
-    script(&transport, what, said);
+    script(&transport, what, actions);
     let settings = Settings { timeout: Duration::from_secs(20), ..Settings::default() };
     let comm = Comm::over(Box::new(transport), settings).expect("a group");
     let short = Duration::from_millis(1);
-    let told = match what {
+    let result = match what {
         0 => comm.split(Some(1), 2).map(|part| part.is_some_and(|part| part.size() <= size)).map(drop),
         1 => {
             let hosts: Vec<u32> = (0..size).map(|rank| rank / 2).collect();
@@ -92,33 +92,33 @@ fn call(transport: Scripted, what: u8, said: Vec<Said>) {
         7 => comm.stream(&[(0, 1), (1, 0)], 9, 2, short, Duration::ZERO).map(drop),
         _ => comm.barrier().run(),
     };
-    if let Err(error) = told {
+    if let Err(error) = result {
         let _ = error.to_string();
-        // Another call goes the same way or another, and ends.
+        // A further call returns, with or without an error.
         let _ = comm.barrier().run().map_err(|error| error.to_string());
     }
 }
 
-/// Puts down what peers will say, as frames of streams that are in order.
-fn script(transport: &Scripted, what: u8, said: Vec<Said>) {
+/// Writes the script of the peers: frames, numbered in order within each stream.
+fn script(transport: &Scripted, what: u8, actions: Vec<PeerAction>) {
     use skyphos::Transport as _;
     let (me, size, pool) = (transport.rank(), transport.size(), transport.facts().pool);
     let mut seqs: BTreeMap<(WorldRank, u32, CallNumber), u32> = BTreeMap::new();
-    // A call of survivors has a number of its own.
+    // A shrink has its own range of call numbers.
     let here = CallNumber(if what == 4 { 1 << 47 } else { 0 });
     let mut script = transport.script();
-    for said in said {
+    for action in actions {
         let peer = |from: u8| Some(WorldRank(u32::from(from) % size)).filter(|from| *from != me);
         let round_of = |round: u8| ROUNDS[usize::from(round / 4) % ROUNDS.len()] + u32::from(round % 4);
-        let (from, kind, round, call, total, bytes) = match said {
-            Said::Numbers { from, round, numbers, wide } => {
+        let (from, kind, round, call, total, bytes) = match action {
+            PeerAction::Numbers { from, round, numbers, wide } => {
                 let bytes: Vec<u8> = match wide {
                     true => numbers.iter().flat_map(|number| u64::from(*number).to_le_bytes()).collect(),
                     false => numbers.iter().flat_map(|number| number.to_le_bytes()).collect(),
                 };
                 (peer(from), FrameKind::Data, round_of(round), here, Some(bytes.len() as u64), bytes)
             }
-            Said::Word { from, letter, numbers } => {
+            PeerAction::Shrink { from, letter, numbers } => {
                 let mut bytes = vec![b"jpycol"[usize::from(letter) % 6]];
                 let count = match bytes[0] {
                     b'j' => size as usize,
@@ -129,11 +129,11 @@ fn script(transport: &Scripted, what: u8, said: Vec<Said>) {
                 numbers[..count].iter().for_each(|number| bytes.extend(u32::from(*number % 5).to_le_bytes()));
                 (peer(from), FrameKind::Data, 0, here, Some(u64::MAX), bytes)
             }
-            Said::Raw { from, round, kind, call, total, bytes } => {
+            PeerAction::Raw { from, round, kind, call, total, bytes } => {
                 let call = if call < 200 { here } else { CallNumber(u64::from(call - 200)) };
                 (peer(from), KINDS[usize::from(kind) % KINDS.len()], round_of(round), call, total, bytes)
             }
-            Said::Lost { from } => {
+            PeerAction::Lost { from } => {
                 if let Some(rank) = peer(from) {
                     let loss = [Loss::Left, Loss::Ended, Loss::Silent][usize::from(from / 8) % 3];
                     script.events.push_back(Event::PeerDown { rank, cause: "lost".to_owned(), loss });
@@ -143,7 +143,7 @@ fn script(transport: &Scripted, what: u8, said: Vec<Said>) {
         };
         let Some(from) = from else { continue };
         let seq = seqs.entry((from, round, call)).or_default();
-        // A call of any kind may meet one that failed.
+        // The kind `Failed` matches a call of any kind.
         let sig = CallSig::plain(CallKind::Failed);
         let total = total.unwrap_or(bytes.len() as u64);
         let header = Header { round, seq: *seq, total, sig, ..Header::control(kind, CommId(0), call) };

@@ -1,6 +1,6 @@
-//! All collectives on a simulated group of which one rank sends frames with other words: the others' mailboxes, streams, folds,
-//! assemblers, index sets, surveys and choices. A call may fail then, on all alike or not, and may give other numbers; it gives
-//! vectors that are ones, and ends.
+//! All collectives on a simulated group in which one rank sends changed frames: tests the other ranks' mailboxes, streams, folds,
+//! assemblers, index sets, surveys and choices. A call may fail on some or all ranks, and may give other numbers. It must end,
+//! and its results must be valid vectors.
 
 use crate::allocation::{Limits, on_small_machine, within};
 use crate::liar::{Edit, Liar};
@@ -15,14 +15,14 @@ use skyphos::{
 use skyphos_core::frame::WINDOW_BYTES;
 use std::sync::Arc;
 
-/// What is believed of a message's length at once, and buffers of all ranks.
+/// A message's announced length counts up to a window; all ranks together have some buffers.
 const LIMITS: Limits = Limits { one: WINDOW_BYTES as usize + (64 << 10), all: 64 << 20 };
 
-/// Polls after which a call is taken to go on for ever.
-const MOST_POLLS: usize = 40;
+/// Polls after which a call counts as endless.
+const MAX_POLLS: usize = 40;
 
-/// Rows of which there may be an array.
-const FEW: u64 = 3000;
+/// Largest index space for which dense arrays are tested.
+const MAX_DENSE_ROWS: u64 = 3000;
 
 const THRESHOLDS: [DenseThreshold; 3] =
     [DenseThreshold::Auto, DenseThreshold::Paper, DenseThreshold::Entries(20)];
@@ -37,9 +37,9 @@ const SPARSE: [Algorithm; 6] = [
     Algorithm::Allgather,
 ];
 
-/// What is called.
+/// The call.
 #[derive(Arbitrary, Clone, Copy, Debug)]
-enum What {
+enum Collective {
     Allreduce { algorithm: u8, quantize: Option<(u8, u8)> },
     AllreduceDense { algorithm: u8 },
     ReduceScatter,
@@ -58,9 +58,9 @@ enum What {
     ExchangeBlocks { push_bytes: u8, lens: [u8; 4] },
 }
 
-/// What all ranks know.
-struct Terms {
-    what: What,
+/// The arguments that all ranks share.
+struct Shared {
+    collective: Collective,
     n: u64,
     width: usize,
     op: ReduceOp,
@@ -70,23 +70,23 @@ struct Terms {
     root: u32,
 }
 
-/// A group, a call, what ranks have, and how one of them lies.
+/// The input has the group, the call, the ranks' data, and the edits to the frames of one rank.
 pub fn run(data: &[u8]) {
     let _ = play(&mut Unstructured::new(data));
 }
 
 fn play(u: &mut Unstructured<'_>) -> Result<()> {
     let size = u.int_in_range(2..=4u32)?;
-    let what = u.arbitrary()?;
+    let collective = u.arbitrary()?;
     let large = u.ratio(1, 5)?;
-    let n = if large { 1 << u.int_in_range(24..=62)? } else { u.int_in_range(1..=FEW)? };
-    let terms = Terms {
-        what,
+    let n = if large { 1 << u.int_in_range(24..=62)? } else { u.int_in_range(1..=MAX_DENSE_ROWS)? };
+    let shared = Shared {
+        collective,
         n,
         width: u.int_in_range(1..=2)?,
         op: u.choose(&[ReduceOp::Sum, ReduceOp::Mean, ReduceOp::MeanPresent, ReduceOp::Max])?.clone(),
         split: *u.choose(&[Split::Even, Split::Hash, Split::Quantiles])?,
-        // Nobody asks for an array of all rows where they are so many.
+        // A caller with a large index space does not ask for dense arrays.
         threshold: *u.choose(&THRESHOLDS[..if large { 2 } else { 3 }])?,
         degrees: (size == 4 && u.arbitrary()?).then(|| vec![2, 2]),
         root: u.int_in_range(0..=size - 1)?,
@@ -95,8 +95,8 @@ fn play(u: &mut Unstructured<'_>) -> Result<()> {
     let (liar, twice, double) = (u.int_in_range(0..=size - 1)?, u.arbitrary()?, u.arbitrary()?);
     let edits: Vec<(u8, Edit)> = u.arbitrary_iter()?.take(6).collect::<Result<_>>()?;
     let play = || match double {
-        true => group::<f64>(&terms, &lists, liar, edits, twice),
-        false => group::<f32>(&terms, &lists, liar, edits, twice),
+        true => group::<f64>(&shared, &lists, liar, edits, twice),
+        false => group::<f32>(&shared, &lists, liar, edits, twice),
     };
     match large {
         true => on_small_machine(LIMITS, play),
@@ -124,7 +124,7 @@ fn entries(u: &mut Unstructured<'_>, n: u64) -> Result<Vec<u64>> {
 }
 
 fn group<T: Real + Magnitude>(
-    terms: &Terms,
+    shared: &Shared,
     lists: &[Vec<u64>],
     liar: u32,
     edits: Vec<(u8, Edit)>,
@@ -141,16 +141,16 @@ fn group<T: Real + Magnitude>(
         comms.push(Comm::over(transport, Cluster::settings()).expect("a group"));
     }
     for _ in 0..1 + usize::from(twice) {
-        let calls = comms.iter().zip(lists).map(|(comm, list)| call::<T>(comm, terms, list));
+        let calls = comms.iter().zip(lists).map(|(comm, list)| call::<T>(comm, shared, list));
         let Ok(calls) = calls.collect::<skyphos::Result<Vec<_>>>() else { return };
         let Some(plans) = run_all(&mut cluster, calls) else { return };
-        let What::Configure { reduce: true, .. } = terms.what else { continue };
+        let Collective::Configure { reduce: true, .. } = shared.collective else { continue };
         let both = comms.iter().zip(lists).zip(plans);
         let calls = both.map(|((comm, list), plan)| {
             let Some(Some(plan)) = plan.ok() else { return comm.barrier().prepare() };
             let (values, out) =
-                (ones::<T>(list.len(), terms.width), ones::<T>(plan_want(list, terms), terms.width));
-            let call = comm.reduce(SharedPlan::new(plan), values, out).op(terms.op.clone()).prepare()?;
+                (ones::<T>(list.len(), shared.width), ones::<T>(plan_want(list, shared), shared.width));
+            let call = comm.reduce(SharedPlan::new(plan), values, out).op(shared.op.clone()).prepare()?;
             Ok(call.map(drop))
         });
         let Ok(calls) = calls.collect::<skyphos::Result<Vec<_>>>() else { return };
@@ -158,12 +158,12 @@ fn group<T: Real + Magnitude>(
     }
 }
 
-/// Runs a call of every rank: what came of it, unless some wait for what will not come.
+/// Runs a call on every rank. `None` if some ranks wait for frames that never arrive.
 fn run_all<R: Send + 'static>(cluster: &mut Cluster, calls: Vec<Call<R>>) -> Option<Vec<skyphos::Result<R>>> {
     let mut polls = 0;
     let ran = cluster.run(calls, &[], |_, _| {
         polls += 1;
-        assert!(polls < MOST_POLLS, "a call that goes on for ever");
+        assert!(polls < MAX_POLLS, "the call does not end");
         true
     });
     let results = ran.ok()?.results;
@@ -183,23 +183,26 @@ fn vector<T: Real>(list: &[u64], n: u64, width: usize) -> SparseVec<T> {
     SparseVec { n, width, form: Form::Sparse { indices, values: ones(list.len(), width) } }
 }
 
-/// What a rank contributes, and what it wants: the same list, or all but the first.
+/// A rank's out-set and its in-set: the same list, or all but the first.
 fn sets(list: &[u64], same: bool) -> (Arc<Vec<u64>>, Arc<Vec<u64>>) {
     let contribute = Arc::new(list.to_vec());
     let want = if same { contribute.clone() } else { Arc::new(list.iter().copied().skip(1).collect()) };
     (contribute, want)
 }
 
-fn plan_want(list: &[u64], terms: &Terms) -> usize {
-    let (What::Configure { same, .. } | What::ConfigureReduce { same, .. }) = terms.what else { return 0 };
+fn plan_want(list: &[u64], shared: &Shared) -> usize {
+    let (Collective::Configure { same, .. } | Collective::ConfigureReduce { same, .. }) = shared.collective
+    else {
+        return 0;
+    };
     list.len() - usize::from(!same && !list.is_empty())
 }
 
-/// Memory for a message as long as a rank is ready to take: how long it is, the root says.
+/// Memory for a message of limited length. The length comes from the root, which may lie.
 #[derive(Default)]
-struct Little(MessageBuffer);
+struct LimitedBuffer(MessageBuffer);
 
-impl ReceiveBuffer for Little {
+impl ReceiveBuffer for LimitedBuffer {
     fn allocate(&mut self, lengths: &[usize]) -> skyphos::Result<()> {
         match lengths.iter().sum::<usize>() <= 200_000 && lengths.len() < 1000 {
             true => self.0.allocate(lengths),
@@ -222,14 +225,14 @@ fn check<T: Real>(vector: &SparseVec<T>) {
     vector.view().check(vector.n, vector.width).expect("a vector");
 }
 
-/// A rank's part: a plan, if it is one that is made.
+/// One rank's call. Its result is the plan of a configuration; other results are checked and dropped.
 fn call<T: Real + Magnitude>(
     comm: &Comm,
-    terms: &Terms,
+    shared: &Shared,
     list: &[u64],
 ) -> skyphos::Result<Call<Option<skyphos::Plan>>> {
-    let Terms { n, width, root, .. } = *terms;
-    let (size, op) = (comm.size() as usize, terms.op.clone());
+    let Shared { n, width, root, .. } = *shared;
+    let (size, op) = (comm.size() as usize, shared.op.clone());
     let x = || vector::<T>(list, n, width);
     let options = |algorithm: u8, quantize: Option<(u8, u8)>| {
         let quantize = quantize.map(|(how, stage)| QuantizeOptions {
@@ -238,13 +241,13 @@ fn call<T: Real + Magnitude>(
             stage: Stage::ALL[usize::from(stage % 3)],
         });
         AllreduceOptions {
-            algorithm: match n > FEW {
+            algorithm: match n > MAX_DENSE_ROWS {
                 true => SPARSE[usize::from(algorithm) % SPARSE.len()],
                 false => Algorithm::OURS[usize::from(algorithm) % Algorithm::OURS.len()],
             },
-            degrees: terms.degrees.clone(),
-            split: terms.split,
-            dense_threshold: terms.threshold,
+            degrees: shared.degrees.clone(),
+            split: shared.split,
+            dense_threshold: shared.threshold,
             quantize,
             expected_nnz: None,
             tell_sent: quantize.is_some(),
@@ -254,19 +257,19 @@ fn call<T: Real + Magnitude>(
     let configure = |error: bool, n_known: bool| ConfigureOptions {
         n: n_known.then_some(n),
         width,
-        degrees: terms.degrees.clone(),
+        degrees: shared.degrees.clone(),
         missing: if error { Missing::Error } else { Missing::Identity },
         ..ConfigureOptions::default()
     };
-    Ok(match terms.what {
-        What::Allreduce { algorithm, quantize } => {
+    Ok(match shared.collective {
+        Collective::Allreduce { algorithm, quantize } => {
             let call = comm.allreduce(x()).op(op).options(options(algorithm, quantize)).prepare()?;
             call.map(move |done| {
                 check(&done.sum);
                 None
             })
         }
-        What::AllreduceDense { algorithm } => {
+        Collective::AllreduceDense { algorithm } => {
             let values = ones::<T>(1, 3000);
             comm.allreduce_dense(values.clone(), values)
                 .op(op)
@@ -274,16 +277,16 @@ fn call<T: Real + Magnitude>(
                 .prepare()?
                 .map(|_| None)
         }
-        What::ReduceScatter => {
+        Collective::ReduceScatter => {
             comm.reduce_scatter(x()).op(op).options(options(0, None)).prepare()?.map(|_| None)
         }
-        What::ReduceToRoot => {
+        Collective::ReduceToRoot => {
             comm.reduce_to_root(x(), root).op(op).options(options(0, None)).prepare()?.map(|done| {
                 done.iter().for_each(check);
                 None
             })
         }
-        What::Allgather { schedule } => {
+        Collective::Allgather { schedule } => {
             let all = [Schedule::Direct, Schedule::RecursiveDoubling, Schedule::Bruck, Schedule::Ring];
             let schedule = schedule.map(|k| all[usize::from(k) % if size == 3 { 1 } else { 4 }]);
             comm.allgather(x()).options(AllgatherOptions { schedule }).prepare()?.map(|done| {
@@ -291,37 +294,37 @@ fn call<T: Real + Magnitude>(
                 None
             })
         }
-        What::Gather => comm.gather(x(), root).prepare()?.map(|done| {
+        Collective::Gather => comm.gather(x(), root).prepare()?.map(|done| {
             done.iter().for_each(check);
             None
         }),
-        What::Alltoall => {
+        Collective::Alltoall => {
             comm.alltoall(n, width, (0..size).map(|_| x()).collect::<Vec<_>>()).prepare()?.map(|done| {
                 done.iter().for_each(check);
                 None
             })
         }
-        What::Scatter => {
+        Collective::Scatter => {
             let mine = if comm.rank() == root { (0..size).map(|_| x()).collect() } else { Vec::new() };
             comm.scatter(n, width, mine, root).prepare()?.map(|done| {
                 check(&done);
                 None
             })
         }
-        What::TopkAllreduce { k } => {
+        Collective::TopkAllreduce { k } => {
             comm.topk_allreduce(vector::<T>(list, n, 1), u64::from(k).min(n).max(1)).prepare()?.map(|_| None)
         }
-        What::Configure { error, same, n, .. } => {
+        Collective::Configure { error, same, n, .. } => {
             let (contribute, want) = sets(list, same);
             comm.configure(contribute, want).options(configure(error, n)).prepare()?.map(Some)
         }
-        What::ConfigureReduce { error, same, n } => {
-            let (values, out) = (ones::<T>(list.len(), width), ones::<T>(plan_want(list, terms), width));
+        Collective::ConfigureReduce { error, same, n } => {
+            let (values, out) = (ones::<T>(list.len(), width), ones::<T>(plan_want(list, shared), width));
             let (contribute, want) = sets(list, same);
             let call = comm.configure_reduce(contribute, want, values, out).op(op);
             call.options(configure(error, n)).prepare()?.map(|_| None)
         }
-        What::Arrays { how } => {
+        Collective::Arrays { how } => {
             let (block, at_root) = (ones::<T>(50, 1), comm.rank() == root);
             let all = ones::<T>(50 * size, 1);
             let none = Vec::new;
@@ -333,7 +336,7 @@ fn call<T: Real + Magnitude>(
             };
             comm.move_arrays(what, values, out).prepare()?.map(|_| None)
         }
-        What::ReduceArrays { to_root } => {
+        Collective::ReduceArrays { to_root } => {
             let values = ones::<T>(100, 1);
             let bounds = skyphos_kernels::split_ranges(0, 100, size as u32);
             let me = comm.rank() as usize;
@@ -347,8 +350,8 @@ fn call<T: Real + Magnitude>(
                 .prepare()?
                 .map(|_| None)
         }
-        What::Barrier => comm.barrier().prepare()?.map(|()| None),
-        What::Broadcast { route, long, chunk_bytes } => {
+        Collective::Barrier => comm.barrier().prepare()?.map(|()| None),
+        Collective::Broadcast { route, long, chunk_bytes } => {
             let parts = vec![vec![1; 50], Vec::new(), vec![2; if long { 100_000 } else { 500 }]];
             let options = BroadcastOptions {
                 route: Route::ALL.get(usize::from(route % 5)).copied(),
@@ -356,16 +359,16 @@ fn call<T: Real + Magnitude>(
                 ack_timeout: None,
             };
             let parts = (comm.rank() == root).then_some(parts);
-            comm.broadcast(root, parts, Little::default()).options(options).prepare()?.map(|_| None)
+            comm.broadcast(root, parts, LimitedBuffer::default()).options(options).prepare()?.map(|_| None)
         }
-        What::ExchangeBlocks { push_bytes, lens } => {
+        Collective::ExchangeBlocks { push_bytes, lens } => {
             let len = |to: u32| 1500 * usize::from(lens[to as usize] % 32) * (1 + comm.rank() as usize);
             let blocks: Vec<_> = (0..comm.size()).map(|to| vec![3; len(to)]).collect();
             let limits = BlockLimits { push_bytes: 200 * usize::from(push_bytes), fetches: size };
             let (call, mut blocks) = comm.exchange_blocks(blocks, limits)?.into_call();
             call.map(move |_| {
                 while blocks.take().is_some() {}
-                assert_eq!(blocks.left(), 0, "a block that did not come");
+                assert_eq!(blocks.left(), 0, "a block is missing");
                 None
             })
         }

@@ -1,18 +1,18 @@
-//! A frame's header and checksum (`skyphos-core`, `frame.rs`), and the text of the call in it.
+//! The header and checksum of a frame (`skyphos-core`, `frame.rs`), and the text of its call signature.
 
 use crate::allocation::{Limits, within};
 use skyphos_core::frame::{HEADER_BYTES, Header};
 use skyphos_core::slab::CHUNK_BYTES;
 use skyphos_types::CallNumber;
 
-/// Texts of errors.
+/// Only error texts are allocated.
 const LIMITS: Limits = Limits { one: 1024, all: 4096 };
 
 /// A header, then its payload.
 pub fn run(data: &[u8]) {
     let Some((head, payload)) = data.split_first_chunk::<HEADER_BYTES>() else { return };
     look(head, payload);
-    // The same with what few bytes get past.
+    // The same with valid fields that random bytes seldom have: magic and version, kind of frame, kind of call.
     let mut head = *head;
     head[..3].copy_from_slice(b"SY\x01");
     (head[3], head[60]) = (head[3] % 12, head[60] % 40);
@@ -29,7 +29,7 @@ fn look(head: &[u8; HEADER_BYTES], payload: &[u8]) {
     assert_eq!(Header::decode(&again).map(|(header, len, _)| (header, len)), whole(header, payload.len()));
     assert!(within(LIMITS, || Header::check(&again, payload)));
     if payload.len() == len {
-        // Nothing of a header is lost.
+        // Encoding a decoded header gives its bytes again.
         assert_eq!((&again[..4], &again[8..]), (&head[..4], &head[8..]));
         assert_eq!(Header::check(head, payload), again[4..8] == crc.to_le_bytes());
     }
@@ -39,7 +39,7 @@ fn look(head: &[u8; HEADER_BYTES], payload: &[u8]) {
     }
 }
 
-/// What is decoded of a header before so many bytes.
+/// The expected result of decoding a header with a payload of `len` bytes.
 fn whole(header: Header, len: usize) -> Result<(Header, usize), String> {
     match len <= CHUNK_BYTES {
         true => Ok((header, len)),

@@ -12,7 +12,7 @@ const MOST_BLOCKS: u64 = 1 << 58;
 /// Five times the bytes of a set: an index of 4 bytes becomes a block of 16.
 const LIMITS: Limits = Limits { one: 5 * CHUNK_BYTES, all: 24 * CHUNK_BYTES };
 
-/// A range of blocks, then bytes; their head is made to fit them if the first byte says so.
+/// The input has a range of blocks, then an encoded set, mostly with a valid head.
 pub fn run(data: &[u8]) {
     let _ = decode_both(&mut Unstructured::new(&data[..data.len().min(CHUNK_BYTES)]));
 }
@@ -29,7 +29,7 @@ fn decode_both(u: &mut Unstructured<'_>) -> Result<()> {
     }
     bytes.extend(u.bytes(u.len())?);
     let (first, used) = look(&bytes, lo, lo + range);
-    // A message may hold two of them.
+    // A message may hold two sets.
     let (second, _) = look(&bytes[used..], lo, lo + range);
     if count_indices(&first) + count_indices(&second) < 1 << 20 {
         let both = union(&[&first, &second]);

@@ -1,4 +1,4 @@
-//! Blocks of keyed rows, as a shuffle sends them (`skyphos-kernels`, `keyed/block.rs`), and the tables that they go into.
+//! Blocks of keyed rows, as a shuffle sends them (`skyphos-kernels`, `keyed/block.rs`), and the tables that decode them.
 
 use crate::allocation::{Limits, within};
 use crate::number;
@@ -6,7 +6,7 @@ use arbitrary::{Result, Unstructured};
 use skyphos_kernels::keyed::{Known, Merge, Numbers, StringBatch, Strings, Table};
 use skyphos_types::{Element, ReduceOp};
 
-/// Any bytes; or a table's block, some bytes of which are changed, or cut off.
+/// The input is a block of raw bytes, or draws a table whose block is changed or cut.
 pub fn run(data: &[u8]) {
     let _ = play(&mut Unstructured::new(data));
 }
@@ -22,7 +22,7 @@ fn play(u: &mut Unstructured<'_>) -> Result<()> {
     }
 }
 
-/// A kind of keys, drawn.
+/// A kind of keys that can be drawn from the input.
 trait Drawn: Known {
     fn add_drawn<T: Element>(u: &mut Unstructured<'_>, table: &mut Table<Self, T>) -> Result<()>;
 }
@@ -75,7 +75,7 @@ fn look<K: Drawn, T: Element>(u: &mut Unstructured<'_>, lists: (bool, bool), wid
     let more = if u.ratio(3, 4)? { 0 } else { u.len() };
     block.extend(u.bytes(more)?);
     let mut into = table::<K, T>(lists.1, width);
-    // Keys of a byte have 8 bytes in a batch, and as many, and those of the table's place, once they are known.
+    // A key of one byte takes 8 bytes in a batch, 8 bytes in the table's list of keys, and a slot in its hash table.
     let limits = Limits { one: 64 * block.len() + 4096, all: 256 * block.len() + (64 << 10) };
     if within(limits, || into.add_block(&block)).is_err() {
         return Ok(());
@@ -87,8 +87,8 @@ fn look<K: Drawn, T: Element>(u: &mut Unstructured<'_>, lists: (bool, bool), wid
     assert_eq!(again.len(), into.len());
     let keys = into.len();
     let (_, rows, counts) = into.into_parts();
-    let told = counts.map_or(keys as u64, |counts| counts.iter().sum());
-    assert_eq!(rows.len() as u64, told * width as u64);
+    let row_count = counts.map_or(keys as u64, |counts| counts.iter().sum());
+    assert_eq!(rows.len() as u64, row_count * width as u64);
     let (_, others, _) = again.into_parts();
     assert_eq!(others.len(), rows.len());
     Ok(())

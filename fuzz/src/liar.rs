@@ -1,4 +1,4 @@
-//! A rank that follows the protocol but for some frames: others get those otherwise.
+//! A rank that follows the protocol, except that some of its frames are changed on their way.
 
 use arbitrary::Arbitrary;
 use skyphos_core::extensions::{NativeCollectives, Replication, UnderReplicas};
@@ -8,35 +8,35 @@ use skyphos_core::transport::{Event, Facts, Transport, Waker};
 use skyphos_types::{CallNumber, WorldRank};
 use std::time::Duration;
 
-/// What becomes of a frame.
+/// A change to a frame.
 #[derive(Arbitrary, Debug)]
 pub enum Edit {
-    /// A byte of the payload: near its beginning, where heads are, or anywhere.
+    /// Sets a byte of the payload: near its beginning, where heads are, or anywhere.
     Byte {
         near: bool,
         at: u16,
         value: u8,
     },
-    /// A number of 8 bytes, of any size.
+    /// Sets a number of 8 bytes in the payload.
     Number {
         at: u8,
         value: u64,
         shift: u8,
     },
-    /// The payload ends here, and the message is as much shorter.
+    /// Shortens the payload and its message.
     Cut {
         at: u16,
     },
-    /// Bytes behind the payload, and the message as much longer.
+    /// Appends bytes to the payload and its message.
     More {
         bytes: [u8; 9],
         all: bool,
     },
-    /// Another payload, of a message as long as that.
+    /// Replaces the payload; the message's length follows.
     Instead {
         bytes: Vec<u8>,
     },
-    /// What the header says.
+    /// Sets a field of the header.
     Total {
         value: u64,
         shift: u8,
@@ -47,10 +47,11 @@ pub enum Edit {
     Kind(u8),
     Width(u32),
     Failed,
-    /// It does not come, or twice.
+    /// Drops the frame.
     Lost,
+    /// Sends the frame twice.
     Twice,
-    /// One more before it.
+    /// Sends another frame before it.
     Extra {
         kind: u8,
         round: u16,
@@ -59,16 +60,16 @@ pub enum Edit {
     },
 }
 
-/// See the module's text.
+/// The transport of such a rank.
 pub struct Liar {
     inner: Box<dyn Transport>,
-    /// By the number of the frame.
+    /// Edits with the number of their frame, counted from 0.
     edits: Vec<(u8, Edit)>,
     posted: usize,
 }
 
 impl Liar {
-    /// Over the transport of a rank that does not lie.
+    /// Wraps the transport of a rank.
     pub fn boxed(inner: Box<dyn Transport>, edits: Vec<(u8, Edit)>) -> Box<dyn Transport> {
         Box::new(Liar { inner, edits, posted: 0 })
     }

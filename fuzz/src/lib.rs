@@ -1,7 +1,7 @@
-//! One module a target: `run` takes any bytes and panics if a decoder does what it must not. What each covers, and what was
-//! found: `docs/fuzzing.md`.
+//! The fuzz targets, one module each: `run` takes any bytes and panics if a decoder breaks one of its promises. Coverage and
+//! findings: `docs/fuzzing.md`.
 //!
-//! A target's program hands `run` to libFuzzer; `tests/replay.rs` hands it the corpus, and mutations of it.
+//! A target's program passes `run` to libFuzzer; `tests/replay.rs` feeds it the corpus, and mutations of it.
 
 pub mod allocation;
 pub mod bringup;
@@ -17,9 +17,9 @@ pub mod receive;
 pub mod replicated;
 pub mod scripted;
 pub mod segment;
-pub mod words;
+pub mod small_messages;
 
-/// Takes any bytes; panics if a decoder does what it must not.
+/// A target: takes any bytes, and panics if a decoder breaks one of its promises.
 pub type Run = fn(&[u8]);
 
 /// All targets.
@@ -35,15 +35,15 @@ pub const TARGETS: [(&str, Run); 12] = [
     ("receive", receive::run),
     ("replicated", replicated::run),
     ("segment", segment::run),
-    ("words", words::run),
+    ("small_messages", small_messages::run),
 ];
 
-/// A number of any size: as many are small as large.
+/// A number of any size, small ones as often as large ones.
 fn number(u: &mut arbitrary::Unstructured<'_>) -> arbitrary::Result<u64> {
     Ok(u.arbitrary::<u64>()? >> u.int_in_range(0..=63)?)
 }
 
-/// Takes the first byte off, which says what the rest is.
+/// Splits off the first byte, which selects the decoder of the rest.
 fn split_kind(data: &[u8], kinds: u8) -> (u8, &[u8]) {
     data.split_first().map_or((0, data), |(kind, rest)| (kind % kinds, rest))
 }

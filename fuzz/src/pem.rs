@@ -8,13 +8,13 @@ use skyphos_tcp::{NAME, TlsFiles};
 use std::path::PathBuf;
 use std::sync::LazyLock;
 
-/// Files of some KB, read line by line, decoded, and kept several times.
+/// Files of some KB, which are read line by line, decoded and copied several times.
 const LIMITS: Limits = Limits { one: 256 << 10, all: 2 << 20 };
 
-/// Bytes of a file at most.
-const MOST: usize = 16 << 10;
+/// Largest file, in bytes.
+const MAX_BYTES: usize = 16 << 10;
 
-/// Three files as a rank should have, and where damaged ones lie. They go with the program that made them.
+/// The three valid files of a rank, and the paths of damaged copies. The folder is named by the process.
 struct Place {
     texts: [Vec<u8>; 3],
     whole: TlsFiles,
@@ -52,12 +52,12 @@ static PLACE: LazyLock<Place> = LazyLock::new(|| {
     Place { texts, whole, damaged }
 });
 
-/// Files of a rank that are whole.
+/// The valid files of a rank.
 pub(crate) fn files() -> &'static TlsFiles {
     &PLACE.whole
 }
 
-/// Which file, and what becomes of it: some bytes are changed, a part is left out or put in, or all is something else.
+/// The input selects a file and its damage: bytes are changed, a part is removed or inserted, or all of it is replaced.
 pub fn run(data: &[u8]) {
     LazyLock::force(&PLACE);
     let _ = read(&mut Unstructured::new(data));
@@ -69,7 +69,7 @@ fn read(u: &mut Unstructured<'_>) -> Result<()> {
     match u.int_in_range(0..=3)? {
         0 => text = u.bytes(u.len())?.to_vec(),
         1 => {
-            // What is between the lines is decoded: other letters of base 64 there.
+            // Changes to letters of base 64, so that most files still decode.
             for _ in 0..u.int_in_range(1..=6)? {
                 let (at, letter) = (usize::from(u.arbitrary::<u16>()?) % text.len(), u.arbitrary::<u8>()?);
                 text[at] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/=\n-"
@@ -90,7 +90,7 @@ fn read(u: &mut Unstructured<'_>) -> Result<()> {
             text.splice(at..at, more);
         }
     }
-    text.truncate(MOST);
+    text.truncate(MAX_BYTES);
     std::fs::write(&PLACE.damaged[which], &text).expect("a file");
     let mut files = files().clone();
     *[&mut files.authority, &mut files.certificate, &mut files.key][which] = PLACE.damaged[which].clone();

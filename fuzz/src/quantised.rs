@@ -7,7 +7,7 @@ use skyphos_kernels::stream::{HEAD_BYTES, QuantisedValues, Segment};
 use skyphos_kernels::{Quantize, Scale, dequantise_and_add, quantised_bytes};
 use skyphos_types::{DType, Real, with_real};
 
-/// Nothing is taken but what the caller gives.
+/// Nothing is allocated; the caller supplies all memory.
 const LIMITS: Limits = Limits { one: 0, all: 0 };
 
 /// Settings, a head, then codes and indices.
@@ -48,7 +48,7 @@ fn expand(u: &mut Unstructured<'_>) -> Result<()> {
 
 fn look<T: Real>(codec: &QuantisedValues, params: &Quantize, width: usize, bytes: &[u8]) {
     let _ = QuantisedValues::marks(bytes);
-    // As whoever opens a segment does: nothing larger than a frame is made of it.
+    // As in the receiver of a segment, which rejects one that expands to more than a frame.
     let Ok(len) = within(LIMITS, || codec.plain_bytes(bytes)) else { return };
     if len > CHUNK_BYTES {
         return;
@@ -68,6 +68,6 @@ fn look<T: Real>(codec: &QuantisedValues, params: &Quantize, width: usize, bytes
     let values = segment.values::<T>();
     assert_eq!(values.len(), count * width);
     assert!(values.iter().zip(&sum).all(|(value, sum)| value.to_f32() == sum.to_f32()));
-    // Each is a multiple of a scale that is finite; a type with a smaller range may make it infinite.
+    // Each value is a multiple of a finite scale; conversion to a type with a smaller range may make it infinite, not NaN.
     assert!(values.iter().all(|value| !value.to_f32().is_nan()));
 }

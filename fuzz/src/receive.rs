@@ -1,5 +1,5 @@
-//! The receiver of a connection (`skyphos-tcp`, `receive.rs`): a stream of bytes, cut anywhere, into the real one over a socket or
-//! through shared memory (`ring.rs`).
+//! The receiver of a connection (`skyphos-tcp`, `receive.rs`): a stream of bytes in arbitrary pieces, over a socket or through
+//! shared memory (`ring.rs`).
 
 use crate::allocation::{Limits, within};
 use arbitrary::{Arbitrary, Result, Unstructured};
@@ -10,12 +10,12 @@ use skyphos_core::transport::Event;
 use skyphos_tcp::fuzzing::{PIECE, Receiver};
 use skyphos_types::{CallNumber, CommId, WorldRank};
 
-/// A frame's buffer, and those of all frames of a script with the receiver's own.
+/// A frame's buffer; and the buffers of all frames of a script with those of the receiver.
 const LIMITS: Limits = Limits { one: CHUNK_BYTES + 64, all: 10 * CHUNK_BYTES };
 
-/// Frames of a script at most, and bytes.
-const FRAMES: usize = 12;
-const MOST: usize = 4 * CHUNK_BYTES;
+/// Limits on a script.
+const MAX_FRAMES: usize = 12;
+const MAX_BYTES: usize = 4 * CHUNK_BYTES;
 
 const KINDS: [FrameKind; 8] = [
     FrameKind::Data,
@@ -31,14 +31,14 @@ const KINDS: [FrameKind; 8] = [
 #[derive(Arbitrary)]
 struct Sent {
     kind: u8,
-    /// Bytes of the payload: most are few.
+    /// Bytes of the payload, modulo 5,000; `chunk`: one chunk minus this many instead.
     len: u16,
     chunk: Option<u8>,
     filled: u8,
     number: u64,
 }
 
-/// A stream: bytes as they are, or frames of which one byte may be changed; then where it is cut.
+/// The input has the lengths of the pieces, then a stream: raw bytes, or frames of which one byte may be changed.
 pub fn run(data: &[u8]) {
     let _ = feed(&mut Unstructured::new(data));
 }
@@ -46,19 +46,19 @@ pub fn run(data: &[u8]) {
 fn feed(u: &mut Unstructured<'_>) -> Result<()> {
     let cuts: [u16; 6] = u.arbitrary()?;
     if u.ratio(1, 4)? {
-        // Through shared memory, where the other side may write any counters too.
+        // Through shared memory, where the peer may also write arbitrary counters.
         let (shared, counters): (bool, Option<(u64, u64)>) = u.arbitrary()?;
         if shared && u.ratio(1, 2)? {
             return lent(u, &cuts);
         }
         let stream = u.bytes(u.len())?;
         let mut receiver = if shared { Receiver::shared() } else { Receiver::default() };
-        let (events, _) = receive(&mut receiver, &stream[..stream.len().min(MOST)], &cuts, counters);
+        let (events, _) = receive(&mut receiver, &stream[..stream.len().min(MAX_BYTES)], &cuts, counters);
         assert!(events.len() * HEADER_BYTES <= stream.len());
         return Ok(());
     }
     let damage: Option<(u32, u8)> = u.arbitrary()?;
-    let sent: Vec<Sent> = u.arbitrary_iter()?.take(FRAMES).collect::<Result<_>>()?;
+    let sent: Vec<Sent> = u.arbitrary_iter()?.take(MAX_FRAMES).collect::<Result<_>>()?;
     let (mut stream, mut frames, mut ended) = (Vec::new(), Vec::new(), None);
     for Sent { kind, len, chunk, filled, number } in sent {
         let kind = KINDS[usize::from(kind) % KINDS.len()];
@@ -66,7 +66,7 @@ fn feed(u: &mut Unstructured<'_>) -> Result<()> {
             Some(less) => CHUNK_BYTES - usize::from(less),
             None => usize::from(len) % 5000,
         };
-        if stream.len() + HEADER_BYTES + len > MOST {
+        if stream.len() + HEADER_BYTES + len > MAX_BYTES {
             break;
         }
         let sig = CallSig { n: number, ..CallSig::plain(CallKind::Allreduce) };
@@ -82,7 +82,7 @@ fn feed(u: &mut Unstructured<'_>) -> Result<()> {
         }
         frames.push((stream.len(), header, filled, len));
     }
-    // Frames before the damage come, and nothing after it.
+    // Frames before the damage are delivered, and nothing after it.
     let mut whole = ended.unwrap_or(frames.len());
     let mut damaged = false;
     if let Some((at, change)) = damage.filter(|(_, change)| *change != 0)
@@ -110,13 +110,13 @@ fn feed(u: &mut Unstructured<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Frames whose payloads are lent, anywhere inside the other side's memory or outside.
+/// Frames whose payloads are lent, at descriptors inside or outside the peer's memory.
 fn lent(u: &mut Unstructured<'_>, cuts: &[u16]) -> Result<()> {
-    let descriptors: Vec<(u32, u32, u32)> = u.arbitrary_iter()?.take(FRAMES).collect::<Result<_>>()?;
+    let descriptors: Vec<(u32, u32, u32)> = u.arbitrary_iter()?.take(MAX_FRAMES).collect::<Result<_>>()?;
     let (mut stream, mut lens, mut senseless) = (Vec::new(), Vec::new(), false);
     for (slot, line, len) in descriptors {
         let len = len as usize % (CHUNK_BYTES + 1);
-        // Most are near an end of what there is.
+        // Half of them are near the bounds.
         let slot = if slot & 1 == 0 { slot >> 1 } else { slot % (SLOTS as u32 + 2) };
         let line = if line & 1 == 0 { line >> 1 } else { line % (ARENA_BYTES as u32 / 64 + 2) };
         let header = Header::control(FrameKind::Data, CommId(1), CallNumber(0));
@@ -134,13 +134,14 @@ fn lent(u: &mut Unstructured<'_>, cuts: &[u16]) -> Result<()> {
     for (event, len) in events.iter().zip(lens) {
         let Event::Frame { from: WorldRank(1), frame } = event else { panic!("not a frame") };
         assert_eq!(frame.payload.len(), len);
-        assert!(frame.payload.as_bytes().iter().all(|byte| *byte == 0), "memory that nobody has written to");
+        assert!(frame.payload.as_bytes().iter().all(|byte| *byte == 0), "unused memory is not zero");
     }
     assert!(end.contains(if senseless { "damaged" } else { "without a goodbye" }), "{end}");
     Ok(())
 }
 
-/// What comes of a stream in pieces, after which the counters of shared memory are these, and how it ends.
+/// Receives a stream in pieces. `counters`: those that the peer writes to shared memory afterwards. Returns the events and the
+/// reason of the end.
 fn receive(
     receiver: &mut Receiver,
     mut stream: &[u8],
@@ -158,7 +159,7 @@ fn receive(
         let took = within(LIMITS, || receiver.take(bytes, &mut events));
         match took {
             Some(end) => return (events, end),
-            None => assert!(bytes.is_some(), "the end of a stream is told"),
+            None => assert!(bytes.is_some(), "the end of a stream is not reported"),
         }
         stream = rest;
     }

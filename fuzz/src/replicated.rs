@@ -1,4 +1,4 @@
-//! Replicas (`skyphos-core`, `replicated/`): whatever frames come from processes, and what the first of them tells.
+//! Replicas (`skyphos-core`, `replicated/`): arbitrary frames from other processes, and the broadcast at a group's start.
 
 use crate::allocation::{Limits, within};
 use crate::scripted::Scripted;
@@ -10,11 +10,11 @@ use skyphos_core::transport::{Event, Loss, Transport};
 use skyphos_types::{CallNumber, CommId, Error, WorldRank};
 use std::time::Duration;
 
-/// A frame's buffer; and those of a script's, with what is kept of each.
+/// A frame's buffer; and the buffers of a script's frames, with the state that the transport stores for each.
 const LIMITS: Limits = Limits { one: 160 << 10, all: 8 << 20 };
 
-/// Steps of a script at most.
-const STEPS: usize = 100;
+/// Longest script.
+const MAX_STEPS: usize = 100;
 
 const KINDS: [FrameKind; 9] = [
     FrameKind::Data,
@@ -28,11 +28,11 @@ const KINDS: [FrameKind; 9] = [
     FrameKind::Present,
 ];
 
-/// What a payload is made of.
+/// The content of a payload.
 #[derive(Arbitrary)]
 enum Body {
     Small([u8; 4]),
-    /// One that is shared out among replicas.
+    /// A chunk large enough to be divided among the sender's replicas.
     Shared(u8),
     Notices {
         call: u8,
@@ -40,7 +40,7 @@ enum Body {
         by: u8,
         chunks: Vec<(u8, u8)>,
     },
-    /// Of a large chunk, with its true checksum.
+    /// The notice of a large chunk, with its right checksum.
     Notice {
         call: u8,
         round: u8,
@@ -132,7 +132,7 @@ fn header(kind: FrameKind, call: u8, round: u8, seq: u8) -> Header {
     Header { kind, comm: CommId(0), call: CallNumber(call), origin: 0, round, seq, total: 10_000, sig }
 }
 
-/// Processes, replicas, and a script of what happens to one of them.
+/// The input has the numbers of processes and replicas, and a script of events and calls at one process.
 pub fn run(data: &[u8]) {
     let _ = play(&mut Unstructured::new(data));
 }
@@ -140,17 +140,17 @@ pub fn run(data: &[u8]) {
 fn play(u: &mut Unstructured<'_>) -> Result<()> {
     let processes = u.int_in_range(2..=7u32)?;
     let (each, me) = (u.int_in_range(1..=3.min(processes))?, u.int_in_range(0..=processes - 1)?);
-    let told = u.ratio(1, 10)?;
-    let steps: Vec<Step> = u.arbitrary_iter()?.take(STEPS).collect::<Result<_>>()?;
+    let at_start = u.ratio(1, 10)?;
+    let steps: Vec<Step> = u.arbitrary_iter()?.take(MAX_STEPS).collect::<Result<_>>()?;
     let inner = Scripted::new(me, processes, false);
-    within(LIMITS, || match told {
-        true => tell(inner, steps),
+    within(LIMITS, || match at_start {
+        true => start(inner, steps),
         false => act(inner, each, steps),
     });
     Ok(())
 }
 
-/// What comes, of one step; `None` for one that is this process's own.
+/// The transport event of a step; `None` for a step of this process.
 fn event(step: Step, inner: &Scripted, comm: u64) -> Option<Event> {
     let (me, size) = (inner.rank(), inner.size());
     let peer = |from: u8| Some(WorldRank(u32::from(from) % size)).filter(|from| *from != me);
@@ -183,16 +183,18 @@ fn event(step: Step, inner: &Scripted, comm: u64) -> Option<Event> {
     })
 }
 
-fn tell(mut inner: Scripted, steps: Vec<Step>) {
-    let heard: Vec<Event> = steps.into_iter().filter_map(|step| event(step, &inner, u64::MAX)).collect();
-    inner.script().events.extend(heard);
+/// Runs the broadcast at a group's start.
+fn start(mut inner: Scripted, steps: Vec<Step>) {
+    let events: Vec<Event> = steps.into_iter().filter_map(|step| event(step, &inner, u64::MAX)).collect();
+    inner.script().events.extend(events);
     let mut waiting = Vec::new();
     let mine = Ok(b"words".to_vec());
     let timeout = Duration::from_secs(2);
-    let told = startup_broadcast(&mut inner, mine.clone(), timeout, &mut waiting);
-    assert!(inner.rank() != WorldRank(0) || told == mine);
+    let received = startup_broadcast(&mut inner, mine.clone(), timeout, &mut waiting);
+    assert!(inner.rank() != WorldRank(0) || received == mine);
 }
 
+/// Runs a script against a replicated transport.
 fn act(inner: Scripted, each: u32, steps: Vec<Step>) {
     let mut replicated =
         Replicated::new(Box::new(inner.clone()), each, true, Vec::new()).expect("enough processes");
@@ -204,7 +206,7 @@ fn act(inner: Scripted, each: u32, steps: Vec<Step>) {
         match step {
             Step::Post { to, call, round, seq, body } => {
                 let to = WorldRank(u32::from(to) % ranks);
-                // Nobody sends to itself, or in a call that is over.
+                // A rank does not send to itself, nor in a call that is over.
                 if to != rank && !over[usize::from(call % 4)] {
                     let payload = inner.facts().pool.copy_of(&body.bytes());
                     let header = header(FrameKind::Data, call, round, seq);

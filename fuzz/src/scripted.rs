@@ -1,4 +1,4 @@
-//! A transport whose peers say what a script says, under a clock that goes on when somebody waits.
+//! A transport whose peers follow a script, with a virtual clock that advances when a rank waits.
 
 use skyphos_core::clock::{Clock, VirtualClock};
 use skyphos_core::extensions::{NativeCollectives, Replication, UnderReplicas};
@@ -10,22 +10,22 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-/// Polls without anything to say before all peers are lost: nobody waits for ever.
-const PATIENCE: u32 = 40;
+/// Polls without an event after which all peers are lost, so that no rank waits for ever.
+const MAX_QUIET_POLLS: u32 = 40;
 
-/// What peers will say, and what was said to them.
+/// The events to come from the peers, and the frames posted to them.
 pub struct Script {
-    /// To come.
+    /// Events that no poll has delivered yet.
     pub events: VecDeque<Event>,
-    /// Frames that were posted.
+    /// Number of frames that were posted.
     pub posted: usize,
     down: Vec<bool>,
-    /// Whether all are lost at the end.
+    /// Whether all peers are lost after the script.
     ends: bool,
     quiet: u32,
 }
 
-/// See the module's text.
+/// The transport.
 #[derive(Clone)]
 pub struct Scripted {
     rank: u32,
@@ -36,7 +36,7 @@ pub struct Scripted {
 }
 
 impl Scripted {
-    /// Rank `rank` of `size`. `ends`: all others are lost once the script is over.
+    /// The transport of rank `rank` of `size`. `ends`: all other ranks are lost after the script.
     pub fn new(rank: u32, size: u32, ends: bool) -> Scripted {
         let down = vec![false; size as usize];
         let script = Script { events: VecDeque::new(), posted: 0, down, ends, quiet: 0 };
@@ -44,7 +44,7 @@ impl Scripted {
         Scripted { rank, size, clock, pool: Pool::default(), script: Arc::new(Mutex::new(script)) }
     }
 
-    /// What is to come.
+    /// The script, to append events to.
     pub fn script(&self) -> MutexGuard<'_, Script> {
         self.script.lock().expect("one thread")
     }
@@ -75,7 +75,7 @@ impl Transport for Scripted {
     }
 
     fn post(&mut self, to: WorldRank, _frame: Frame) {
-        assert!(to < WorldRank(self.size) && to != WorldRank(self.rank), "posted to no peer");
+        assert!(to < WorldRank(self.size) && to != WorldRank(self.rank), "posted to a rank that is no peer");
         self.script().posted += 1;
     }
 
@@ -83,12 +83,12 @@ impl Transport for Scripted {
         0
     }
 
-    /// One event a poll.
+    /// Delivers one event per poll.
     fn poll(&mut self, wait: Duration, events: &mut Vec<Event>) {
         self.clock.pass(wait.min(Duration::from_secs(1)).as_nanos() as u64 + 1000);
         let mut script = self.script();
         while let Some(event) = script.events.pop_front() {
-            // Nothing comes from who is lost.
+            // A lost rank sends nothing.
             match event {
                 Event::Frame { from, .. } if script.down[from.index()] => continue,
                 Event::PeerDown { rank, .. } if std::mem::replace(&mut script.down[rank.index()], true) => {
@@ -100,7 +100,7 @@ impl Transport for Scripted {
             return;
         }
         script.quiet += 1;
-        if script.ends && script.quiet > PATIENCE {
+        if script.ends && script.quiet > MAX_QUIET_POLLS {
             for rank in (0..self.size).filter(|rank| *rank != self.rank) {
                 if !std::mem::replace(&mut script.down[rank as usize], true) {
                     events.push(Event::PeerDown {

@@ -1,5 +1,5 @@
-//! Segments of sparse streams (`skyphos-kernels`, `stream/segment.rs`) and what reads them piece by piece: the fold of several
-//! streams, and the two short ways for bitmaps.
+//! Segments of sparse streams (`skyphos-kernels`, `stream/segment.rs`) and their readers: the fold of several streams, and the
+//! two special decoders of bitmaps.
 
 use crate::allocation::{Limits, within};
 use crate::number;
@@ -15,10 +15,10 @@ use skyphos_types::{DType, Element, ReduceOp, with_element};
 /// Rows of a vector that may turn dense.
 pub const FEW_ROWS: u64 = 1 << 12;
 
-/// What came and is folded takes a few times its bytes; the fold's own blocks take 64 KB and their marks.
+/// Segments that are folded take a few times their bytes; the fold's own blocks take 64 KB and a bitmap.
 const LIMITS: Limits = Limits { one: 8 * CHUNK_BYTES, all: 32 * CHUNK_BYTES };
 
-/// Streams of two sources, made of bytes, of entries that are encoded, or of those with some bytes changed.
+/// The input has the streams of two sources: raw bytes, encoded entries, or encoded entries with some bytes changed.
 pub fn run(data: &[u8]) {
     let _ = streams(&mut Unstructured::new(&data[..data.len().min(CHUNK_BYTES)]));
 }
@@ -73,7 +73,7 @@ fn streams_of<T: Element>(u: &mut Unstructured<'_>) -> Result<()> {
     Ok(())
 }
 
-/// A head that fits the bytes after it, often, and these.
+/// A segment with a head that often fits the bytes after it.
 fn raw(u: &mut Unstructured<'_>, row: usize) -> Result<AlignedVec> {
     let (form, count): (u8, u16) = (u.int_in_range(0..=4)?, u.arbitrary()?);
     let (first, end): (u16, u16) = u.arbitrary()?;
@@ -93,7 +93,7 @@ fn raw(u: &mut Unstructured<'_>, row: usize) -> Result<AlignedVec> {
     bytes.extend((index_bytes as u32).to_le_bytes());
     bytes.extend(of.to_le_bytes());
     let rest = u.bytes(len.min(u.len()))?;
-    // Values are as good as any; what is left of the input says where they stand.
+    // Values are zeros as far as the input is short; its last bytes are the indices.
     bytes.resize(bytes.len() + len - rest.len(), 0);
     bytes.extend(rest);
     if u.ratio(1, 16)? {
@@ -104,7 +104,7 @@ fn raw(u: &mut Unstructured<'_>, row: usize) -> Result<AlignedVec> {
     Ok(all)
 }
 
-/// The segments of entries with gaps as the input has them.
+/// Segments of entries whose runs and gaps are drawn from the input.
 fn encoded<T: Element>(
     u: &mut Unstructured<'_>,
     width: usize,
@@ -146,14 +146,14 @@ fn damage(u: &mut Unstructured<'_>, segments: &mut [AlignedVec]) -> Result<()> {
     for (which, at, value) in changes {
         let which = usize::from(which) % segments.len();
         let bytes = segments[which].as_bytes_mut();
-        // Mostly in the head, which says how the rest is to be read.
+        // Mostly in the head, which determines how the rest is decoded.
         let at = if at & 1 == 0 { usize::from(at) / 2 % 32 } else { usize::from(at) / 2 % bytes.len() };
         bytes[at] = value;
     }
     Ok(())
 }
 
-/// The indices of a segment, if it is whole.
+/// The indices of a segment, if it is valid.
 fn read<T: Element>(segment: &Segment<'_>, width: usize) -> Option<Vec<u64>> {
     let (count, first) = (segment.head.count as usize, segment.head.first);
     assert_eq!(segment.values::<T>().len(), count * width);
@@ -171,13 +171,13 @@ fn read<T: Element>(segment: &Segment<'_>, width: usize) -> Option<Vec<u64>> {
         assert!(all.is_sorted_by(|a, b| a < b) && all.iter().all(|i| (first..segment.head.end).contains(i)));
     }
     if segment.is_bitmap() && segment.head.end <= FEW_ROWS {
-        short_ways::<T>(segment, width, listed.map(|()| &all[..]));
+        decode_bitmap::<T>(segment, width, listed.map(|()| &all[..]));
     }
     listed.map(|()| all)
 }
 
-/// Bitmaps go another way into results.
-fn short_ways<T: Element>(segment: &Segment<'_>, width: usize, all: Option<&[u64]>) {
+/// Checks the decoders for bitmaps against the indices that the general reader gave.
+fn decode_bitmap<T: Element>(segment: &Segment<'_>, width: usize, all: Option<&[u64]>) {
     let mut list = ArrayBuilder::new(segment.head.count as usize);
     assert_eq!(list_bitmap(segment, &mut list, 0).is_ok(), all.is_some());
     if let Some(all) = all {

@@ -1,5 +1,5 @@
-//! What continuous integration runs: the corpus, and mutations of it that are the same each time, through every target. No
-//! sanitizer and no second compiler (`docs/decisions/0017-fuzzing.md`); `make fuzz` has both.
+//! Replay for continuous integration: feeds the corpus, and mutations of it that are the same each time, to every target. It
+//! needs no sanitizer and no second compiler (`docs/decisions/0017-fuzzing.md`); `make fuzz` has both.
 
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64;
@@ -10,21 +10,21 @@ use std::path::Path;
 use std::sync::Once;
 use std::time::{Duration, Instant};
 
-/// Mutations of each target's corpus; `SKYPHOS_FUZZ_MUTATIONS` says otherwise.
+/// Mutations of each target's corpus, unless `SKYPHOS_FUZZ_MUTATIONS` is set.
 const MUTATIONS: usize = 2000;
 
-/// No input takes longer, on a busy machine.
+/// Limit on the time of an input; ample on a busy machine.
 const LONG: Duration = Duration::from_secs(5);
 
-/// Mutations are not longer.
+/// Limit on the length of a mutation.
 const MOST_BYTES: usize = 1 << 16;
 
 thread_local! {
     static CURRENT: RefCell<(&'static str, Vec<u8>)> = const { RefCell::new(("", Vec::new())) };
 }
 
-/// A panic ends the process, for it may come from the allocator; the input is kept.
-fn end_by_panic() {
+/// Makes a panic save the input and abort the process, since it may come from the allocator.
+fn abort_on_panic() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
         let usual = std::panic::take_hook();
@@ -33,11 +33,11 @@ fn end_by_panic() {
             let (target, input) = CURRENT.take();
             let folder = root().join("artifacts");
             let path = folder.join(format!("{target}-by-replay"));
-            let kept = std::fs::create_dir_all(&folder).and_then(|()| std::fs::write(&path, input));
-            // Not by `eprintln`, which a test keeps to itself until it ends.
+            let saved = std::fs::create_dir_all(&folder).and_then(|()| std::fs::write(&path, input));
+            // Not by `eprintln`, whose text the test harness captures until the test ends.
             let _ = writeln!(
                 std::io::stderr(),
-                "{panic}\n{target}: the input is in {} ({kept:?})",
+                "{panic}\n{target}: the input is in {} ({saved:?})",
                 path.display()
             );
             std::process::abort();
@@ -61,7 +61,7 @@ fn bytes_of_hex(line: &str) -> Vec<u8> {
     line.as_bytes().chunks(2).map(|pair| digit(pair[0]) << 4 | digit(pair[1])).collect()
 }
 
-/// Some changes, as libFuzzer makes them.
+/// Applies some changes of the kinds that libFuzzer makes.
 fn mutate(mut data: Vec<u8>, others: &[Vec<u8>], random: &mut Pcg64) -> Vec<u8> {
     for _ in 0..random.random_range(1..=4) {
         let at = random.random_range(0..=data.len());
@@ -84,7 +84,7 @@ fn mutate(mut data: Vec<u8>, others: &[Vec<u8>], random: &mut Pcg64) -> Vec<u8> 
 }
 
 fn replay(name: &str) {
-    end_by_panic();
+    abort_on_panic();
     let (target, run) = *TARGETS.iter().find(|(target, _)| *target == name).expect("a target");
     let feed = |input: &[u8]| {
         CURRENT.set((target, input.to_vec()));
@@ -113,10 +113,10 @@ macro_rules! each {
         })*
 
         #[test]
-        fn none_is_forgotten() {
+        fn every_target_is_replayed() {
             assert_eq!(TARGETS.map(|(target, _)| target), [$(stringify!($target)),*]);
         }
     };
 }
 
-each!(bringup calls collectives frame index_set keyed pem quantised receive replicated segment words);
+each!(bringup calls collectives frame index_set keyed pem quantised receive replicated segment small_messages);

@@ -12,7 +12,7 @@ use control::Control;
 use loom::cell::UnsafeCell;
 use loom::sync::{Arc, Notify};
 
-/// A ring of `CAPACITY` cells, and the two bells that are bytes on a socket in the product.
+/// A ring of `CAPACITY` cells.
 #[derive(Default)]
 struct Ring {
     control: Control,
@@ -21,12 +21,13 @@ struct Ring {
 
 const CAPACITY: usize = 2;
 
-/// Writes `total` numbers, each once there is room, and reads them in another thread.
+/// Writes `total` numbers in one thread and reads them in another. Notifications take the place of the bytes on a socket that wake a
+/// process.
 fn transfer(total: u64) {
     loom::model(move || {
         let ring = Arc::new(Ring::default());
         let (to_reader, to_writer) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
-        let (there, bell, room) = (ring.clone(), to_reader.clone(), to_writer.clone());
+        let (there, data_ready, room) = (ring.clone(), to_reader.clone(), to_writer.clone());
         let writer = loom::thread::spawn(move || {
             let mut written = 0;
             while written < total {
@@ -44,7 +45,7 @@ fn transfer(total: u64) {
                 written += 1;
                 there.control.publish_written(written);
                 if there.control.must_wake_reader() {
-                    bell.notify();
+                    data_ready.notify();
                 }
             }
         });

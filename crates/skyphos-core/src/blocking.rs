@@ -1,4 +1,4 @@
-//! Blocking calls: the caller's thread polls the collective's future, and drives the transport while that waits.
+//! Blocking calls: the caller's thread polls the collective's future, and the transport while the future is pending.
 
 use crate::call_guard::{CallGuard, Outcome};
 use crate::endpoint::Endpoint;
@@ -15,7 +15,7 @@ const ABORT_FLUSH: Duration = Duration::from_millis(50);
 impl Node {
     /// Runs a call to its end on this thread.
     pub(crate) fn run<R>(&self, ep: &Endpoint, body: impl Future<Output = Result<R>>) -> Result<R> {
-        // Another rank may wait for a held call before it comes to this one.
+        // Another rank may wait for a held call before it enters this one.
         ep.node().release_held();
         let _waiting = self.has_background_work().then(|| self.step_in());
         // If the body panics, the guard keeps the other ranks from waiting for this one.
@@ -53,8 +53,8 @@ impl Node {
         }
     }
 
-    /// Hands the abort of a failed call to the system, for no thread may drive the transport soon. The node's thread sends what
-    /// a peer does not take at once.
+    /// Hands the abort of a failed call to the system now, since this thread may not poll the transport again soon. The node's thread
+    /// sends the bytes that the system does not take within [`ABORT_FLUSH`].
     pub(crate) fn flush_abort(ep: &Endpoint) {
         let node = ep.node();
         let until = node.now() + ABORT_FLUSH;
@@ -66,20 +66,20 @@ impl Node {
         }
     }
 
-    /// Whether the system has all that was queued for the ranks of the call.
+    /// Whether the system has taken all bytes queued for the ranks of the call.
     fn is_flushed(&self, ep: &Endpoint) -> bool {
         let transport = self.transport();
         ep.others().all(|rank| rank == self.rank() || transport.backlog(rank) == 0)
     }
 
-    /// Completes when the system has all that was queued for the group. Peers wait for it, and no thread may drive the
-    /// transport soon after the call.
+    /// Completes when the system has taken all bytes queued for the group. Peers wait for them, and after the call this thread may not
+    /// poll the transport again soon.
     async fn flushed(&self, ep: &Endpoint) -> Result<()> {
         if ep.is_message() && ep.sig().flags != CallSig::SENDS {
             return Ok(()); // a receive has sent nothing, and its sender may be busy elsewhere
         }
         std::future::poll_fn(|_| {
-            // News that was not looked at would keep this thread from driving.
+            // Reads new events first: while one is unread, `wait_until` returns at once and does not poll the transport.
             match ep.catch_up().and_then(|()| ep.may_end()) {
                 Err(error) => Poll::Ready(Err(error)),
                 Ok(may_end) if may_end && self.is_flushed(ep) => Poll::Ready(Ok(())),
@@ -105,7 +105,7 @@ impl Node {
                     return Err(Error::Interrupted);
                 }
             }
-            // In a replicated group the node's thread has stepped back for this one.
+            // In a replicated group the node's thread leaves its calls to a thread that waits.
             if self.has_background_work() || self.tasks.any_for_waiters() {
                 self.poll_calls(false);
             }
@@ -113,7 +113,7 @@ impl Node {
         }
     }
 
-    /// Whether the user has interrupted; runs signal handlers.
+    /// Runs signal handlers. Returns whether the user has interrupted.
     pub(crate) fn interrupted(&self) -> bool {
         self.settings().interrupted.is_some_and(|f| f())
     }

@@ -1,4 +1,4 @@
-//! Two parts of one call at once.
+//! Two futures of one call, polled together.
 
 use crate::endpoint::Endpoint;
 use skyphos_types::Result;
@@ -6,9 +6,10 @@ use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
 use std::task::{Context, Poll};
 
-/// Runs both until they are done, or one fails. They must use other rounds.
+/// Runs both futures until both are ready or one fails. They must use different rounds.
 ///
-/// An endpoint remembers what its call has seen of what happened; here each part has a memory of its own.
+/// An endpoint stores the version of the call's box that its future has read. Each part has its own such version here, so an event
+/// that one part has read still wakes the other.
 pub(crate) async fn both<A, B>(
     ep: &Endpoint,
     a: impl Future<Output = Result<A>>,
@@ -24,7 +25,7 @@ pub(crate) async fn both<A, B>(
             }
             match (a.done.take(), b.done.take()) {
                 (Some(a), Some(b)) => return Poll::Ready(Ok((a, b))),
-                (None, None) if a.seen != b.seen => {} // something came between them
+                (None, None) if a.seen != b.seen => {} // an event arrived after `a` was polled
                 (of_a, of_b) => {
                     // A part that is done ignores later events.
                     ep.set_seen(if of_a.is_some() { b.seen } else { a.seen });
@@ -37,7 +38,7 @@ pub(crate) async fn both<A, B>(
     .await
 }
 
-/// One of the two, what came of it, and up to where it has seen what happened.
+/// One of the two futures, its result once it is ready, and the version of the call's box that it has read.
 struct Part<'a, F, R> {
     work: Pin<&'a mut F>,
     done: Option<R>,

@@ -28,7 +28,7 @@ impl Outcome {
 pub(crate) struct CallGuard<'a> {
     pub(crate) ep: &'a Endpoint,
     pub(crate) outcome: Outcome,
-    /// Whether the program learns the outcome now, as from a blocking call.
+    /// Whether the program gets the outcome now, as from a blocking call.
     pub(crate) is_reported: bool,
 }
 
@@ -44,7 +44,7 @@ impl Drop for CallGuard<'_> {
         let completed = matches!(outcome, Outcome::Done);
         let error = match outcome {
             Outcome::Done | Outcome::Agreed => None,
-            // The error that was received goes on: other ranks may see this rank close before its sender's abort reaches them.
+            // Forwards the error that was received: other ranks may see this rank close before its sender's abort reaches them.
             Outcome::Failed(_) | Outcome::Panicked if received.is_some() => received.map(|(error, _)| error),
             // Its text is for the group's callers; all other errors have the transport's ranks.
             Outcome::Failed(error @ Error::BadInput { .. }) => {

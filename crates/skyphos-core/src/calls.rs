@@ -11,7 +11,7 @@ use crate::work::Call;
 use skyphos_types::{CallNumber, Error, Result};
 use std::sync::Arc;
 
-/// A call, and its arguments.
+/// The signature of a call, and the arguments that an error names if ranks disagree.
 pub struct Asked(pub CallSig, pub Arguments);
 
 impl From<CallSig> for Asked {
@@ -29,8 +29,8 @@ impl From<(CallSig, Arguments)> for Asked {
 impl Node {
     /// Runs one collective call to its end on this thread.
     ///
-    /// The body gets an endpoint of the call. Whatever it returns, the call is over afterwards; an
-    /// error is sent to all ranks, so that every rank raises.
+    /// The body gets an endpoint of the call. The call ends when the body returns. An error is sent to all ranks, so every rank
+    /// raises.
     pub fn call<R>(
         self: &Arc<Node>,
         group: &Arc<Group>,
@@ -41,8 +41,7 @@ impl Node {
         self.run(&ep, body(&ep))
     }
 
-    /// A call that can go on while its caller does something else. `waiters_only`: it runs code that only threads
-    /// of the caller's may run.
+    /// Prepares a non-blocking call. `waiters_only`: the call runs code of the caller, so only threads that wait may poll it.
     pub fn prepare<R: Send + 'static, F: Future<Output = Result<R>> + Send + 'static>(
         self: &Arc<Node>,
         group: &Arc<Group>,
@@ -69,8 +68,8 @@ impl Node {
         Endpoint::new(self.clone(), group.clone(), call, sig)
     }
 
-    /// Fails the group's next call, which failed on this rank before it began: the other ranks, whatever they called, get the
-    /// error. `goes_on`: this rank makes the same calls after it as ranks that have not received the error yet.
+    /// Fails the group's next call, which failed on this rank before it began: the other ranks get the error in the call that they
+    /// make. `goes_on`: this rank makes the same calls after it as ranks that have not received the error yet.
     pub fn fail_call(self: &Arc<Node>, group: &Arc<Group>, error: Error, goes_on: bool) -> Error {
         let sig = CallSig::plain(CallKind::Failed);
         let ep = self.begin(group, sig.into());
@@ -81,8 +80,8 @@ impl Node {
         error
     }
 
-    /// This rank's program learns that a call has failed; `at_once`: before the call was under way. A replica that fails alone
-    /// learns nothing: its siblings go on in the call, and checksums of their inputs find the difference.
+    /// Records that this rank's program gets the error of a call; `at_once`: before the call was under way. A replica that fails
+    /// alone records nothing: its siblings go on in the call, and checksums of their inputs find the difference.
     pub(crate) fn report_failure(&self, ep: &Endpoint, error: &Error, at_once: bool) {
         let (group, call) = ep.group_and_call();
         match ep.is_message() {
@@ -97,15 +96,15 @@ impl Node {
         self.mail(|m| m.begun(group.comm))
     }
 
-    /// This rank's program learns that a collective has failed that consists of all calls from `first` on
-    /// ([`Node::calls_begun`]), however they ended.
+    /// Records that this rank's program gets the error of a collective that consists of all calls from `first` on
+    /// ([`Node::calls_begun`]), even if the calls succeeded.
     pub fn report_failure_since(&self, group: &Group, first: CallNumber) {
         if !self.is_replicated() {
             self.mail(|m| m.report_failure_since(group.comm, first));
         }
     }
 
-    /// This rank's program learns that a call has succeeded.
+    /// Records that this rank's program gets the result of a call.
     pub(crate) fn report_success(&self, ep: &Endpoint) {
         let (group, call) = ep.group_and_call();
         if !ep.is_message() {
@@ -113,7 +112,7 @@ impl Node {
         }
     }
 
-    /// This rank's program will not learn how a call ends.
+    /// Records that this rank's program gets neither the result nor the error of a call.
     pub(crate) fn forget_outcome(&self, ep: &Endpoint) {
         let (group, call) = ep.group_and_call();
         if !ep.is_message() {

@@ -1,19 +1,19 @@
-//! Where the ranks of a group are: which share a host, and which hosts share a rack.
+//! Topology of a group: the host and the rack of each rank.
 //!
-//! One object serves all that asks for it. Ranks stand in an order in which those of a host, and hosts of a rack, follow
-//! each other; a butterfly forms its layers in that order, so that the first ones join neighbours. Where the first layers'
-//! degrees multiply to the ranks of a host, each of its ranks sends its part of what the host holds over the network once.
+//! It defines an order of the ranks in which those of a host, and the hosts of a rack, follow each other. A butterfly forms its
+//! layers in that order, so that the first layers join ranks of one host. If the degrees of the first layers multiply to the ranks
+//! of a host, these layers reduce within the host, and each rank sends its part of the host's sum over the network once.
 
 use skyphos_types::{Error, Result};
 use std::sync::Arc;
 
-/// See the module's text.
+/// The hosts and racks of a group's ranks, and the order of ranks that follows from them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Topology {
-    /// Host and rack of each rank, as numbers in the order in which they come first.
+    /// Host and rack of each rank, numbered from 0 by first occurrence.
     hosts: Arc<[u32]>,
     racks: Arc<[u32]>,
-    /// The rank in each place, and the place of each rank; none where they are the same.
+    /// The rank in each place, and the place of each rank; `None` if the order is that of the rank numbers.
     order: Option<Arc<Order>>,
 }
 
@@ -24,12 +24,12 @@ struct Order {
 }
 
 impl Topology {
-    /// Ranks of which nothing is known: each is on a host of its own, in one rack.
+    /// The topology of ranks without known hosts: each is on a host of its own, all in one rack.
     pub fn flat(size: u32) -> Topology {
         Topology { hosts: (0..size).collect(), racks: (0..size).map(|_| 0).collect(), order: None }
     }
 
-    /// Ranks on these hosts, in these racks; any numbers. A host is in one rack.
+    /// The topology with the host and the rack of each rank, as arbitrary numbers. A host is in one rack.
     pub fn new(hosts: &[u32], racks: &[u32]) -> Result<Topology> {
         if hosts.len() != racks.len() {
             let message =
@@ -53,7 +53,7 @@ impl Topology {
         Ok(Topology { hosts: hosts.into(), racks: racks.into(), order })
     }
 
-    /// That of a group of these ranks.
+    /// The topology of a group of these ranks.
     pub fn of_group(&self, ranks: &[u32]) -> Topology {
         let pick = |all: &[u32]| -> Vec<u32> { ranks.iter().map(|rank| all[*rank as usize]).collect() };
         Topology::new(&pick(&self.hosts), &pick(&self.racks)).expect("hosts keep their racks")
@@ -79,7 +79,7 @@ impl Topology {
         self.order.as_ref().map_or(rank, |order| order.places[rank as usize])
     }
 
-    /// Ranks of a host, if there are several hosts and all have as many; else 1, for then no layers can be formed of hosts.
+    /// Ranks per host, if there are several hosts with the same number of ranks. Otherwise 1, since no layer can match the hosts.
     pub fn ranks_per_host(&self) -> u32 {
         let ranks = even(&self.hosts);
         if ranks as usize == self.hosts.len() { 1 } else { ranks }
@@ -92,7 +92,7 @@ impl Default for Topology {
     }
 }
 
-/// The same in numbers from 0 on, in the order in which they come first.
+/// Renumbers from 0 in the order of first occurrence.
 fn by_first(names: &[u32]) -> Vec<u32> {
     let mut seen = std::collections::BTreeMap::new();
     names
@@ -104,7 +104,7 @@ fn by_first(names: &[u32]) -> Vec<u32> {
         .collect()
 }
 
-/// How often each number occurs, if all occur as often; else 1.
+/// The number of occurrences of each number, if it is the same for all; else 1.
 fn even(numbers: &[u32]) -> u32 {
     let mut counts = vec![0u32; numbers.iter().max().map_or(0, |most| *most as usize + 1)];
     numbers.iter().for_each(|number| counts[*number as usize] += 1);
@@ -120,7 +120,7 @@ mod tests {
 
     #[test]
     fn hosts_and_racks_stay_together() {
-        // Dealt out in turn to four hosts in two racks.
+        // Ranks are assigned in turn to four hosts in two racks.
         let topology = Topology::new(&[7, 3, 9, 5, 7, 3, 9, 5], &[1, 2, 1, 2, 1, 2, 1, 2]).unwrap();
         let order: Vec<u32> = (0..8).map(|place| topology.rank_at(place)).collect();
         assert_eq!(order, [0, 4, 2, 6, 1, 5, 3, 7]);

@@ -31,7 +31,7 @@ pub enum Route {
     /// Dense arrays by recursive halving and doubling (Rabenseifner 2004).
     DenseHalving,
     /// Dense arrays by the transport's own allreduce, whose algorithm is unknown.
-    DenseElsewhere,
+    DenseNative,
 }
 
 /// The form of a butterfly's reduced parts.
@@ -171,7 +171,7 @@ impl Work<'_> {
             Route::DenseRing => self.dense_ring(profile),
             Route::DenseDirect => self.dense_direct(profile),
             Route::DenseHalving => self.dense_halving(profile),
-            Route::DenseElsewhere => self.dense_elsewhere(profile),
+            Route::DenseNative => self.dense_native(profile),
         };
         self.with_call(profile, route.clone(), stages)
     }
@@ -395,7 +395,7 @@ impl Work<'_> {
     }
 
     /// The best of these three, after an agreement of all ranks, with two copies of the array.
-    fn dense_elsewhere(&self, profile: &Profile) -> Vec<Stage> {
+    fn dense_native(&self, profile: &Profile) -> Vec<Stage> {
         let ours = [self.dense_ring(profile), self.dense_direct(profile), self.dense_halving(profile)];
         let seconds = |stages: &[Stage]| stages.iter().map(|stage| stage.seconds).sum::<f64>();
         let mut best = ours.into_iter().min_by(|a, b| seconds(a).total_cmp(&seconds(b))).expect("three");

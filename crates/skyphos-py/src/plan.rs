@@ -1,4 +1,4 @@
-//! `Plan`.
+//! Plans of configured reductions, for Python.
 
 use crate::arrays::{ValueArrays, with_owned};
 use crate::errors::{or_fail, to_py};
@@ -80,18 +80,18 @@ impl Plan {
         self.degrees.clone()
     }
 
-    /// The degrees that it has first, then the next best.
+    /// The degrees of the plan, then the next best ones, with their predictions.
     #[getter]
     fn considered(&self, py: Python<'_>) -> PyResult<Vec<PlanPrediction>> {
         let stages = |layers: &[[f64; 6]]| {
             let stage = |layer: &[f64; 6]| Py::new(py, Stage::from(*layer));
             layers.iter().map(stage).collect::<PyResult<Vec<_>>>()
         };
-        let one = |c: &Considered| {
+        let prediction = |c: &Considered| {
             let (configure, reduce) = (stages(&c.configure)?, stages(&c.reduce)?);
             Ok(PlanPrediction { degrees: c.degrees.clone(), configure, reduce })
         };
-        self.considered.iter().map(one).collect()
+        self.considered.iter().map(prediction).collect()
     }
 
     #[getter]
@@ -122,7 +122,7 @@ impl Plan {
         })
     }
 
-    /// Of each layer, down then up.
+    /// Traffic of each layer, first on the way down, then on the way up.
     fn volume(&self, py: Python<'_>) -> PyResult<Vec<LayerVolume>> {
         let plan = self.plan(py)?;
         let predicted = skyphos::predicted_rows(&plan);

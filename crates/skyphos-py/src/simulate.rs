@@ -1,4 +1,4 @@
-//! Simulated clusters for `skyphos.simulate`.
+//! Simulations of collectives, for `skyphos.simulate`.
 
 use crate::broadcast::route_of;
 use crate::errors::to_py;
@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 
 /// The fields of `skyphos.simulate.Network`.
 #[derive(FromPyObject)]
-pub struct Described {
+pub struct NetworkFields {
     ranks: u32,
     ranks_per_host: u32,
     dealt: bool,
@@ -38,7 +38,7 @@ pub struct Described {
     machine: Numbers,
 }
 
-impl Described {
+impl NetworkFields {
     fn network(self, seed: u64) -> Result<Network, Error> {
         let Numbers(machine) = self.machine;
         Ok(Network {
@@ -73,7 +73,7 @@ impl Described {
 
 /// The fields of a scenario, beside its network.
 #[derive(FromPyObject)]
-pub struct Asked {
+pub struct ScenarioFields {
     collective: String,
     algorithm: String,
     chunk_bytes: Option<usize>,
@@ -93,7 +93,7 @@ pub struct Asked {
 #[pyclass(frozen, get_all, module = "skyphos._skyphos")]
 pub struct SimulatedRound {
     name: String,
-    /// Seconds of its first and its last frame.
+    /// Times of its first and its last frame, in seconds since the phase began.
     first_s: f64,
     last_s: f64,
     messages: u64,
@@ -101,8 +101,8 @@ pub struct SimulatedRound {
     received_bytes: u64,
 }
 
-/// A rank, and stretches of its time in seconds.
-type Stretches<N> = Vec<(u32, Vec<N>)>;
+/// A rank with its events, for each watched rank.
+type ByRank<E> = Vec<(u32, Vec<E>)>;
 
 /// A phase that ran.
 #[pyclass(frozen, get_all, module = "skyphos._skyphos")]
@@ -113,20 +113,20 @@ pub struct SimulatedPhase {
     degrees: Vec<u32>,
     seconds: Vec<f64>,
     rounds: Vec<Py<SimulatedRound>>,
-    /// Of the watched ranks: their rounds, and when they worked.
-    timeline: Stretches<(String, f64, f64)>,
-    busy: Stretches<(f64, f64)>,
+    /// For each watched rank: its rounds (name, begin, end), and the intervals in which it computed (begin, end), in seconds.
+    timeline: ByRank<(String, f64, f64)>,
+    busy: ByRank<(f64, f64)>,
     trace: String,
 }
 
-/// Rounds of one name together, in the order in which they begin.
+/// Totals of all rounds with the same name, in the order in which they begin.
 fn by_name(phase: &Phase) -> Vec<SimulatedRound> {
     let mut all: BTreeMap<String, SimulatedRound> = BTreeMap::new();
     for (number, round) in phase.ran.record.by_round() {
         let name = name_of(phase.name, phase.algorithm, number);
         let at = |time: u64| time.saturating_sub(phase.ran.begin) as f64 / 1e9;
         let (first_s, last_s) = (at(round.first), at(round.last));
-        let seen = all.entry(name.clone()).or_insert(SimulatedRound {
+        let total = all.entry(name.clone()).or_insert(SimulatedRound {
             name,
             first_s,
             last_s,
@@ -134,10 +134,10 @@ fn by_name(phase: &Phase) -> Vec<SimulatedRound> {
             sent_bytes: 0,
             received_bytes: 0,
         });
-        (seen.first_s, seen.last_s) = (seen.first_s.min(first_s), seen.last_s.max(last_s));
-        seen.messages += round.messages;
-        seen.sent_bytes += round.sent;
-        seen.received_bytes += round.received;
+        (total.first_s, total.last_s) = (total.first_s.min(first_s), total.last_s.max(last_s));
+        total.messages += round.messages;
+        total.sent_bytes += round.sent;
+        total.received_bytes += round.received;
     }
     let mut all: Vec<_> = all.into_values().filter(|round| round.name != "announce").collect();
     all.sort_by(|a, b| a.first_s.total_cmp(&b.first_s).then(a.last_s.total_cmp(&b.last_s)));
@@ -178,8 +178,8 @@ fn simulated(py: Python<'_>, network: &Network, phase: Phase, traced: bool) -> P
     })
 }
 
-/// An allreduce's algorithm, a broadcast's route, how outer products are summed.
-fn named(
+/// The algorithm, route or algorithm for outer products that `algorithm` names, depending on the collective.
+fn algorithm_of_name(
     collective: Collective,
     algorithm: &str,
 ) -> Result<(Algorithm, Option<Route>, OuterAlgorithm), Error> {
@@ -191,45 +191,46 @@ fn named(
     }
 }
 
-/// Runs a scenario; `progress(phase, ranks, seconds)`, if any, hears now and then how many ranks are
-/// done, and how late it is there.
+/// Runs a scenario. Calls `progress(phase, ranks, seconds)` from time to time with the number of ranks that are done and the
+/// virtual time.
 #[pyfunction]
 pub fn simulate(
     py: Python<'_>,
-    network: Described,
-    asked: Asked,
+    network: NetworkFields,
+    fields: ScenarioFields,
     traced: bool,
     progress: Option<Py<PyAny>>,
 ) -> PyResult<Vec<SimulatedPhase>> {
-    let network = network.network(asked.seed).map_err(|error| to_py(py, error))?;
-    let collective = Collective::from_name(&asked.collective).map_err(|error| to_py(py, error))?;
-    let (algorithm, route, outer) = named(collective, &asked.algorithm).map_err(|error| to_py(py, error))?;
+    let network = network.network(fields.seed).map_err(|error| to_py(py, error))?;
+    let collective = Collective::from_name(&fields.collective).map_err(|error| to_py(py, error))?;
+    let (algorithm, route, outer) =
+        algorithm_of_name(collective, &fields.algorithm).map_err(|error| to_py(py, error))?;
     let scenario = Scenario {
         network: network.clone(),
-        seed: asked.seed,
+        seed: fields.seed,
         collective,
         algorithm,
         route,
-        chunk_bytes: asked.chunk_bytes,
+        chunk_bytes: fields.chunk_bytes,
         outer,
-        cols: asked.cols,
-        degrees: asked.degrees,
-        n: asked.n,
-        entries: asked.entries,
-        law: asked.alpha.map_or(Law::Uniform, |alpha| Law::PowerLaw { alpha }),
-        row_bytes: asked.row_bytes,
-        sized: asked.sized,
-        repeats: asked.repeats,
-        watched: asked.watched,
+        cols: fields.cols,
+        degrees: fields.degrees,
+        n: fields.n,
+        entries: fields.entries,
+        law: fields.alpha.map_or(Law::Uniform, |alpha| Law::PowerLaw { alpha }),
+        row_bytes: fields.row_bytes,
+        sized: fields.sized,
+        repeats: fields.repeats,
+        watched: fields.watched,
     };
     let mut stopped = None;
     let phases = py.detach(|| {
         run(&scenario, |phase, ranks, seconds| {
             Python::attach(|py| {
-                let heard = progress
+                let reported = progress
                     .as_ref()
                     .map_or(Ok(()), |progress| progress.call1(py, (phase, ranks, seconds)).map(drop));
-                stopped = heard.and_then(|()| py.check_signals()).err();
+                stopped = reported.and_then(|()| py.check_signals()).err();
                 stopped.is_none()
             })
         })
@@ -243,9 +244,9 @@ pub fn simulate(
     }
 }
 
-/// The host of each rank of a network, where all that is drawn follows from `seed`.
+/// The host of each rank of a network. `seed` determines the placement of scattered ranks.
 #[pyfunction]
-pub fn simulated_hosts(py: Python<'_>, network: Described, seed: u64) -> PyResult<Vec<u32>> {
+pub fn simulated_hosts(py: Python<'_>, network: NetworkFields, seed: u64) -> PyResult<Vec<u32>> {
     let network = network.network(seed).map_err(|error| to_py(py, error))?;
     network.check().map_err(|error| to_py(py, error))?;
     Ok(network.hosts_of_ranks())

@@ -1,4 +1,4 @@
-//! Calls, run at once or left under way.
+//! Running a collective: blocking, or as a [`Work`] that Python waits for.
 
 use crate::errors::{take_raised, to_py};
 use pyo3::IntoPyObjectExt;
@@ -14,7 +14,7 @@ pub type Deliver = Box<dyn FnOnce(Python<'_>) -> PyResult<Py<PyAny>> + Send>;
 #[pyclass(module = "skyphos._skyphos", frozen)]
 pub struct Work {
     pub(crate) work: skyphos::Work<Deliver>,
-    /// Its group stays open.
+    /// Keeps the group open while the call runs.
     _comm: Arc<Comm>,
 }
 
@@ -30,8 +30,8 @@ impl Work {
         self.work.is_done()
     }
 
-    /// Waits at most so many seconds (None: without end); whether the call is over.
-    /// Raises what a signal handler raised meanwhile, unless the call ended by it: then `take` does.
+    /// Waits for at most `timeout` seconds (`None`: without a limit). Returns whether the call is over. Raises an exception that
+    /// a signal handler raised meanwhile, unless it ended the call: then `take` raises it.
     fn wait(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<bool> {
         let timeout = timeout.map(|s| Duration::try_from_secs_f64(s).unwrap_or(Duration::MAX));
         let done = py.detach(|| self.work.wait_for(timeout));
@@ -81,7 +81,7 @@ pub fn perform<B: Body<Output: 'static> + 'static>(
     convert(py, result)
 }
 
-/// [`perform`] of a call that has its number.
+/// Like [`perform`], for a call that is already prepared.
 pub fn perform_call<R: Send + 'static>(
     py: Python<'_>,
     comm: &Arc<Comm>,

@@ -1,12 +1,12 @@
-//! What the transport costs within a host, over loopback sockets and through shared memory, beside plain blocking sockets in the
-//! same run.
+//! Latency and rate of the transport within a host, over loopback sockets and through shared memory, compared with plain blocking
+//! sockets in the same run.
 //!
 //! `cargo run --release -p skyphos-tcp --example pingpong [MB to stream, 512] [tls]`
 //!
-//! With `tls` a connection that is encrypted is measured too; its certificate is made for the occasion. Two processes (it starts
-//! itself again). Latency is half a round trip of 8 bytes, polled, or asleep until it comes; rate is one way,
-//! in chunks of 128 KB, checksums on both sides included where there are any; the answers are checked. Each is the best of
-//! [`ROUNDS`], in which all take turns, since anything else on the machine only adds.
+//! With `tls` an encrypted connection is measured, too, with a new certificate. The program starts itself again as the second process.
+//! Latency is half a round trip of 8 bytes, with a receiver that polls or one that sleeps. Rate is one way, in chunks of 128 KB,
+//! including checksums on both sides where the transport has them. Answers are checked. Each figure is the best of [`ROUNDS`], since
+//! other load on the machine only adds time.
 
 #[allow(dead_code)]
 #[path = "../tests/common/certificates.rs"]
@@ -71,7 +71,7 @@ fn main() -> Outcome<()> {
 
 type Outcome<R> = std::result::Result<R, Box<dyn std::error::Error>>;
 
-/// A group over each way.
+/// A group over each kind of connection.
 fn groups(
     places: &[&str],
     tls: Option<TlsFiles>,
@@ -103,8 +103,8 @@ fn rate(chunks: usize, seconds: f64) -> String {
     format!("{:.2} GB/s", (chunks * CHUNK_BYTES) as f64 / seconds / 1e9)
 }
 
-/// The best of what each of the bodies took in several rounds, in seconds. Rounds alternate, so that
-/// whatever else the machine does meets all of them.
+/// The least seconds of each measurement in several rounds. Measurements alternate, so that other load on the machine affects all of
+/// them.
 fn best(mut round: impl FnMut() -> Vec<Duration>) -> Vec<f64> {
     let mut best = vec![f64::INFINITY; round().len()];
     for _ in 0..ROUNDS {
@@ -150,7 +150,7 @@ fn bench(
     over_nodes(rank, groups, chunks, &say)
 }
 
-/// The same as collectives see it.
+/// The same measurements through [`Node::call`], as collectives use the transport.
 fn over_nodes(
     rank: u32,
     groups: Vec<(&'static str, Tcp)>,
@@ -182,7 +182,7 @@ fn over_nodes(
                 assert_eq!(exchange(&k.to_le_bytes()).as_bytes(), k.to_le_bytes());
             }
             all.push(start.elapsed());
-            // There and back.
+            // Both directions in turn.
             let start = Instant::now();
             for k in 0..2 * LARGE_TURNS {
                 let sends = k % 2 == rank;
@@ -257,14 +257,14 @@ fn plain_stream(rank: u32, stream: &mut TcpStream, chunks: usize) -> Duration {
     start.elapsed()
 }
 
-/// Both send and receive at once.
+/// Both processes send and receive at the same time.
 fn plain_both(rank: u32, stream: &mut TcpStream, chunks: usize) -> Duration {
     let (mut sending, start) = (stream.try_clone().expect("clone"), Instant::now());
     std::thread::scope(|scope| {
         scope.spawn(move || plain_send(&mut sending, chunks));
         plain_receive(stream, chunks);
     });
-    // Together again before the next round.
+    // Synchronises both processes before the next round.
     plain_stream(rank, stream, 1);
     start.elapsed()
 }
@@ -283,7 +283,7 @@ fn header(seq: usize) -> Header {
     Header { seq: seq as u32, ..Header::control(FrameKind::Data, CommId(1), CallNumber(0)) }
 }
 
-/// Polls until that many frames have come.
+/// Polls until `count` frames have arrived.
 fn receive(tcp: &mut Tcp, events: &mut Vec<Event>, mut count: usize, wait: Duration) {
     while count > 0 {
         tcp.poll(wait, events);
@@ -322,7 +322,7 @@ fn tcp_stream(rank: u32, tcp: &mut Tcp, chunks: usize) -> Duration {
         return start.elapsed();
     }
     for seq in 0..chunks {
-        // The bound that core's endpoints keep to.
+        // The bound on the backlog that core's endpoints observe.
         while tcp.backlog(WorldRank(1)) > 1 << 20 {
             tcp.poll(SLEEP, &mut events);
             events.clear();

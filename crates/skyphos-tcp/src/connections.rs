@@ -1,4 +1,4 @@
-//! The result of the bring-up: the ranks' seats, and a connection to each of them.
+//! The result of the bring-up: host and address of each rank, and a connection to each of them.
 
 use crate::message::Seat;
 use crate::options::Options;
@@ -10,7 +10,7 @@ use skyphos_types::Result;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-/// Seats of all ranks, and a connection to each other rank.
+/// Host and address of all ranks, and a connection to each other rank.
 pub(crate) struct Connections {
     pub(crate) seats: Vec<Seat>,
     pub(crate) wires: Vec<Option<Idle>>,

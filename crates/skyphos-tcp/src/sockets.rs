@@ -36,7 +36,7 @@ pub(crate) fn unresolvable(place: &str, cause: &io::Error) -> Error {
 pub(crate) struct Tuning {
     /// Bytes of each buffer. The window scale is agreed with the first packets.
     pub(crate) buffer: Option<usize>,
-    /// Congestion control. A connection that has been BBR's goes on pacing what it sends.
+    /// Congestion control. It is set before the socket connects, because a connection that began with BBR continues to pace.
     pub(crate) congestion: Option<String>,
 }
 
@@ -48,8 +48,8 @@ impl Tuning {
         self.apply_in_use(socket)
     }
 
-    /// Applies the options to a socket that peers may have connected to; its receive buffer is not made smaller. A peer that was
-    /// offered a window of 64 KB sends packets of 32 KB over loopback, and with only 16 KB left waits 0.2 s before each of them.
+    /// Applies the options to a socket that peers may have connected to. The receive buffer is not made smaller: a peer that was
+    /// offered a window of 64 KB sends packets of 32 KB over loopback, and with only 16 KB left it waits 0.2 s before each packet.
     fn apply_in_use(&self, socket: &Socket) -> io::Result<()> {
         if let Some(bytes) = self.buffer {
             socket.set_send_buffer_size(bytes)?;
@@ -60,7 +60,7 @@ impl Tuning {
         match &self.congestion {
             Some(name) => socket.set_tcp_congestion(name.as_bytes()),
             None if is_bbr(socket)? => {
-                // Neither may be allowed here: then it stays as it is.
+                // If the system allows neither, the socket keeps BBR.
                 let _ = LOSS_BASED.iter().find(|name| socket.set_tcp_congestion(name.as_bytes()).is_ok());
                 Ok(())
             }
@@ -143,14 +143,14 @@ pub(crate) fn prepare(stream: impl AsFd) -> io::Result<()> {
     keep_alive(stream, KEEP_ALIVE)
 }
 
-/// Limits the unsent bytes in the kernel. Bytes that are queued here instead can be taken back.
+/// Limits the unsent bytes in the kernel. Bytes queued in this process instead can still be cancelled.
 pub(crate) fn hold_back(stream: impl AsFd, bytes: usize) {
-    // Where the system does not know it, only less can be taken back.
+    // On a system without this option fewer bytes can be cancelled.
     let _ = SockRef::from(&stream).set_tcp_notsent_lowat(bytes as u32);
 }
 
-/// Sets the kernel's keep-alive: it probes a peer after so much silence, and again until the peer's kernel answers, even if the process
-/// is stopped or busy.
+/// Sets the kernel's keep-alive: it probes a peer after a silence of `every`, and then at this interval. The peer's kernel answers, even
+/// if its process is stopped or busy.
 pub(crate) fn keep_alive(stream: impl AsFd, every: Duration) -> io::Result<()> {
     let keep_alive = TcpKeepalive::new().with_time(every).with_interval(every).with_retries(KEEP_ALIVE_TRIES);
     SockRef::from(&stream).set_tcp_keepalive(&keep_alive)
@@ -163,9 +163,9 @@ const BBR: &str = "bbr";
 /// Congestion controls that react to losses, the better one first.
 const LOSS_BASED: [&str; 2] = ["cubic", "reno"];
 
-/// Gives a long path back to BBR, if that is the system's congestion control and no other was asked for.
+/// Sets BBR again on a long path, if BBR is the system's congestion control and the user named no other.
 ///
-/// BBR paces each flow by what it measured some round trips ago; the flows of a collective start, stop and share links
+/// BBR paces each flow by measurements of some round trips ago; the flows of a collective start, stop and share links
 /// within that time on a short path, and would leave a quarter of the bandwidth unused (an allreduce of 8 hosts at 250 Mbit/s: 206 ms
 /// with BBR, 172 with Reno). So sockets begin with a control that reacts to losses. On long paths BBR is better.
 pub(crate) fn give_long_path_to_bbr(stream: &TcpStream) -> io::Result<()> {
@@ -179,7 +179,7 @@ pub(crate) fn give_long_path_to_bbr(stream: &TcpStream) -> io::Result<()> {
 /// Receive buffer of a connection within a host.
 const HOST_BUFFER: usize = 1 << 20;
 
-/// Gives a connection within this host a large buffer from the start, unless a size was asked for.
+/// Gives a connection within this host a large buffer from the start, unless the user set a size.
 ///
 /// A packet of loopback is as large as the window that a connection begins with, so that its sender waits for
 /// acknowledgements that the receiver delays by 40 ms, and for probes of a closed window, until the kernel has widened it

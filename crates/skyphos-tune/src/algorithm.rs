@@ -20,11 +20,11 @@ pub enum Algorithm {
     SplitAllgatherDense,
     /// Nested butterfly of any degrees.
     Butterfly,
-    /// Around a ring.
+    /// Sparse parts travel around a ring.
     Ring,
     /// Each rank sends all its entries to every rank.
     Allgather,
-    /// Dense arrays, each rank one range, directly between all.
+    /// Dense arrays by direct exchange: each rank reduces one range and sends it to all ranks.
     Dense,
     /// Dense arrays around a ring.
     DenseRing,
@@ -38,8 +38,8 @@ impl Algorithm {
     /// All algorithms.
     pub const ALL: [Algorithm; 11] = all_variants();
 
-    /// The algorithms that every group has, whatever its transport.
-    pub const OURS: [Algorithm; 10] = *Algorithm::ALL.first_chunk().expect("one fewer");
+    /// The algorithms that run over any transport: all but [`Algorithm::DenseMpi`].
+    pub const OURS: [Algorithm; 10] = *Algorithm::ALL.first_chunk().expect("ALL has one more");
 
     /// The name that users write.
     pub fn name(self) -> &'static str {
@@ -62,7 +62,7 @@ impl Algorithm {
         !matches!(self, Algorithm::RecursiveDoubling | Algorithm::Allgather) && !self.is_dense()
     }
 
-    /// The planner's route of it.
+    /// The route by which the planner predicts it.
     pub(crate) fn route(self, ranks: u32, degrees: &[u32]) -> Route {
         let butterfly = |degrees: &[u32], parts| Route::Butterfly { degrees: degrees.to_vec(), parts };
         match self {
@@ -75,7 +75,7 @@ impl Algorithm {
             Algorithm::Dense => Route::DenseDirect,
             Algorithm::DenseRabenseifner => Route::DenseHalving,
             Algorithm::DenseRing => Route::DenseRing,
-            Algorithm::DenseMpi => Route::DenseElsewhere,
+            Algorithm::DenseMpi => Route::DenseNative,
         }
     }
 }
@@ -94,7 +94,7 @@ pub fn of_route(route: &Route) -> (Algorithm, Vec<u32>) {
         Route::DenseRing => (Algorithm::DenseRing, Vec::new()),
         Route::DenseDirect => (Algorithm::Dense, Vec::new()),
         Route::DenseHalving => (Algorithm::DenseRabenseifner, Vec::new()),
-        Route::DenseElsewhere => (Algorithm::DenseMpi, Vec::new()),
+        Route::DenseNative => (Algorithm::DenseMpi, Vec::new()),
     }
 }
 
@@ -103,7 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn all_are_ours_and_one_more() {
+    fn only_dense_mpi_needs_a_transport_of_its_own() {
         let (last, ours) = Algorithm::ALL.split_last().unwrap();
         assert_eq!((*last, ours), (Algorithm::DenseMpi, &Algorithm::OURS[..]));
         assert!(Algorithm::ALL.iter().enumerate().all(|(k, one)| *one as usize == k));

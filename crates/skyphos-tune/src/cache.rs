@@ -1,11 +1,11 @@
-//! The tuning cache: what earlier calls of a kind found out, so that the next one need not survey the ranks again.
+//! The tuning cache: the results of earlier surveys by kind of call, so that the next call need not survey the ranks again.
 //!
 //! A survey costs a small message in each of ⌈log2 P⌉ rounds, and data seldom changes from call to call. So blocking calls
 //! reuse its result, more often each time another survey confirms it. Where several variants are in trial, calls run them
 //! in turn until the next survey ([`crate::trials`]).
 //!
-//! All ranks must hold the same entries. What the cache holds follows from surveys and results, which all ranks have, and from
-//! the number of calls; only blocking calls change it, so that they do at the same place of every rank's program. Each call
+//! All ranks must hold the same entries. These follow from surveys and results, which all ranks have, and from the number of
+//! calls; only blocking calls change them, so that they do at the same place of every rank's program. Each call
 //! sends the stamp of its entry in its signature. If a rank was interrupted where others went on, stamps differ: the call is a
 //! mismatch on all ranks, and after any mismatch all ranks clear their caches ([`crate::Tuner::recall`]).
 
@@ -18,9 +18,9 @@ use std::hash::Hash;
 /// How the next call runs.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Recalled {
-    /// By this variant.
+    /// The call runs this variant.
     Run(Variant),
-    /// The ranks survey their data first; with the trials that end here.
+    /// The ranks survey their data first. The trials, if any, end with this call.
     Survey(Option<Trials>),
 }
 
@@ -30,7 +30,7 @@ impl Default for Recalled {
     }
 }
 
-/// What a survey decided.
+/// The decision after a survey.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SurveyResult {
     /// The variants of the next calls; the call that surveyed ran the first one.
@@ -39,7 +39,7 @@ pub struct SurveyResult {
     pub hint: Option<u64>,
 }
 
-/// What a call reports to the cache.
+/// A call's report to the cache.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct CallReport {
     /// The survey's result, if there was one.
@@ -57,14 +57,14 @@ pub struct ResultSize {
     pub largest_range: usize,
 }
 
-/// What is known of one kind of calls.
+/// One kind of calls: its trials, its result sizes, and its calls since the survey.
 #[derive(Clone, Debug, PartialEq)]
 struct Entry {
     trials: Trials,
     /// Entries of the first result, and the largest range of each variant's first result: variants have ranges of their own.
     entries: Option<usize>,
     largest_ranges: Vec<Option<usize>>,
-    /// Calls since the survey, and how many there are until the next one.
+    /// Calls since the survey, and the number of calls after which the next survey comes.
     calls: u32,
     interval: u32,
     /// Changes of the data, minus surveys that found it unchanged.
@@ -84,7 +84,7 @@ impl Entry {
         near(&mut self.entries, now.entries) && near(&mut self.largest_ranges[variant], now.largest_range)
     }
 
-    /// A hash of what the next call depends on; never 0.
+    /// A hash of everything that determines the next call; never 0.
     fn stamp(&self) -> u32 {
         let Entry { trials, calls, interval, changes, .. } = self;
         let words = [*calls, *interval, trials.rounds, *changes]
@@ -117,7 +117,7 @@ fn same_variant(before: &Trials, now: &Trials) -> bool {
     only(before).is_some_and(|algorithm| Some(algorithm) == only(now))
 }
 
-/// What calls of a group found out, by what they asked for: `K` tells kinds of calls apart.
+/// The cache of one group. `K` is the kind of a call: calls of one kind share an entry.
 #[derive(Clone, Debug)]
 pub struct TuningCache<K> {
     parameters: TuningParameters,
@@ -249,7 +249,7 @@ mod tests {
         (algorithms, entry.calls, entry.interval, entry.changes, entry.entries)
     }
 
-    /// What the next call does.
+    /// Records how the next call runs.
     #[derive(Debug, PartialEq)]
     enum Next {
         Run(Algorithm),
@@ -292,7 +292,7 @@ mod tests {
                 Some((one, 0, 0, 0, Some(100))), AGAIN),
             ("a hint of which a dense result says nothing", None, survey(one, Some(10_000), None),
                 Some((one, 0, 4, 0, None)), Run(Ring)),
-            // Calls that run what is known.
+            // Calls between two surveys.
             ("a call of the only variant", Some((one, 0, 4, 0, Some(100))), ran(size(90)),
                 Some((one, 1, 4, 0, Some(100))), Run(Ring)),
             ("the last call before a survey", Some((one, 3, 4, 0, Some(100))), ran(size(100)),

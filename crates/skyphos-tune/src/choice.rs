@@ -15,7 +15,7 @@ pub enum Reduction {
     ReduceScatter,
 }
 
-/// What a choice depends on. The same on all ranks.
+/// The work for which an algorithm is chosen. The same on all ranks.
 pub struct Workload<'a> {
     /// The collective.
     pub reduction: Reduction,
@@ -33,7 +33,7 @@ pub struct Workload<'a> {
     pub ranks_per_host: u32,
     /// Whether the MPI library's own allreduce may be faster than ours.
     pub has_native: bool,
-    /// What machine and network can do.
+    /// Numbers of machine and network.
     pub profile: Profile,
     /// How much longer calls take than predicted.
     pub corrections: Corrections,
@@ -41,7 +41,7 @@ pub struct Workload<'a> {
     pub parameters: &'a TuningParameters,
 }
 
-/// A chosen algorithm, and what it should cost.
+/// A chosen algorithm, with its predicted time.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Choice {
     /// The algorithm.
@@ -103,12 +103,12 @@ impl Choice {
 /// DSAR loses which rows are entries, so it runs only where the caller names it.
 const LOSES_ENTRIES: Algorithm = Algorithm::SplitAllgatherDense;
 
-/// Whether vectors of so many entries are so small that only the number of rounds counts.
+/// Whether vectors of this many entries are so small that only the number of rounds counts.
 fn only_rounds_count(parameters: &TuningParameters, ranks: u32, entries: f64, row_bytes: usize) -> bool {
     ranks == 1 || entries * (row_bytes as f64 + 4.0) <= parameters.rounds_only_bytes
 }
 
-/// Whether `auto` would ever allreduce by this algorithm where a rank has so many entries.
+/// Whether `auto` may choose this algorithm for vectors of this many entries per rank.
 pub fn auto_may_take(algorithm: Algorithm, ranks: u32, entries: f64, row_bytes: usize) -> bool {
     algorithm == Algorithm::RecursiveDoubling
         || algorithm != LOSES_ENTRIES
@@ -132,7 +132,7 @@ impl Workload<'_> {
         if only_rounds_count(self.parameters, self.ranks, (self.union)(1.0), self.row_bytes) {
             return vec![Choice::of(work.predict(&self.profile, &Route::RecursiveDoubling), self)];
         }
-        let native = self.has_native.then(|| work.predict(&self.profile, &Route::DenseElsewhere));
+        let native = self.has_native.then(|| work.predict(&self.profile, &Route::DenseNative));
         let all = work.all(&self.profile, &degrees).into_iter().chain(native);
         let mut all: Vec<Choice> = all.map(|prediction| Choice::of(prediction, self)).collect();
         all.retain(|choice| choice.algorithm != LOSES_ENTRIES);

@@ -1,7 +1,7 @@
-//! How much longer calls of each algorithm take than predicted.
+//! Corrections of predictions: per algorithm, the ratio of measured to predicted duration.
 //!
-//! Calls of one length say little about calls of another: an error in the cost of a message is none in the cost of a
-//! byte. So a correction is stored with the predicted seconds, and its weight falls with the distance from them.
+//! A short call says little about a long one: the cost of a message may be wrong where the cost of a byte is right. So a
+//! correction is stored with its predicted seconds, and its weight falls with the distance from them.
 
 use crate::algorithm::Algorithm;
 use crate::numbers::{largest, lower_median};
@@ -19,7 +19,7 @@ pub(crate) struct Recent<T> {
 }
 
 impl<T: Copy> Recent<T> {
-    /// Adds a value in the place of the oldest one.
+    /// Adds a value; it replaces the oldest one.
     pub(crate) fn push(&mut self, value: T) {
         self.values[self.count % RECENT] = value;
         self.count += 1;
@@ -50,7 +50,7 @@ struct Correction {
 }
 
 impl Correction {
-    /// Its weight for calls of this predicted duration: from 0 to 1.
+    /// The weight of this correction for a call of this predicted duration: from 0 to 1.
     fn weight(&self, parameters: &TuningParameters, duration: Seconds) -> f64 {
         match self.factor > 0.0 && duration > Seconds(0.0) {
             true => (-(duration / self.predicted).ln().abs() / parameters.correction_reach.ln()).exp(),
@@ -69,8 +69,8 @@ impl CorrectionHistory {
         self.0[algorithm as usize].push(Correction { factor: measured / predicted, predicted });
     }
 
-    /// What this rank says in a survey, two numbers per algorithm: the median factor of the calls as long as the latest, and
-    /// that one's predicted seconds.
+    /// This rank's words in a survey, two per algorithm: the median factor of the calls about as long as the latest call, and
+    /// the predicted seconds of the latest call.
     pub(crate) fn words(&self, parameters: &TuningParameters) -> impl Iterator<Item = f64> {
         let same_length = parameters.same_length;
         self.0.into_iter().flat_map(move |calls| {
@@ -88,11 +88,11 @@ impl CorrectionHistory {
 pub struct Corrections([Correction; Algorithm::ALL.len()]);
 
 impl Corrections {
-    /// Those of the slowest ranks, for a call is complete when its last rank is. `said(k)`: word k of all ranks.
-    pub(crate) fn agreed(said: impl Fn(usize) -> Vec<f64>) -> Corrections {
+    /// The corrections of the slowest ranks, since a call is complete when its last rank is. `gathered(k)`: word k of all ranks.
+    pub(crate) fn agreed(gathered: impl Fn(usize) -> Vec<f64>) -> Corrections {
         Corrections(std::array::from_fn(|k| Correction {
-            factor: largest(said(2 * k)),
-            predicted: Seconds(largest(said(2 * k + 1))),
+            factor: largest(gathered(2 * k)),
+            predicted: Seconds(largest(gathered(2 * k + 1))),
         }))
     }
 
@@ -104,7 +104,7 @@ impl Corrections {
             all += weight * one.factor.ln();
             weights += weight;
         }
-        // A slow machine slows the algorithms that were not tried as well.
+        // A slow machine also slows the algorithms without a measurement.
         let others = all / f64::max(weights, 1.0);
         let one = &self.0[algorithm as usize];
         let own = one.weight(parameters, duration);

@@ -1,10 +1,10 @@
-//! When a vector turns dense, and which schedule reduces a dense array.
+//! The density above which a vector turns dense, and the choice of a schedule for dense arrays.
 
 use crate::algorithm::Algorithm;
 use crate::parameters::TuningParameters;
 use skyphos_plan::CHUNK_BYTES;
 
-/// When a vector turns dense.
+/// The number of entries above which a vector turns dense.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub enum DenseThreshold {
     /// At the smaller of the paper's crossover and the measured one.
@@ -31,8 +31,8 @@ impl DenseThreshold {
 
 /// The schedule that `auto` takes for dense arrays of `bytes`.
 ///
-/// The ring where each rank's range fills a chunk: measured on 2 to 8 ranks, both are as fast at 1/4 to 1 chunk, and the ring
-/// is 1.1 to 1.4 times faster from there on. Below that directly, or by the MPI library (`has_native`).
+/// If each rank's range fills a chunk, the ring: on 2 to 8 ranks it is as fast as direct exchange at 1/4 to 1 chunk, and 1.1 to
+/// 1.4 times faster above. Smaller arrays take direct exchange, or the MPI library's allreduce (`has_native`).
 pub fn choose_dense(ranks: u32, bytes: usize, has_native: bool) -> Algorithm {
     match () {
         () if (bytes / ranks as usize) as f64 >= CHUNK_BYTES => Algorithm::DenseRing,

@@ -5,10 +5,9 @@
 //! of a group feed it the same surveys and result sizes in the same order; then all of them choose the same.
 //!
 //! 1. [`Tuner::recall`] says how the next call of a kind runs: [`Recalled::Run`] a known variant, or [`Recalled::Survey`] first.
-//! 2. After a survey, [`Facts::agreed`] turns the ranks' numbers into what a choice depends on, and [`next_round`] picks the
+//! 2. After a survey, [`Facts::agreed`] turns the ranks' numbers into the input of a choice, and [`next_round`] picks the
 //!    variants to try ([`trials`]).
-//! 3. [`Tuner::finish`] takes what the call measured: its duration and bytes ([`observations`]), and the size of its result
-//!    ([`cache`]).
+//! 3. [`Tuner::finish`] takes the call's duration and bytes ([`observations`]), and the size of its result ([`cache`]).
 //!
 //! Reading order: [`parameters`] (every constant, with its measurement), [`choice`] (predictions of all algorithms), [`trials`],
 //! [`cache`], [`observations`], [`corrections`], [`tuner`]. [`plan_degrees`] chooses the layers of plans, [`outer`] the

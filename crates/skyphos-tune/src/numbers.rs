@@ -1,4 +1,4 @@
-//! Medians and maxima of what the ranks measured.
+//! Medians and maxima of the ranks' measurements.
 
 /// The upper median; 0 of an empty list.
 pub fn median(mut numbers: Vec<f64>) -> f64 {

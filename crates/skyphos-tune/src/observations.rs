@@ -1,6 +1,6 @@
-//! What calls reveal of machine and network: the link's rate, its latency, and the share of a core that a rank has.
+//! Observations from timed calls: the link's rate and latency, and the share of a core that a rank has.
 //!
-//! Each rank measures its own; a survey exchanges the numbers, and all ranks go by the medians.
+//! Each rank measures its own; a survey exchanges the numbers, and all ranks use the medians.
 
 use crate::algorithm::Algorithm;
 use crate::choice::Choice;
@@ -24,11 +24,11 @@ pub(crate) const WORDS: usize = PROFILE_WORDS + 2 * Algorithm::ALL.len();
 pub struct Timing {
     /// From begin to end.
     pub duration: Seconds,
-    /// How long its thread ran, or was ready to run and waited for a processor; `None`: not measured.
+    /// Time in which its thread ran, or was ready to run and waited for a processor; `None`: not measured.
     pub busy: Option<Seconds>,
 }
 
-/// What a small call reveals: seconds until a message arrives, and seconds beside all that is predicted.
+/// Observations from a small call: seconds until a message arrives, and seconds above the prediction.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct SmallCall {
     latency_s: f64,
@@ -42,12 +42,12 @@ pub struct Observations {
     pub base: Option<Profile>,
     /// Whether the tuner ignores timings. The same on all ranks.
     pub fixed: bool,
-    /// Cores of a host, where all ranks go by the same number.
+    /// Cores of a host, where all ranks use the same number.
     pub host_cores: Option<f64>,
-    /// Bytes a second of the link: of the recent calls that were limited by it.
+    /// Bytes a second of the recent calls that were limited by the link.
     rates: Recent<f64>,
-    /// The highest rate of the calls that were limited by something else.
-    most_rate: f64,
+    /// The highest rate of the other calls, a lower bound on the link's rate.
+    least_link_rate: f64,
     /// Share of a core, for a rank that computes as fast as predicted.
     cores: f64,
     small_calls: [SmallCall; SMALL_CALLS],
@@ -88,9 +88,8 @@ impl Observations {
         std::array::from_fn(|k| numbers.get(k).copied().unwrap_or_else(|| waits[k - numbers.len()]))
     }
 
-    /// The profile before any call has revealed more. `own_cores`: the cores of this machine, asked only where the ranks have
-    /// not agreed on a number; then cores, and so latency, may differ between ranks of one host. All else is the same on all
-    /// ranks.
+    /// The profile before any call was observed. `own_cores`: the cores of this machine, called only where the ranks have not
+    /// agreed on a number; then cores, and so latency, may differ between ranks of one host. All else is the same on all ranks.
     pub fn start(&self, ranks: u32, one_host: bool, own_cores: impl FnOnce() -> f64) -> Profile {
         self.base.unwrap_or_else(|| match one_host {
             true => Profile::one_host(ranks, self.host_cores.unwrap_or_else(own_cores)),
@@ -141,7 +140,7 @@ impl Observations {
                 false => now,
             };
         }
-        // Where the link's rate was mistaken, the measured rate mends the prediction, not a correction.
+        // If the link's rate was wrong, the measured rate already corrects the prediction.
         let profile = &choice.profile;
         let bytes = moved.0 as f64;
         let mistaken = match profile.call_s > 0.0 || self.rate() == 0.0 {
@@ -172,7 +171,7 @@ impl Observations {
     ) {
         let Timing { duration, busy } = *timing;
         let rate = moved / duration;
-        // A call that was limited by a processor says nothing of the link, but that it carries as much.
+        // A call that was limited by a processor gives only a lower bound on the link's rate.
         let limited_by_link = busy.is_some_and(|busy| busy < parameters.busy_fraction * duration);
         let beside_bytes = choice.map_or(Seconds::INFINITE, Choice::latency_and_work);
         let large = moved >= parameters.large_call;
@@ -180,26 +179,26 @@ impl Observations {
         if limited_by_link && (large || clear) {
             self.rates.push(rate);
         } else if large {
-            self.most_rate = self.most_rate.max(rate);
+            self.least_link_rate = self.least_link_rate.max(rate);
         }
     }
 
     /// Bytes a second of the link; 0 before a measurement.
     fn rate(&self) -> f64 {
-        self.rates.median().max(self.most_rate)
+        self.rates.median().max(self.least_link_rate)
     }
 }
 
-/// The profile that all ranks go by: `default` in what is the same on all of them, else what they measured. `said(k)`: word
-/// k of all ranks' [`Observations::profile_words`].
+/// The profile that all ranks use: their measurements, and `default` in all other fields. `gathered(k)`: word k of all ranks'
+/// [`Observations::profile_words`].
 ///
 /// Rate and cores change slowly, so their medians count. A call is complete when its last rank is, so of each small call
 /// the slowest rank's time counts, and of these the median.
-pub fn agreed_profile(default: Profile, said: impl Fn(usize) -> Vec<f64>) -> Profile {
-    let slowest = |call: usize| largest(said(PROFILE_WORDS - SMALL_CALLS + call));
+pub fn agreed_profile(default: Profile, gathered: impl Fn(usize) -> Vec<f64>) -> Profile {
+    let slowest = |call: usize| largest(gathered(PROFILE_WORDS - SMALL_CALLS + call));
     let measured: Vec<f64> = (0..SMALL_CALLS).map(slowest).filter(|s| *s > 0.0).collect();
-    let wait_s = if measured.is_empty() { median(said(2)) } else { median(measured) };
-    let profile = Profile { rate: median(said(0)), cores: median(said(1)), ..default };
+    let wait_s = if measured.is_empty() { median(gathered(2)) } else { median(measured) };
+    let profile = Profile { rate: median(gathered(0)), cores: median(gathered(1)), ..default };
     match default.call_s > 0.0 {
         true => Profile { call_s: wait_s, ..profile },
         false => Profile { latency_s: wait_s, ..profile },
@@ -207,8 +206,8 @@ pub fn agreed_profile(default: Profile, said: impl Fn(usize) -> Vec<f64>) -> Pro
 }
 
 /// The same with the corrections of algorithms, from [`Observations::words`].
-pub(crate) fn agreed(default: Profile, said: impl Fn(usize) -> Vec<f64>) -> (Profile, Corrections) {
-    (agreed_profile(default, &said), Corrections::agreed(|k| said(PROFILE_WORDS + k)))
+pub(crate) fn agreed(default: Profile, gathered: impl Fn(usize) -> Vec<f64>) -> (Profile, Corrections) {
+    (agreed_profile(default, &gathered), Corrections::agreed(|k| gathered(PROFILE_WORDS + k)))
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use skyphos_types::{Bytes, Seconds};
 /// The constants of the tuner. All ranks of a group use the same ones.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct TuningParameters {
-    /// Variants tried in one round, at most. Decision 0013: four kinds cover what is predicted within `short_trial_factor`.
+    /// Variants tried in one round, at most. Decision 0013: four kinds cover all predictions within `short_trial_factor`.
     pub max_variants: usize,
     /// Calls by each variant in a round, where a call is short; a long call is tried once. Decision 0013.
     pub short_call_trials: usize,

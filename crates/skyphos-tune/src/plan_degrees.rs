@@ -20,7 +20,8 @@ pub struct SampleLayout {
 }
 
 impl SampleLayout {
-    /// For so many ranks, whose hashes lie below `range`. All ranks get all samples, so many ranks send fewer blocks each.
+    /// The layout for `ranks` ranks, whose hashes lie below `range`. All ranks get all samples, so with more ranks each one sends
+    /// fewer blocks.
     pub fn new(range: u64, ranks: u32) -> SampleLayout {
         let TuningParameters { window_blocks_of_all, window_blocks, .. } = TuningParameters::DEFAULT;
         SampleLayout { range, blocks: (window_blocks_of_all / ranks as usize).clamp(1, window_blocks) }

@@ -1,8 +1,9 @@
 //! Trials: calls of a kind run each of several variants in turn, until one is chosen by its measured time.
 //!
-//! A survey begins a round: [`Facts::agreed`] reads what the ranks measured, and [`next_round`] picks what the next calls run.
-//! Without earlier trials these are the variants that are predicted to take about as long as the best; after a round the fastest
-//! of them; after the last round the one with the least time, for good, since another one would add in another order.
+//! A survey begins a round: [`Facts::agreed`] reads the ranks' measurements, and [`next_round`] picks the variants of the next
+//! calls. The first round has the variants that are predicted to take about as long as the best. Each further round has the
+//! fastest of them. After the last round the variant with the least time stays for good, since another one would add in another
+//! order.
 
 use crate::algorithm::Algorithm;
 use crate::choice::{Choice, TimedAlgorithm, Workload};
@@ -27,10 +28,10 @@ pub struct Variant {
     pub choice: Option<Arc<Choice>>,
 }
 
-/// A round of trials, and what calls took so far.
+/// A round of trials, with the durations of calls so far.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Trials {
-    /// The variants, the one that is expected to be fastest first.
+    /// The variants, beginning with the expected fastest.
     pub variants: Vec<Variant>,
     /// Durations of this rank's calls in this round, `short_call_trials` of each variant; infinite without a call.
     pub local: Vec<Seconds>,
@@ -79,17 +80,17 @@ impl Trials {
 pub struct Limits<'a> {
     /// Layers of a butterfly, if the caller names them.
     pub degrees: Option<&'a [u32]>,
-    /// An algorithm's substitute where it cannot do what is asked; itself where it can.
+    /// The algorithm itself where it supports the caller's options, else its substitute.
     pub substitute: &'a (dyn Fn(Algorithm) -> Algorithm + Sync),
 }
 
-/// What a choice goes by. The same on all ranks.
+/// The input of a choice. The same on all ranks.
 pub struct Facts {
     /// Entries of unions.
     pub union: Union,
-    /// What machine and network can do.
+    /// Numbers of machine and network.
     pub profile: Profile,
-    /// How much longer calls take than predicted.
+    /// Ratios of measured to predicted durations.
     pub corrections: Corrections,
     /// Duration of each variant's fastest call in the round that ended, on its slowest rank; infinite without a call.
     pub round: Vec<Seconds>,
@@ -109,16 +110,16 @@ impl Facts {
         words
     }
 
-    /// What all ranks agree on. `said(k)`: word k of all ranks' [`Facts::words`].
+    /// The facts that follow from all ranks' words. `gathered(k)`: word k of all ranks' [`Facts::words`].
     pub fn agreed(
         parameters: &TuningParameters,
         union: Union,
         default: Profile,
-        said: impl Fn(usize) -> Vec<f64>,
+        gathered: impl Fn(usize) -> Vec<f64>,
     ) -> Facts {
-        let (profile, corrections) = agreed(default, &said);
+        let (profile, corrections) = agreed(default, &gathered);
         let each = parameters.short_call_trials;
-        let slowest = |variant: usize, turn: usize| largest(said(WORDS + each * variant + turn));
+        let slowest = |variant: usize, turn: usize| largest(gathered(WORDS + each * variant + turn));
         let fastest = |variant| {
             let calls = (0..each).map(|turn| Seconds(slowest(variant, turn)));
             calls.fold(Seconds::INFINITE, Seconds::min)
@@ -127,14 +128,14 @@ impl Facts {
         Facts { union, profile, corrections, round }
     }
 
-    /// What follows from a hint alone: a result of so many entries, drawn evenly.
+    /// The facts that follow from a hint alone: `entries` of the result, drawn evenly from n.
     pub fn hinted(n: u64, entries: u64, ranks: u32, profile: Profile) -> Facts {
         let union = Union::drawn_evenly(n, entries as f64, ranks);
         Facts { union, profile, corrections: Corrections::default(), round: Vec::new() }
     }
 }
 
-/// What the next calls try.
+/// The next round of trials: its choices, and their durations in earlier rounds.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NextRound {
     /// The variants' choices; a single one is final.
@@ -161,8 +162,8 @@ impl NextRound {
     }
 }
 
-/// Picks what the next calls run, after the round `trials` (`None`: nothing was tried) that took `round`. `adapts`: timings
-/// count; else the best prediction is final.
+/// Picks the variants of the next calls. `trials` is the round that ended (`None`: there was none) and `round` its durations.
+/// `adapts`: timings count; else the best prediction is final.
 pub fn next_round(
     workload: &Workload<'_>,
     limits: &Limits<'_>,
@@ -225,7 +226,7 @@ fn narrow(
     let rate = before.map_or(workload.profile.rate, |choice| choice.profile.rate);
     let other_link = (rate / workload.profile.rate).ln().abs() > parameters.link_factor.ln();
     if continues && rounds == 0 && other_link {
-        // The first predictions assumed another link: what they called slow may be fast.
+        // The first predictions assumed another link, so an algorithm that was predicted to be slow may be fast.
         let is_new = |one: &Choice| {
             variants.iter().all(|known| known.algorithm != one.algorithm || known.degrees != one.degrees)
         };

@@ -1,4 +1,4 @@
-//! The tuner of one group: its cache, and what this rank has measured.
+//! The tuner of one group: its cache, and this rank's observations.
 
 use crate::cache::{CallReport, Recalled, TuningCache};
 use crate::choice::Choice;
@@ -8,11 +8,11 @@ use skyphos_types::Bytes;
 use std::collections::HashMap;
 use std::hash::Hash;
 
-/// The tuner of one rank of a group. `K` tells kinds of calls apart.
+/// The tuner of one rank of a group. `K` is the kind of a call.
 #[derive(Clone, Debug)]
 pub struct Tuner<K> {
     parameters: TuningParameters,
-    /// What this rank has measured.
+    /// This rank's measurements.
     pub observations: Observations,
     cache: TuningCache<K>,
     /// Mean bytes of the items of the latest allgather of each kind.
@@ -33,14 +33,14 @@ impl<K: Copy + Eq + Hash> Tuner<K> {
         &self.parameters
     }
 
-    /// How the next call of a kind runs, and the stamp that its signature carries. `mismatches`: of the group so far; a new one
-    /// clears the cache, because ranks that called different things may know different things.
+    /// How the next call of a kind runs, and the stamp that its signature carries. `mismatches`: the number of mismatches in the
+    /// group so far; a new one clears the cache, because ranks in different calls may have recorded different entries.
     pub fn recall(&mut self, kind: &K, mismatches: u64) -> (Recalled, Option<u32>) {
         self.clear_after(mismatches);
         self.cache.recall(kind)
     }
 
-    /// A blocking call of a kind finished; it moved so many bytes. `choice`: the prediction that its timing corrects.
+    /// Records a finished blocking call of a kind. `moved`: its traffic. `choice`: the prediction that its timing corrects.
     pub fn finish(
         &mut self,
         kind: K,
@@ -53,7 +53,7 @@ impl<K: Copy + Eq + Hash> Tuner<K> {
         self.record(timing, moved, choice);
     }
 
-    /// A blocking call finished whose kind has no entry in the cache.
+    /// Records a finished blocking call whose kind has no entry in the cache.
     pub fn record(&mut self, timing: &Timing, moved: Bytes, choice: Option<&Choice>) {
         self.observations.record(&self.parameters, timing, moved, choice);
     }
@@ -64,7 +64,7 @@ impl<K: Copy + Eq + Hash> Tuner<K> {
         self.item_bytes.get(kind).copied()
     }
 
-    /// A blocking allgather finished, with items of so many bytes each.
+    /// Records a finished blocking allgather. `item_bytes`: mean length of its items.
     pub fn finish_allgather(&mut self, kind: K, item_bytes: u64) {
         if self.item_bytes.len() >= self.parameters.max_kinds && !self.item_bytes.contains_key(&kind) {
             self.item_bytes.clear();

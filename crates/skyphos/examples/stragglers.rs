@@ -18,8 +18,8 @@ const CALLS: usize = 20;
 const N: u64 = 400_000;
 const ENTRIES: usize = 100_000;
 
-/// The least seconds of a computation.
-const LEAST_S: f64 = 0.02;
+/// Scale of the Pareto distribution: the shortest computation, in seconds.
+const SHORTEST_S: f64 = 0.02;
 
 /// Milliseconds per call, until one replica of each rank has all results.
 fn call_ms(replicas: u32, exponent: f64, seed: u64) -> f64 {
@@ -47,7 +47,7 @@ fn call_ms(replicas: u32, exponent: f64, seed: u64) -> f64 {
         let mut late = Pcg64::seed_from_u64(seed << 32 | u64::from(process.number()));
         let (mut sum, began) = (vec![0.0; ENTRIES], process.now());
         for _ in 0..CALLS {
-            process.work(Distribution::Pareto(LEAST_S, exponent).draw(&mut late));
+            process.work(Distribution::Pareto(SHORTEST_S, exponent).draw(&mut late));
             comm.reduce(&mut plan, &values, &mut sum).run().unwrap();
         }
         (began, process.now())
@@ -58,7 +58,7 @@ fn call_ms(replicas: u32, exponent: f64, seed: u64) -> f64 {
         .into_iter()
         .map(|outcome| match outcome {
             Outcome::Done(times) => times,
-            _ => panic!("nobody crashes"),
+            _ => panic!("a process crashed"),
         })
         .collect();
     let first = |rank: usize| times.iter().skip(rank).step_by(RANKS as usize).map(|(_, ended)| ended).min();

@@ -16,7 +16,7 @@ use skyphos_types::{Element, Result};
 use std::marker::PhantomData;
 
 /// Assumed bytes of an item before the first call.
-const USUAL_BYTES: u64 = 16 * 1024;
+const DEFAULT_ITEM_BYTES: u64 = 16 * 1024;
 
 /// A schedule, and its predicted cost.
 #[derive(Clone, Debug, PartialEq)]
@@ -91,7 +91,7 @@ impl Comm {
         }
     }
 
-    /// The choice of an allgather, and the call's signature without it and with it.
+    /// The choice of an allgather, the kind of call by which the tuner stores item sizes, and the call's signature with the choice.
     fn plan_allgather<T: Element>(
         &self,
         n: u64,
@@ -99,17 +99,17 @@ impl Comm {
         schedule: Option<Schedule>,
     ) -> (ScheduleChoice, CallSig, CallSig) {
         let sig = |number: u32| plain_sig::<T>(CallKind::Allgather, n, width, number);
-        let asked = sig(u32::MAX);
+        let kind = sig(u32::MAX);
         let choice = match schedule {
             Some(schedule) => ScheduleChoice::named(schedule),
             None => {
                 let mismatches = self.mismatches();
-                let bytes = self.tuner().item_bytes(&asked, mismatches);
-                self.best_schedule(bytes.unwrap_or(USUAL_BYTES) as f64)
+                let bytes = self.tuner().item_bytes(&kind, mismatches);
+                self.best_schedule(bytes.unwrap_or(DEFAULT_ITEM_BYTES) as f64)
             }
         };
         let number = choice.schedule as u32;
-        (choice, asked, sig(number))
+        (choice, kind, sig(number))
     }
 
     /// The vectors of all ranks, in rank order. Without a schedule in the options, the one with the least predicted time runs.
@@ -166,11 +166,11 @@ impl<T: Element, X: VectorInput<T>> Body for Allgather<T, X> {
 
     fn run(self, comm: &Comm, (): &(), options: &AllgatherOptions) -> Result<Gathered<T>> {
         let of = (self.x.n(), self.x.width());
-        let (choice, asked, sig) = comm.plan_allgather::<T>(of.0, of.1, options.schedule);
+        let (choice, kind, sig) = comm.plan_allgather::<T>(of.0, of.1, options.schedule);
         let done = comm.call((sig, schedule_argument(&choice)), async |ep| {
             allgather_on(ep, of, self.x.view(), choice).await
         })?;
-        comm.tuner().finish_allgather(asked, done.item_bytes);
+        comm.tuner().finish_allgather(kind, done.item_bytes);
         Ok(done)
     }
 }
@@ -199,7 +199,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn few_messages_where_they_cost_and_one_round_where_waiting_does() {
+    fn costly_messages_take_few_messages_and_high_latency_takes_one_round() {
         let network = Profile { incast: 0.0, ..Profile::network(1.25e9) };
         let best = |profile: &Profile, ranks, bytes| ScheduleChoice::best(profile, ranks, bytes).schedule;
         let costly = Profile { message_s: 1e-3, latency_s: 1e-6, ..network };

@@ -275,10 +275,10 @@ async fn request<T: Element>(
 async fn agree_n(ep: &Endpoint, contribute: Indices<'_>, want: Indices<'_>) -> Result<u64> {
     let end = contribute.end().max(want.end()).min(1 << 63);
     let all = allgather_numbers(ep, 0, &[end]).await?;
-    if let Some(rank) = all.iter().position(|said| said[0] > 1 << 63) {
+    if let Some(rank) = all.iter().position(|numbers| numbers[0] > 1 << 63) {
         return Err(ep.corrupt(GroupRank(rank as u32), "an index above 2^63"));
     }
-    Ok(all.iter().map(|said| said[0]).max().unwrap_or(0))
+    Ok(all.iter().map(|numbers| numbers[0]).max().unwrap_or(0))
 }
 
 /// Predicted rows that this rank sends to others in each layer, down and up: Kylix Prop. 4.1 with this rank's counts. Compare

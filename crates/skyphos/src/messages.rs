@@ -83,7 +83,7 @@ impl Comm {
     pub fn fail_send(&self, dest: u32, tag: u32, error: Error) -> Error {
         match self.check_usable().and_then(|()| self.check_member("dest", dest)) {
             Ok(()) => self.node().fail_message(self.group(), dest, tag, error),
-            Err(_) => error, // there is nobody to tell
+            Err(_) => error, // no peer can receive it
         }
     }
 

@@ -235,8 +235,8 @@ fn match_at_bottom(ep: &Endpoint, built: &mut [Layer], sets: &Sets) -> Unmet {
     Unmet { bits, count }
 }
 
-/// Goes up through all layers with the unmet indices and, if there are `sums`, with results, which end in `out`. Returns what
-/// of this rank's own indices is unmet.
+/// Goes up through all layers with the unmet indices and, if there are `sums`, with results, which end in `out`. Returns the
+/// unmet indices of this rank.
 async fn go_up_all<T: Element>(
     ep: &Endpoint,
     built: &mut [Layer],

@@ -10,8 +10,8 @@ use skyphos_kernels::stream::View;
 use skyphos_kernels::{Index, sketch, union_of, with_indices};
 use skyphos_types::{Element, GroupRank, Result};
 
-/// Indices that each of so many ranks gives as a sample, and hashes as a sketch: many ranks know as much of all with
-/// fewer each.
+/// Number of sampled indices, and of hashes in the sketch, that each of `ranks` ranks sends. The total over all ranks determines
+/// the accuracy, so with more ranks each one sends fewer.
 fn said_of_each(ranks: u32) -> usize {
     (4096 / ranks.max(1) as usize).clamp(16, 64)
 }
@@ -19,21 +19,21 @@ fn said_of_each(ranks: u32) -> usize {
 /// Stands for a missing hash of a sketch.
 const NO_HASH: u64 = u64::MAX;
 
-/// By how many times a sketch's error the sketches' union must differ from that of indices drawn apart before it is
-/// believed more.
+/// The union by sketches replaces the union of independently drawn indices if the two differ by more than this many standard errors
+/// of a sketch.
 const DOUBT: f64 = 3.0;
 
-/// Rounds from here on are the sample's.
+/// First round of the sample's exchange.
 const SAMPLE_ROUND: u32 = 0x400;
 
 /// The result of sampling all ranks' indices; the same on all ranks.
 pub struct Survey {
     n: u64,
-    /// Samples, and hashes in a sketch, of each rank.
+    /// Number of samples, and of hashes in a sketch, per rank.
     each: usize,
     /// Entries of each rank.
     entries: Vec<u64>,
-    /// Sampled indices in order, with the entries of the rank that each is of.
+    /// Sampled indices, ascending, each with the number of entries of its rank.
     samples: Vec<(u64, u64)>,
     /// A sketch of each rank's indices; empty where there is none.
     sketches: Vec<Vec<u64>>,
@@ -52,10 +52,10 @@ impl Survey {
         self.said.iter().filter_map(|said| said.get(place).copied()).collect()
     }
 
-    /// Entries that the union of so many ranks' vectors should have.
+    /// Expected entries of the union of `ranks` ranks' vectors.
     ///
-    /// Were indices drawn evenly and apart between the sampled ones, n (1 - (1 - d)^m) in each stretch of density d
-    /// (SparCML, appendix B). Ranks may have the same indices, though: where sketches say so, they are believed.
+    /// If ranks draw indices evenly and independently between the sampled ones, the union has n (1 - (1 - d)^m) entries in each
+    /// stretch of density d (SparCML, appendix B). Sketches show whether ranks have the same indices instead ([`DOUBT`]).
     pub fn union(&self, ranks: u32) -> f64 {
         let apart: f64 = self.stretches(ranks).map(|stretch| stretch.union).sum();
         if self.sketches.iter().zip(&self.entries).any(|(sketch, entries)| sketch.is_empty() && *entries > 0)
@@ -114,7 +114,7 @@ struct Stretch<'a> {
     union: f64,
 }
 
-/// Surveys all ranks' vectors. `said` are further numbers of this rank, equally many on all ranks.
+/// Surveys all ranks' vectors. `said`: further numbers of this rank, equally many on all ranks.
 pub async fn survey<T: Element>(
     ep: &Endpoint,
     view: View<'_, T>,

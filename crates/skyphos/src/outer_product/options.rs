@@ -18,11 +18,11 @@ pub enum OuterAlgorithm {
     Allgather,
     /// Each rank multiplies its own factors, then an allreduce of arrays.
     Allreduce,
-    /// Own products, reduced around a ring, panel by panel.
+    /// Each rank computes its own product; panels of the products are reduced around a ring.
     Ring,
     /// The paper's generalized Rabenseifner algorithm: each rank owns blocks.
     Rabenseifner,
-    /// Own products, reduced by halving and doubling.
+    /// Each rank computes its own product; the products are reduced by halving and doubling.
     Butterfly,
 }
 
@@ -70,6 +70,7 @@ pub struct OuterOptions {
 }
 
 impl OuterOptions {
+    /// The signature of a call; `extra` is a hash of the options that all ranks must share.
     pub(super) fn sig<T: Element>(&self, shape: OuterShape, factors: bool) -> CallSig {
         let mut extra = 0u32;
         let mut mix = |word: u32| extra = (extra ^ word).wrapping_mul(0x9e37_79b1).rotate_left(13);
@@ -89,25 +90,25 @@ impl OuterOptions {
         }
     }
 
-    /// Refuses settings of another algorithm.
+    /// Refuses options that the algorithm does not have.
     pub(super) fn check(&self, factors: bool) -> Result<()> {
         use OuterAlgorithm::{Allgather, Allreduce, Auto, Butterfly, Rabenseifner};
         let name = self.algorithm.name();
         let refuse = |what: &str| Err(Error::bad_input(format!("algorithm={name:?}: {what}")));
         if self.exchange.is_some() && self.algorithm != Allgather && !factors {
-            return refuse("exchange= is of algorithm=\"allgather\"");
+            return refuse("exchange= needs algorithm=\"allgather\"");
         }
         if (self.level.is_some() || self.grid.is_some()) && self.algorithm != Rabenseifner {
-            return refuse("owners= and grid= are of algorithm=\"rabenseifner\"");
+            return refuse("owners= and grid= need algorithm=\"rabenseifner\"");
         }
         if self.scatter && (self.level.is_some() || self.grid.is_some()) {
-            return refuse("scatter=True deals rows to all ranks: without owners= and grid=");
+            return refuse("scatter=True gives rows to all ranks, so owners= and grid= do not apply");
         }
         if self.scatter && matches!(self.algorithm, Allreduce | Butterfly) {
-            return refuse("scatter=True goes by auto, allgather, rabenseifner or ring");
+            return refuse("scatter=True needs auto, allgather, rabenseifner or ring");
         }
         if factors && (self.scatter || !matches!(self.algorithm, Auto | Allgather)) {
-            return refuse("factors=True gathers them: without scatter=True, by auto or allgather");
+            return refuse("factors=True needs auto or allgather, and no scatter=True");
         }
         Ok(())
     }

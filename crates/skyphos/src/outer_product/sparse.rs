@@ -230,7 +230,7 @@ async fn agree<T: Factor>(
         return Err(Error::bad_input("sparse factors: owners= and grid= are of dense ones"));
     }
     if options.scatter && options.algorithm == OuterAlgorithm::Ring {
-        return Err(Error::bad_input("sparse factors: scatter=True goes by auto, allgather or rabenseifner"));
+        return Err(Error::bad_input("sparse factors: scatter=True needs auto, allgather or rabenseifner"));
     }
     check(shape, own.a.0, own.a.1.len(), shape.n, "a")?;
     check(shape, own.b.0, own.b.1.len(), shape.m, "b")?;
@@ -242,11 +242,11 @@ async fn agree<T: Factor>(
     let multiply_adds: f64 = rows_of(shape.pairs, own.a.0, shape.n).into_iter().enumerate().map(met).sum();
     let mine = [shape.pairs as f64, own.a.0.len() as f64, own.b.0.len() as f64, multiply_adds];
     let words: Vec<f64> = mine.into_iter().chain(seen.profile_words(default)).collect();
-    let said = gather_numbers(ep, &words).await?;
-    if said.iter().any(|said| said.len() != PROFILE + PROFILE_WORDS) {
+    let gathered = gather_numbers(ep, &words).await?;
+    if gathered.iter().any(|numbers| numbers.len() != PROFILE + PROFILE_WORDS) {
         return Err(Error::bad_input("ranks sent different numbers of words about their factors"));
     }
-    let of = |place: usize| -> Vec<f64> { said.iter().map(|said| said[place]).collect() };
+    let of = |place: usize| -> Vec<f64> { gathered.iter().map(|numbers| numbers[place]).collect() };
     let sum = |place: usize| of(place).iter().sum::<f64>();
     let pairs: Vec<usize> = of(0).into_iter().map(|pairs| pairs as usize).collect();
     let (n, m, most) = (shape.n as u64, shape.m as u64, pairs.iter().copied().max().unwrap_or(0) as u64);

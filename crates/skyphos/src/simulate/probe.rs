@@ -12,27 +12,27 @@ use skyphos_tune::median;
 use skyphos_types::Result;
 
 /// The most ranks that take part.
-const RANKS: u32 = 64;
+const MAX_RANKS: u32 = 64;
 
 /// The most ranks that each rank sends to.
-const OTHERS: u32 = 16;
+const MAX_PEERS: u32 = 16;
 
-/// Bytes of small messages.
-const SMALL: usize = 64;
+/// Length of small messages.
+const SMALL_BYTES: usize = 64;
 
-/// Bytes of large messages to several ranks.
-const LARGE: usize = 1 << 20;
+/// Length of large messages to several ranks.
+const LARGE_BYTES: usize = 1 << 20;
 
-/// Bytes of large messages to one rank: two sizes, whose difference gives the rate.
-const ONE: [usize; 2] = [2 << 20, 8 << 20];
+/// Lengths of large messages to one rank: two, whose difference gives the rate.
+const RATE_BYTES: [usize; 2] = [2 << 20, 8 << 20];
 
 /// Runs of each exchange.
-const TIMES: u32 = 8;
+const RUNS: u32 = 8;
 
 /// The profile of a cluster, as a probe on some of its ranks finds it.
 pub fn probe(network: &Network, seed: u64) -> Result<Profile> {
     let described = network.profile();
-    let ranks = network.ranks.min(RANKS);
+    let ranks = network.ranks.min(MAX_RANKS);
     if ranks < 3 {
         return Ok(described);
     }
@@ -46,47 +46,49 @@ pub fn probe(network: &Network, seed: u64) -> Result<Profile> {
         .into_iter()
         .map(|transport| Comm::over(transport, Cluster::settings()))
         .collect::<Result<_>>()?;
-    let others = OTHERS.min(ranks - 1);
+    let peers = MAX_PEERS.min(ranks - 1);
     let mut exchange = |order: Order, k: u32, bytes: usize| -> Result<Times> {
         let calls =
-            comms.iter().map(|comm| comm.fan_by(order, k, bytes, TIMES)?.prepare()).collect::<Result<_>>()?;
+            comms.iter().map(|comm| comm.fan_by(order, k, bytes, RUNS)?.prepare()).collect::<Result<_>>()?;
         let ran = cluster.run(calls, &[], |_, _| true)?;
         let times = ran.results.into_iter().collect::<Result<Vec<_>>>()?;
-        let turns = |of: fn(Vec<f64>) -> f64| {
-            let turn = |turn: usize| of(times.iter().map(|t| t[turn]).collect());
-            median((0..TIMES as usize).map(turn).collect())
+        let median_of_runs = |over_ranks: fn(Vec<f64>) -> f64| {
+            let one_run = |run: usize| over_ranks(times.iter().map(|t| t[run]).collect());
+            median((0..RUNS as usize).map(one_run).collect())
         };
-        Ok(Times { slowest: turns(|t| t.into_iter().fold(0.0, f64::max)), typical: turns(median) })
+        let slowest = median_of_runs(|t| t.into_iter().fold(0.0, f64::max));
+        Ok(Times { slowest, typical: median_of_runs(median) })
     };
-    let far = Order::Rank;
-    let one = exchange(far, 1, SMALL)?;
-    let (many, many_large) = (exchange(far, others, SMALL)?, exchange(far, others, LARGE)?);
-    let k = f64::from(others);
-    // Of a typical rank: the slowest ranks are in all of these times alike.
+    let one = exchange(Order::Rank, 1, SMALL_BYTES)?;
+    let many = exchange(Order::Rank, peers, SMALL_BYTES)?;
+    let many_large = exchange(Order::Rank, peers, LARGE_BYTES)?;
+    let k = f64::from(peers);
+    // The cost of a typical rank: the times of `one` and `many` both have the delay of the slowest ranks, so it cancels.
     let frames_s = 2.0 * described.frame_s / described.cores;
     // The median, because a slow rank has a slow processor, which `cores` accounts for, not a slow link.
-    let [some, more] = [exchange(far, 1, ONE[0])?, exchange(far, 1, ONE[1])?];
-    let per = |seconds: f64| (ONE[1] - ONE[0]) as f64 / seconds.max(1e-12);
-    let rate = per(more.typical - some.typical);
+    let [short, long] = RATE_BYTES.map(|bytes| exchange(Order::Rank, 1, bytes));
+    let rate_of = |seconds: f64| (RATE_BYTES[1] - RATE_BYTES[0]) as f64 / seconds.max(1e-12);
+    let rate = rate_of(long?.typical - short?.typical);
     // Without shared links, of racks or of hosts, a ring is not faster than other orders.
     let topology = comms[0].topology();
     let shared =
         topology.racks().iter().any(|rack| *rack != topology.racks()[0]) || network.ranks_per_host > 1;
     let ring_gain = if shared {
-        let [near, nearer] = [exchange(Order::Topology, 1, ONE[0])?, exchange(Order::Topology, 1, ONE[1])?];
+        let [short, long] = RATE_BYTES.map(|bytes| exchange(Order::Topology, 1, bytes));
         // A ring is as fast as its slowest link. The difference of two sizes cancels random delays of ranks.
-        (per(nearer.slowest - near.slowest) / rate).clamp(0.1, 1e3)
+        (rate_of(long?.slowest - short?.slowest) / rate).clamp(0.1, 1e3)
     } else {
         1.0
     };
-    let crowd = (many_large.typical - many.typical).max(0.0) / (k * LARGE as f64 / rate);
+    // Duration of k concurrent large messages over that of k in sequence at the full rate.
+    let slowdown = (many_large.typical - many.typical).max(0.0) / (k * LARGE_BYTES as f64 / rate);
     Ok(Profile {
         // A layer lasts until its last rank is done.
         latency_s: one.slowest,
         message_s: ((many.slowest - one.slowest) / (k - 1.0) - frames_s).max(0.0),
         rate,
         ring_gain,
-        incast: ((crowd - 1.0) / (k - 1.0)).max(0.0),
+        incast: ((slowdown - 1.0) / (k - 1.0)).max(0.0),
         // A call ends with its slowest rank, and in a probe all ranks time their kernels.
         cores: 1.0 / slowest(network, seed),
         ..described

@@ -274,8 +274,8 @@ fn oracle<T: Element>(case: &Case, values: &[Vec<T>]) -> Result<Vec<Vec<T>>, Vec
     if case.missing == Missing::Error && !unmet.is_empty() {
         return Err(unmet);
     }
-    let nobody = vec![identity; case.width];
-    let answer = |i: &u64| sums.get(i).map_or(&nobody, |(row, _)| row).clone();
+    let absent = vec![identity; case.width];
+    let answer = |i: &u64| sums.get(i).map_or(&absent, |(row, _)| row).clone();
     Ok(case.want.iter().map(|list| list.iter().flat_map(answer).collect()).collect())
 }
 

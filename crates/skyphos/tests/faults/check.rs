@@ -72,7 +72,7 @@ fn delivery_ns(scenario: &Scenario) -> u64 {
 fn check_repeated(scenario: &Scenario, lives: &Lives) -> Result<(), String> {
     let done = lives.outcomes.iter().map(|outcome| match outcome {
         Outcome::Done(life) => Ok(life),
-        other => Err(format!("nobody was lost, and yet {other:?}")),
+        other => Err(format!("no rank was lost, but {other:?}")),
     });
     let all: Vec<&Life> = done.collect::<Result<_, _>>()?;
     if all.iter().any(|life| !life.began) {

@@ -153,7 +153,7 @@ fn a_timed_out_receive_leaves_its_message_to_the_next() {
             assert!(matches!(error, Error::Timeout { .. }), "{error}");
             send(&comm, 1, 0, b"go").unwrap();
             assert_eq!(receive(&comm, Some(1), None).unwrap().parts, [b"late"]);
-            return comm.barrier().run().unwrap(); // a receive that failed is nobody else's affair
+            return comm.barrier().run().unwrap(); // a failed receive affects no other rank
         }
         while comm.probe_now(Some(0), None).unwrap().is_none() {
             std::thread::yield_now();

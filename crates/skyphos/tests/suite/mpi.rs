@@ -45,7 +45,7 @@ fn libraries(mpiexec: &Path) -> Vec<PathBuf> {
     names.into_iter().map(|name| folder.join(name)).filter(|file| file.exists()).collect()
 }
 
-/// Options with which MPICH takes each process of one host for a host, and sends over its network.
+/// Options that make MPICH treat each process as a host of its own, and send through its network module.
 const NO_HOST: &[(&str, &str)] = &[("MPIR_CVAR_NOLOCAL", "1")];
 
 /// Runs a test of this program in `size` processes. Panics with their output if one of them fails.
@@ -75,7 +75,7 @@ fn run(test: &str, size: u32, library: &Path, env: &[(&str, &str)]) {
 fn over_each_library(body: impl Fn(&Path)) {
     match mpiexec() {
         Some(mpiexec) => libraries(&mpiexec).iter().for_each(|library| body(library)),
-        None => println!("skipped: no mpiexec (pip install mpich, or SKYPHOS_MPIEXEC=…)"),
+        None => println!("skipped: no mpiexec (`pip install mpich`, or set SKYPHOS_MPIEXEC)"),
     }
 }
 
@@ -116,9 +116,9 @@ fn mark_end(rank: u32) {
 fn all_collectives_and_random_cases() {
     over_each_library(|library| {
         for size in [1, 2, 3, 4, 5, 8] {
-            run("of_a_process", size, library, &[]);
+            run("collectives_in_one_process", size, library, &[]);
         }
-        run("of_a_process", 8, library, NO_HOST);
+        run("collectives_in_one_process", 8, library, NO_HOST);
     });
 }
 
@@ -131,7 +131,7 @@ fn shared_cases(size: u32) -> Vec<crate::common::Case> {
 
 #[test]
 #[ignore = "run by mpiexec"]
-fn of_a_process() {
+fn collectives_in_one_process() {
     assert!(is_child());
     let comm = connect().unwrap();
     let (rank, size) = (comm.rank(), comm.size());
@@ -155,9 +155,9 @@ fn of_a_process() {
 fn allreduces_of_the_library() {
     over_each_library(|library| {
         for size in [1, 2, 3, 5] {
-            run("by_the_library_itself", size, library, &[]);
+            run("native_allreduces_in_one_process", size, library, &[]);
         }
-        run("by_the_library_itself", 3, library, NO_HOST);
+        run("native_allreduces_in_one_process", 3, library, NO_HOST);
     });
 }
 
@@ -203,7 +203,7 @@ fn all_lengths<T: Element>(comm: &Comm) {
 
 #[test]
 #[ignore = "run by mpiexec"]
-fn by_the_library_itself() {
+fn native_allreduces_in_one_process() {
     assert!(is_child());
     let comm = connect().unwrap();
     let rank = comm.rank();
@@ -250,14 +250,14 @@ fn by_the_library_itself() {
 
 #[test]
 fn mpi_is_not_called_after_a_group_is_closed() {
-    over_each_library(|library| run("by_who_polls_on", 2, library, &[]));
+    over_each_library(|library| run("poll_after_close", 2, library, &[]));
 }
 
 /// The node's thread may poll a transport that another thread has just closed while MPI is finalised. MPI aborts a process that calls
 /// it then.
 #[test]
 #[ignore = "run by mpiexec"]
-fn by_who_polls_on() {
+fn poll_after_close() {
     assert!(is_child());
     let mut transport = transport().unwrap();
     let (rank, other) = (transport.rank().0, WorldRank(1 - transport.rank().0));

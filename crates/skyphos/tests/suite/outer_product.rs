@@ -102,7 +102,7 @@ fn check<T: Factor>(ranks: u32, n: usize, m: usize, pairs: &[usize], threads: us
 }
 
 #[test]
-fn all_ways_on_1_to_13_ranks() {
+fn all_algorithms_on_1_to_13_ranks() {
     for ranks in 1..=13u32 {
         let pairs: Vec<usize> = (0..ranks as usize).map(|rank| (rank * 5 + 1) % 4).collect();
         check::<f64>(ranks, 17, 29, &pairs, 1);

@@ -194,7 +194,7 @@ fn replicas_that_differ_are_found() {
                 loop {
                     match call() {
                         Err(error) => break error,
-                        Ok(_) => assert!(begun.elapsed() < PATIENCE, "nobody compares"),
+                        Ok(_) => assert!(begun.elapsed() < PATIENCE, "the checksums were not compared"),
                     }
                 }
             });

@@ -67,7 +67,7 @@ fn a_group_without_losses_stays_the_same() {
                 let again = comm.shrink().unwrap();
                 assert_eq!((again.rank(), again.size()), (comm.rank(), size));
                 assert_eq!(sum(&again, 1).unwrap(), i64::from(size));
-                assert_eq!(sum(comm, 1).unwrap(), i64::from(size), "nobody was lost");
+                assert_eq!(sum(comm, 1).unwrap(), i64::from(size), "no rank was lost");
             });
         }
     }

@@ -22,11 +22,11 @@ fn sum(comm: &skyphos::Comm) -> (Vec<f32>, Vec<u32>) {
 }
 
 #[test]
-fn all_ranks_go_by_rank_0s() {
+fn all_ranks_use_the_topology_of_rank_0() {
     for make in [local, tcp] {
         on_all(make(6), |comm| {
             let here = comm.topology().clone();
-            // The topologies that other ranks give do not count.
+            // Topologies that other ranks pass are ignored.
             let other = Topology::flat(6);
             let mine = if comm.rank() == 0 { interleaved() } else { other };
             let placed = comm.with_topology(Some(&mine)).unwrap();
@@ -47,7 +47,7 @@ fn reduce_scatter_follows_the_topology() {
     for make in [local, tcp] {
         on_all(make(6), |comm| {
             let placed = comm.with_topology(Some(&interleaved())).unwrap();
-            // Ranks 0 and 3 share a host, and so on.
+            // Ranks k and k + 3 share a host and have the same indices.
             let indices: Vec<u32> = (0..3000).map(|k| k * 3 + comm.rank() % 3).collect();
             let values: Vec<f32> = indices.iter().map(|i| *i as f32).collect();
             let x = SparseVec::new(n, 1, skyphos::IndexList::Narrow(indices), values).unwrap();
@@ -75,7 +75,7 @@ fn reduce_scatter_follows_the_topology() {
 }
 
 #[test]
-fn a_group_takes_the_topology_and_its_parent_is_closed() {
+fn a_group_begun_with_a_topology_closes_its_parent() {
     on_all(tcp(6), |comm| {
         let mine = (comm.rank() == 0).then(interleaved);
         let placed = comm.begin_with(None, true, mine.as_ref()).unwrap().unwrap();
@@ -86,7 +86,7 @@ fn a_group_takes_the_topology_and_its_parent_is_closed() {
     });
     on_all(local(3), |comm| {
         let mine = (comm.rank() == 1).then(|| Topology::flat(3));
-        assert!(comm.begin_with(None, true, mine.as_ref()).unwrap().is_none(), "only rank 0 says");
+        assert!(comm.begin_with(None, true, mine.as_ref()).unwrap().is_none(), "only rank 0's counts");
     });
 }
 

@@ -254,14 +254,15 @@ impl<'a> Completion<'a> {
         earlier.copied().find(|rank| !self.is_gone(*rank)).ok_or(error)
     }
 
-    /// Requests the table after its sender was lost (`lost` says so). Returns the rank that will send it.
+    /// Requests the table after its sender was lost. `lost`: the error that names the sender. Returns the rank that will send it.
     pub(super) fn request_table(&mut self, lost: Error) -> Result<u32> {
         let from = self.substitute(lost)?;
         self.send(from, &Control::SendTable);
         Ok(from)
     }
 
-    /// Requests bytes after their sender was lost (`lost` says so). Returns the rank that will send them, and the stream.
+    /// Requests bytes after their sender was lost. `lost`: the error that names the sender. Returns the rank that will send them,
+    /// and the stream.
     pub(super) fn request_data(&mut self, range: Range<usize>, lost: Error) -> Result<(u32, u32)> {
         let from = self.substitute(lost)?;
         self.requested_streams += 1;

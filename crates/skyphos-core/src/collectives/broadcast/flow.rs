@@ -36,7 +36,7 @@ impl Inbound {
     }
 }
 
-/// A range of the message on its way to other ranks, which all have the same bytes of it.
+/// A range of the message on its way to one or more ranks, each of which has received the same part of it.
 struct Outbound {
     rest: Range<usize>,
     sends: Vec<(u32, Outgoing)>,
@@ -123,7 +123,7 @@ impl Flow {
         self.outbound.push(Outbound::new(&[to], ROUTED, 0..self.total));
     }
 
-    /// Requests the whole message after its sender was lost (`lost` says so).
+    /// Requests the whole message after its sender was lost. `lost`: the error that names the sender.
     pub(super) fn request_all(&mut self, completion: &mut Completion<'_>, lost: Error) -> Result<()> {
         let (from, stream) = completion.request_data(0..self.total, lost)?;
         self.inbound.push(Inbound::new(from, REQUESTED + stream, 0..self.total, None));

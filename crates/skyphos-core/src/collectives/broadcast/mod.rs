@@ -182,8 +182,8 @@ impl TableSender {
     }
 }
 
-/// Moves the parts, once the table is here, until the agreed end. Returns an error that names the first rank that missed
-/// the message, if any.
+/// Sends, receives and forwards the parts after the table has arrived, until all ranks agree on the end. Returns an error that
+/// names the first rank that missed the message, if any.
 async fn send_parts<R: ReceiveBuffer>(
     completion: &mut Completion<'_>,
     table: &Table,

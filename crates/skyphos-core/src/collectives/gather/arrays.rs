@@ -29,7 +29,7 @@ impl<A, F: Fn(u32) -> Range<usize>> Blocks<A, F> {
         blocks.iter().map(|rank| (self.of)(*rank).len()).sum()
     }
 
-    /// The ranges in the array of bytes `bytes` of a message that has these blocks.
+    /// Ranges of the array that hold the range `bytes` of a message; the message consists of `blocks` one after the other.
     fn pieces(&self, blocks: &[u32], bytes: Range<usize>) -> impl Iterator<Item = Range<usize>> + use<A, F> {
         let mut before = 0;
         let in_array = |rank: &u32| {
@@ -169,7 +169,7 @@ pub async fn gather_arrays(
     barrier_from(ep, END).await
 }
 
-/// [`gather_arrays`] of arrays of the same length.
+/// Like [`gather_arrays`], for arrays of the same length.
 pub async fn gather_equal_arrays(ep: &Endpoint, root: u32, own: &[u8], out: &mut [u8]) -> Result<()> {
     gather_arrays(ep, root, own, out, even(own.len())).await
 }
@@ -179,7 +179,7 @@ pub async fn alltoall_arrays(ep: &Endpoint, from: &[u8], out: &mut [u8]) -> Resu
     scatter_blocks(ep, from, out, even(from.len() / ep.size() as usize)).await
 }
 
-/// [`alltoall_arrays`] where block j of each array is `block(j)`. Blocks received have the length of this rank's own block.
+/// Like [`alltoall_arrays`], where block j of each array is `block(j)`. Received blocks have the length of this rank's own block.
 pub(crate) async fn scatter_blocks(
     ep: &Endpoint,
     from: &[u8],

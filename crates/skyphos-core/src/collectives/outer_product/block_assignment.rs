@@ -46,7 +46,7 @@ pub struct Block {
 }
 
 impl Block {
-    /// Number of numbers.
+    /// Rows times columns.
     pub fn len(&self) -> usize {
         self.rows.len() * self.cols.len()
     }
@@ -56,7 +56,7 @@ impl Block {
         self.len() == 0
     }
 
-    /// Numbers of each pair that the product of the block needs.
+    /// Elements of each pair (of a and b together) that the block needs.
     pub fn pair_len(&self) -> usize {
         self.rows.len() + self.cols.len()
     }
@@ -71,7 +71,7 @@ pub struct BlockAssignment {
     pub blocks: Vec<Block>,
 }
 
-/// The grid of one block per rank for which a block needs the fewest numbers of the factors: rows and columns of blocks.
+/// The grid (rows and columns of blocks, one block per rank) for which a block needs the fewest elements of the factors.
 pub fn best_grid(ranks: u32, n: usize, m: usize) -> (u32, u32) {
     let needs = |rows: u32, cols: u32| n.div_ceil(rows as usize) + m.div_ceil(cols as usize);
     let grids = (1..=ranks).filter(|rows| ranks.is_multiple_of(*rows)).map(|rows| (rows, ranks / rows));

@@ -10,7 +10,8 @@ use skyphos_kernels::product::Factor;
 use skyphos_types::Result;
 use std::ops::Range;
 
-/// The pieces of rows of G, with `m` columns, that have numbers `numbers` of a block.
+/// Ranges of G (row-major, `m` columns) that hold the elements `numbers` of a block, counted row by row in the block. One range a
+/// row.
 fn pieces(block: &Block, m: usize, numbers: Range<usize>) -> impl Iterator<Item = Range<usize>> + use<> {
     let (cols, first) = (block.cols.len(), block.rows.start * m + block.cols.start);
     let mut at = numbers.start;
@@ -34,7 +35,7 @@ struct BlockRing<'a, 'b, T: Factor> {
     tiles: &'a mut Tiles<'b, T>,
     /// This rank's index among the members.
     index: usize,
-    /// The first number of each block, with the numbers of all blocks in sequence.
+    /// Offset of each block if all blocks were stored one after the other.
     starts: Vec<usize>,
 }
 
@@ -48,7 +49,7 @@ impl<T: Factor> BlockRing<'_, '_, T> {
         &self.assignment.blocks[self.assignment.members[member] as usize]
     }
 
-    /// The ranges of G that have some numbers of a member's block.
+    /// Ranges of G that hold the elements `numbers` of a member's block; offsets as in `starts`.
     fn pieces(&self, member: usize, numbers: &Range<usize>) -> impl Iterator<Item = Range<usize>> + use<T> {
         let first = self.starts[member];
         pieces(self.block(member), self.m, numbers.start - first..numbers.end - first)

@@ -56,7 +56,7 @@ impl ProductShape {
         self.pairs.iter().sum()
     }
 
-    /// The number of each rank's first pair among all pairs, and the number of all pairs.
+    /// The index of each rank's first pair among all pairs; the last item is the number of pairs.
     fn starts(&self) -> Vec<usize> {
         let mut starts = vec![0];
         for pairs in &self.pairs {

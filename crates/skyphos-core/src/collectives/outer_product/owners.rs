@@ -180,7 +180,7 @@ async fn in_rounds<T: Factor>(
     check_all(ep, factors)
 }
 
-/// [`in_rounds`] in a simulation without data.
+/// Like [`in_rounds`], in a simulation without data.
 async fn in_rounds_of_lengths<T: Factor>(
     ep: &Endpoint,
     schedule: Schedule,

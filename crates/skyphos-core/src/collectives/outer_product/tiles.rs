@@ -11,11 +11,10 @@ use crate::slab::LargeBuffer;
 use skyphos_kernels::product::{Before, Factor, Rows, multiply};
 use std::ops::Range;
 
-/// Pairs of a group, at least. So many multiply-adds per number take three times as long as reading and writing the number
-/// (measured).
+/// Pairs of a group, at least. Measured: 256 multiply-adds per number take three times as long as reading and writing the number.
 const GROUP_PAIRS: usize = 256;
 
-/// Bytes of a tile of thin factors. Computing one takes some 100 µs, after which the rank looks at messages again.
+/// Bytes of a tile of thin factors. A tile takes some 100 µs, after which the rank polls messages again.
 const TILE_BYTES: usize = 2 << 20;
 
 /// The fewest rows of a tile of thin factors.
@@ -36,7 +35,7 @@ pub(super) fn tile_rows(ep: &Endpoint, cols: usize, number_bytes: usize, pairs: 
     by_bytes.max(threads * least)
 }
 
-/// Pairs that are multiplied together.
+/// Consecutive pairs that are multiplied in one pass.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Group {
     pairs: Range<usize>,
@@ -48,7 +47,7 @@ struct Group {
 fn groups<T: Factor>(shape: &ProductShape) -> Vec<Group> {
     let (ranks, total) = (shape.pairs.len(), shape.all_pairs());
     if size_of::<T>() < size_of::<T::Sum>() {
-        // A narrower type is rounded once, so its sum takes all pairs together.
+        // A narrower type is rounded once, at the end, so all pairs are one group.
         return vec![Group { pairs: 0..total, ranks }];
     }
     let (mut all, mut first, mut end) = (Vec::new(), 0, 0);
@@ -67,10 +66,10 @@ fn groups<T: Factor>(shape: &ProductShape) -> Vec<Group> {
     all
 }
 
-/// The memory of a block: within the whole of G, or for itself.
+/// The memory of a block: a part of the memory of G, or memory for this block alone.
 pub(super) struct Target<'a, T> {
     pub(super) numbers: &'a mut [T],
-    /// Numbers from a row's begin to the next row's.
+    /// Numbers between the beginnings of two rows.
     pub(super) stride: usize,
     /// The block's first number.
     pub(super) first: usize,
@@ -83,7 +82,7 @@ impl<'a, T> Target<'a, T> {
     }
 }
 
-/// The tiles of a block, computed so far up to a row of a group.
+/// The tiles of a block, computed in order: group by group, and by rows within a group.
 pub(super) struct Tiles<'a, T: Factor> {
     pub(super) target: Target<'a, T>,
     rows: usize,

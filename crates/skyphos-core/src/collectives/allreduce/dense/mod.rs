@@ -31,11 +31,11 @@ use std::ops::Range;
 const REDUCE: u32 = ARRAYS | 0x1000;
 const GATHER: u32 = ARRAYS | 0x100_0000;
 
-/// Rounds of the transport's own allreduce: of its agreement, and of its results.
+/// Rounds of the transport's own allreduce: agreement to use it, and its results.
 const ASK: u32 = 0x1000;
 const OWN: u32 = ARRAYS | 0x200_0000;
 
-/// Added to the rounds of an array's bitmap, whose allreduce runs beside the array's.
+/// Offset of the rounds of a bitmap, whose allreduce runs at the same time as its array's.
 const BITMAP: u32 = 0x4000_0000;
 
 /// Even ranges of `len` numbers, one per rank.

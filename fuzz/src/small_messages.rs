@@ -1,5 +1,5 @@
-//! Small messages: an error in an abort frame, notices between replicas, the messages of survivors, what rank 0 tells a group, the
-//! table and the control messages of a broadcast.
+//! Decoders of small messages: the error in an abort frame, notices between replicas, the agreement on a shrink, the messages of
+//! rank 0 at a group's start, and the table and control messages of a broadcast.
 
 use crate::allocation::{Limits, within};
 use crate::split_kind;
@@ -10,13 +10,13 @@ use skyphos_core::survivors::{Decision, Survivor};
 use skyphos_core::transport::Loss;
 use skyphos_types::{Error, WorldRank};
 
-/// A word of 4 bytes or a notice of 8 becomes at most 40, and a list that grows is there twice.
+/// An item of 4 or 8 bytes takes at most 40 bytes in memory, and a growing list exists twice.
 const LIMITS: Limits = Limits { one: 8 * CHUNK_BYTES, all: 16 * CHUNK_BYTES };
 
-/// Ranks of the group that shrinks, and of the one that is told.
+/// Ranks of the group that shrinks, and of the group of a broadcast.
 const RANKS: u32 = 5;
 
-/// The first byte says of which kind the rest is.
+/// The first byte selects the decoder of the rest.
 pub fn run(data: &[u8]) {
     let (kind, data) = split_kind(data, 6);
     let data = &data[..data.len().min(CHUNK_BYTES)];
@@ -24,7 +24,7 @@ pub fn run(data: &[u8]) {
         0 => error(data),
         1 => notices(data),
         2 => survivors(data),
-        3 => told(data),
+        3 => group_start(data),
         4 => assert!(within(LIMITS, || broadcast::fuzz_table(data)).is_none_or(|wire| wire == data)),
         _ => assert!(within(LIMITS, || broadcast::fuzz_control(data, RANKS)).is_none_or(|wire| wire == data)),
     }
@@ -34,8 +34,8 @@ fn error(data: &[u8]) {
     let Some(error) = within(LIMITS, || Error::from_wire(data)) else { return };
     let _ = (error.to_string(), error.is_agreed(), error.as_seen_by_others(3).to_string());
     let wire = error.to_wire();
-    let again = Error::from_wire(&wire).expect("an error of ours");
-    // Texts are cut once.
+    let again = Error::from_wire(&wire).expect("an encoded error");
+    // Long texts are cut when an error is encoded; a second encoding cuts nothing.
     assert_eq!(again.to_wire(), wire);
     if wire.len() == data.len() {
         assert_eq!(again, error);
@@ -48,7 +48,7 @@ fn notices(data: &[u8]) {
     assert_eq!(fuzz_notices(&wire, WorldRank(3)), Some((notices, wire)));
 }
 
-/// A survivor's events: sender, length and message; or a lost rank.
+/// Events of a survivor: each is a message (sender, length, bytes) or, if empty, the loss of the sender.
 fn survivors(mut data: &[u8]) {
     let mut survivor = Survivor::new(0, vec![None; RANKS as usize]);
     while let Some(([from, len], rest)) = data.split_first_chunk() {
@@ -71,18 +71,19 @@ fn survivors(mut data: &[u8]) {
     }
 }
 
-fn told(data: &[u8]) {
+/// Profile and topology that rank 0 sends.
+fn group_start(data: &[u8]) {
     if let Some((profile, _, wire)) = within(LIMITS, || skyphos::fuzzing::start(data)) {
         if let Some(profile) = profile {
             assert!(profile.numbers().iter().all(|number| number.is_finite() && *number >= 0.0));
         }
-        assert_eq!(skyphos::fuzzing::start(&wire).expect("as long").0, profile);
+        assert_eq!(skyphos::fuzzing::start(&wire).expect("an encoded profile").0, profile);
     }
     let Ok((places, wire)) = within(LIMITS, || skyphos::fuzzing::places(data)) else { return };
     let size = (data.len() / 8) as u32;
     assert!(places.hosts().len() == size as usize && places.ranks_per_host() <= size.max(1));
     assert!((0..size).all(|rank| places.rank_at(places.place_of(rank)) == rank));
-    assert_eq!(skyphos::fuzzing::places(&wire).expect("a topology of ours").0, places);
+    assert_eq!(skyphos::fuzzing::places(&wire).expect("an encoded topology").0, places);
     let some: Vec<u32> = (0..size).step_by(2).collect();
     assert_eq!(places.of_group(&some).hosts().len(), some.len());
 }
