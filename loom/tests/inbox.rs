@@ -47,7 +47,7 @@ fn a_wake_up_ends_a_wait_before_or_after_it_begins() {
 }
 
 #[test]
-fn a_poll_that_does_not_wait_finds_what_was_put_before() {
+fn a_poll_without_a_wait_returns_earlier_events() {
     loom::model(|| {
         let inbox = Arc::new(Inbox::default());
         let there = inbox.clone();

@@ -46,7 +46,7 @@ impl Node {
         Node::start_thread(node).map_err(failed)
     }
 
-    /// Lets the node's thread send what is still queued here.
+    /// Lets the node's thread send the bytes that are still queued here.
     pub(crate) fn send_in_background(node: &Arc<Node>) {
         let mut state = lock(&node.tasks.thread_state);
         state.unsent = true;

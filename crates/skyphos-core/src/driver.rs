@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! wait until there is news:
-//!     no thread drives:    poll the transport (spin, then sleep in it), file what came, wake the other threads
+//!     no thread drives:    poll the transport (spin, then sleep in it), file the events, wake the other threads
 //!     another one drives:  sleep until it leaves
 //! ```
 
@@ -107,7 +107,7 @@ impl Node {
         self.drive(most)
     }
 
-    /// Polls the transport once and files what came. True if nothing came.
+    /// Polls the transport once and files its events. Returns true if there was none.
     fn drive(&self, most: Duration) -> bool {
         let mut events = self.events.lock().unwrap_or_else(PoisonError::into_inner);
         {

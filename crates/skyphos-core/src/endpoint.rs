@@ -169,7 +169,7 @@ impl Endpoint {
         Ok(())
     }
 
-    /// Whether a call whose part is done here may end: not while a peer is to say what it called instead.
+    /// Whether a call that is complete on this rank may end. It may not while a peer in another call has yet to send its arguments.
     pub(crate) fn may_end(&self) -> Result<bool> {
         self.node.mail(|m| m.may_end(self.group.comm, self.call))
     }

@@ -10,8 +10,8 @@ use skyphos_types::{GroupRank, Result};
 const ANNOUNCE_ROUND: u32 = u32::MAX;
 
 impl Endpoint {
-    /// Tells the next rank which call this is. In a collective in which some ranks exchange no messages, two neighbours that
-    /// made different calls detect that, and all ranks get the error.
+    /// Sends the call's signature to the next rank, in a frame without payload. For collectives in which some ranks exchange no
+    /// messages: two neighbours in different calls detect that, and all ranks get the error.
     pub fn announce(&self) {
         let next = GroupRank((self.rank().0 + 1) % self.size());
         if next != self.rank() {
@@ -21,8 +21,8 @@ impl Endpoint {
 
     /// Sends a message to each of several ranks and receives one from each of several, all at once.
     ///
-    /// Returns the messages in the order of `sources`. A rank may name itself in neither list. A
-    /// message of one chunk is neither copied on its way out nor in. Static plans do not use this.
+    /// Returns the messages in the order of `sources`. Neither list may have this rank. A message of one chunk is not copied on
+    /// either side. Reductions over a plan do not use this.
     pub async fn exchange(
         &self,
         round: u32,

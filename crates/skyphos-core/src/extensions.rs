@@ -52,7 +52,8 @@ pub trait UnderReplicas {
         None
     }
 
-    /// Hands at most about so many bytes to the system ahead of what a peer has taken: the rest can be taken back.
+    /// Hands at most about `bytes` bytes to the system beyond those that the peer has taken. Frames that are still queued can be
+    /// cancelled.
     fn limit_ahead(&mut self, bytes: usize) {
         let _ = bytes;
     }

@@ -60,7 +60,7 @@ fn says(error: &Error, what: &str) {
 
 #[test]
 fn counts_of_unmet_indices_that_no_number_holds() {
-    // An empty set, the same that is wanted; then as many unmet indices as can be said.
+    // An empty set, equal to the wanted one; then the largest possible number of unmet indices.
     let nothing = [&[1, 0][..], &[0; 16]].concat();
     let unmet = [&u64::MAX.to_le_bytes()[..], &[0]].concat();
     let examples = numbers(&[u64::MAX, 7, 7, 7, 7]);
@@ -102,7 +102,7 @@ fn samples_of_indices_beyond_the_space() {
 #[test]
 fn streams_of_more_entries_than_can_be() {
     for (n, what) in [(1000, "more entries than its range"), (1 << 60, "than fit this machine's memory")] {
-        // A segment that is the first of so many entries, and has none.
+        // A segment without entries that announces 2^32 - 1 entries.
         let segment = numbers(&[0, n, n, u64::from(u32::MAX) << 32]);
         let error = hears(&[], async |ep| {
             let shape = Shape { width: 1 << 30, wide: true, dense_above: f64::INFINITY, with_present: false };

@@ -1,4 +1,4 @@
-//! Frames, the mailbox that matches them to calls, and the collectives.
+//! The core of Skyphos: frames, the mailbox that matches them to calls, and the collectives, over any transport.
 //!
 //! Read in this order: [`transport`] (the trait of all transports), [`local`] (the smallest one), [`frame`], [`group`], `mailbox` (which
 //! frame belongs to which call), [`node`] and `driver` (which thread polls the transport), [`endpoint`] (a collective's view of its

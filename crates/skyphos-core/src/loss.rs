@@ -6,11 +6,11 @@ use std::time::Duration;
 /// How a peer was lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Loss {
-    /// It said goodbye.
+    /// It sent a goodbye frame.
     Left,
     /// Its process has ended.
     Ended,
-    /// Nothing came from it for too long, or it got nothing: it may live.
+    /// It sent or received nothing for too long; its process may be alive.
     Silent,
 }
 
@@ -29,7 +29,7 @@ pub struct Health {
     pub lost: Option<(Loss, String)>,
     /// It has not sent its chunks in time, so this process, its sibling, sends them in its place.
     pub late: bool,
-    /// Time since anything came from it; unknown without replication.
+    /// Time since its last frame; unknown without replication.
     pub silent: Option<Duration>,
     /// Chunks of which this process got the first copy from it (`won`), or a later one (`lost_races`).
     pub won: u64,
@@ -40,14 +40,14 @@ pub struct Health {
 /// Longest reason for a program's failure, in bytes.
 const REASON_BYTES: usize = 1024;
 
-/// The reason for a failure in a goodbye's payload; empty: the peer has left in order.
+/// The reason for a failure in a goodbye's payload; empty if the peer's program closed its `Comm`.
 pub fn reason_in(payload: &Payload) -> String {
     let bytes = payload.as_bytes();
     String::from_utf8_lossy(&bytes[..bytes.len().min(REASON_BYTES)]).into_owned()
 }
 
-/// The cause of a loss by a goodbye with this reason. The peer has done its part in the calls before it, so a rank that needs no
-/// more of it goes on.
+/// The cause of a loss by a goodbye with this reason. The peer has done its part in earlier calls, so ranks that need only that part
+/// complete their calls.
 pub fn goodbye_cause(reason: &str) -> &str {
     if reason.is_empty() { "it has closed its Comm" } else { reason }
 }

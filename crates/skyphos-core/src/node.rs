@@ -30,7 +30,7 @@ const SPIN: Duration = Duration::from_micros(30);
 /// Longest reason for a program's failure that peers receive, in bytes.
 const FAILURE_REASON_BYTES: usize = 900;
 
-/// Longest wait for peers to take what was sent when a node closes.
+/// Longest wait for peers to take the bytes that were sent before a node closed.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Settings of a node.
@@ -40,7 +40,7 @@ pub struct Settings {
     pub timeout: Duration,
     /// Threads that merge large messages, the caller included.
     pub threads: usize,
-    /// Asked now and then while a call waits: has the user interrupted?
+    /// Called from time to time while a call waits. Returns whether the user has interrupted.
     pub interrupted: Option<fn() -> bool>,
 }
 
@@ -256,7 +256,7 @@ impl Node {
         }
     }
 
-    /// Says goodbye to all ranks and hands over what is queued. `Err`: calls that had ended were found to be wrong.
+    /// Sends a goodbye frame to all ranks, after all queued bytes. `Err`: calls that had ended were found to be wrong.
     pub fn close(&self) -> Result<()> {
         if !self.is_ours() {
             return Ok(());

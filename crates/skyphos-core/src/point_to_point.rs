@@ -60,7 +60,7 @@ pub struct ReceiveInto<M> {
 pub struct ReceivedMessage<M> {
     /// Where it is from.
     pub status: Status,
-    /// Its parts, without one that is in the memory for it.
+    /// Its parts, except for a part that is in memory that the caller supplied.
     pub parts: Vec<Vec<u8>>,
     /// That memory, if it holds the second part.
     pub memory: Option<M>,
@@ -102,7 +102,7 @@ pub async fn send(ep: &Endpoint, dest: u32, parts: &[impl AsRef<[u8]>]) -> Resul
     }
 }
 
-/// Receives the message that a receive gets; where `room` is for what it is, its second part goes there.
+/// Receives the message that matches a receive. If `room` fits the message, its second part is stored there.
 pub async fn receive<M: AsMut<[u8]>>(
     ep: &Endpoint,
     mut room: Option<ReceiveInto<M>>,

@@ -275,7 +275,7 @@ impl Survivor {
         self.decision = Some(Decision::Continue(ranks));
     }
 
-    /// Decides not to continue, and says so to all others, which may continue.
+    /// Decides that this rank leaves, and sends `Leave` to all others, which may continue.
     fn stop(&mut self, reason: StopReason) {
         let others: Vec<u32> = self.others().collect();
         self.outbox.extend(others.into_iter().map(|rank| (rank, Message::Leave)));

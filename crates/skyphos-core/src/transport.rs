@@ -8,7 +8,7 @@
 //! overtake them); a frame arrives whole
 //! and unchanged or its sender is reported down; `post` never blocks; `poll` returns within its wait.
 //! **Not promised**: any order between peers; that a posted frame arrives if the peer goes down;
-//! memory bounds on what is posted (callers look at [`Transport::backlog`] and at stream windows).
+//! memory bounds on posted frames (callers check [`Transport::backlog`] and the windows of streams).
 
 use crate::clock::Clock;
 use crate::extensions::{NativeCollectives, Replication, UnderReplicas};
@@ -39,7 +39,7 @@ pub enum Event {
         /// How it was lost, as far as is known.
         loss: Loss,
     },
-    /// The backlog to a peer has shrunk to half or less of what it was.
+    /// The backlog to a peer has shrunk to at most half.
     Writable {
         /// Which.
         rank: WorldRank,
@@ -105,7 +105,7 @@ pub trait Transport: Send + NativeCollectives + Replication + UnderReplicas {
     fn rank(&self) -> WorldRank;
     /// Number of ranks.
     fn size(&self) -> u32;
-    /// The transport's properties. Asked once, before the first frame.
+    /// The transport's properties. Called once, before the first frame.
     fn facts(&self) -> Facts;
     /// Queues a frame for a peer (never for this rank itself) and starts sending it.
     fn post(&mut self, to: WorldRank, frame: Frame);

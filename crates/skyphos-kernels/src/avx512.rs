@@ -1,6 +1,6 @@
 //! AVX-512 operations on 64 positions at a time, chosen by the bits of a word.
 //!
-//! Blocks, bitmaps and merges have a bit a position that says which entries are there. Going from bit to bit takes a branch for
+//! Blocks, bitmaps and merges have one bit per position that marks the present entries. Going from bit to bit takes a branch for
 //! each, which the processor cannot predict; these take a step for each 16 (or 8) positions instead.
 //!
 //! All are methods of [`Avx512`], so having one is proof that the processor has the instructions.

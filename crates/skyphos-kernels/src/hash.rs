@@ -41,7 +41,7 @@ const fn inverse_of(odd: u64) -> u64 {
 }
 
 impl BlockHash {
-    /// For an index space of `n` indices over `ranks` ranks.
+    /// The hash for an index space of `n` indices over `ranks` ranks.
     pub fn new(n: u64, ranks: u32) -> BlockHash {
         let blocks = n.div_ceil(64).max(1);
         let bits = 64 - (blocks - 1).leading_zeros();
@@ -65,7 +65,7 @@ impl BlockHash {
         self.low
     }
 
-    /// The block's place in its granule, which the hash does not change.
+    /// The index of a block in its granule, which the hash does not change.
     #[inline(always)]
     pub(crate) fn keep(self, number: u64) -> u64 {
         number & ((1 << self.low) - 1)

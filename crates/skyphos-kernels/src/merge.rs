@@ -4,9 +4,9 @@
 //! while both have 16 entries left:
 //!     one's 16 end before the other's begin:   copy them
 //!     both have the same 16 indices:           combine them as vectors
-//!     else: each of a's 16 finds how many of b's 16 are smaller (binary search, all at once); that tells
-//!           a bit for each place of the merged entries, whether a or b has it, and both spread their
-//!           entries to the bits they have
+//!     else: for each of a's 16, count the smaller ones of b's 16 (binary search, all at once); the counts
+//!           give its place among the merged entries, and so two bitmaps of the places: one of a's entries,
+//!           one of b's; expand the entries of each side to the places in its bitmap
 //! ```
 //!
 //! No branch depends on which side has the next entry, since the processor could not predict it for random sets.

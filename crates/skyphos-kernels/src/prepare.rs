@@ -100,7 +100,7 @@ fn place_piece(runs: &Runs, hash: BlockHash, ids: &mut [u64; PIECE], masks: &mut
     }
 }
 
-/// The blocks that have indices; a block without any is overwritten by the next.
+/// Collects the blocks that have indices. A block without indices is written, too, and the next block overwrites it.
 #[inline(always)]
 fn collect_blocks(masks: &[u64], places: &[u32], count: usize) -> Prepared {
     let mut blocks = vec![Block::default(); count + 1];
@@ -140,7 +140,7 @@ fn blocks_if_ascending<I: Index>(indices: &[I]) -> Option<usize> {
     Some(blocks)
 }
 
-/// Sorts by granule: the blocks of one stay in order.
+/// Sorts blocks by the hash of their granule; the blocks of a granule stay in order.
 fn sort_blocks(runs: &Runs, hash: BlockHash) -> Prepared {
     let (low, numbers, starts) = (hash.granule_log2(), runs.blocks(), runs.starts());
     // The runs with which granules begin.

@@ -112,7 +112,7 @@ pub fn multiply<S: Multiply>(
         return;
     }
     let parallel = if threads > 1 { Parallelism::Rayon(threads) } else { Parallelism::None };
-    let (kept, adds) = match before {
+    let (out_scale, adds) = match before {
         Before::Nothing => (S::ZERO, false),
         Before::Sum => (S::ONE, true),
     };
@@ -133,7 +133,7 @@ pub fn multiply<S: Multiply>(
             b.numbers.as_ptr(),
             1,
             along_b,
-            kept,
+            out_scale,
             scale,
             false,
             false,

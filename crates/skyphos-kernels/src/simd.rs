@@ -29,7 +29,7 @@ pub(crate) enum InstructionSet {
     Baseline,
 }
 
-/// The answer of [`detect`], 0 before it was asked.
+/// The result of [`detect`]; 0 before its first call.
 #[cfg(target_arch = "x86_64")]
 static DETECTED: AtomicU8 = AtomicU8::new(0);
 
@@ -66,7 +66,7 @@ fn detect() -> InstructionSet {
 
 #[cfg(target_arch = "x86_64")]
 impl Avx512 {
-    /// Runs `f` where the compiler may use AVX-512. What `f` calls is compiled so only if it is inlined.
+    /// Runs `f` compiled for AVX-512. Functions that `f` calls are compiled for it only if they are inlined.
     #[inline(always)]
     pub(crate) fn run<R>(self, f: impl FnOnce() -> R) -> R {
         #[target_feature(enable = "avx512f,avx512vl,avx512dq,avx512bw,avx2,bmi1,bmi2,popcnt")]
@@ -80,7 +80,7 @@ impl Avx512 {
 
 #[cfg(target_arch = "x86_64")]
 impl Avx2 {
-    /// Runs `f` where the compiler may use AVX2. What `f` calls is compiled so only if it is inlined.
+    /// Runs `f` compiled for AVX2. Functions that `f` calls are compiled for it only if they are inlined.
     #[inline(always)]
     pub(crate) fn run<R>(self, f: impl FnOnce() -> R) -> R {
         #[target_feature(enable = "avx2,popcnt")]

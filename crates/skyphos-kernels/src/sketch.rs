@@ -49,7 +49,7 @@ fn keep_least(hashes: &mut Vec<u64>, k: usize) {
     hashes.truncate(k);
 }
 
-/// Estimated size of the union of the sets with these sketches of `k`; 0 without hashes (`k` = 0), which tell nothing.
+/// Estimated size of the union of the sets with these sketches of `k` hashes; 0 if `k` is 0.
 pub fn union_of<'a>(sketches: impl Iterator<Item = &'a [u64]>, k: usize) -> f64 {
     let Some(others) = k.checked_sub(1) else { return 0.0 };
     let mut all: Vec<u64> = sketches.flatten().copied().collect();
@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn sketches_without_hashes_tell_nothing() {
+    fn sketches_without_hashes_give_no_estimate() {
         let sets = [(0..1000).collect::<Vec<u64>>(), vec![], vec![5, 9]];
         let sketches: Vec<_> = sets.iter().map(|set| sketch(Indices::U64(set), 0)).collect();
         assert!(sketches.iter().all(Vec::is_empty));
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn the_least_are_kept_whatever_the_order() {
+    fn a_sketch_does_not_depend_on_the_order() {
         let mut want: Vec<u64> = (0..5_000).map(mix).collect();
         want.sort_unstable();
         want.truncate(K);

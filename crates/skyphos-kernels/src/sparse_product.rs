@@ -129,8 +129,8 @@ mod tests {
                 }
             }
             let row = |(indices, values): &'_ Vector| (indices.clone(), values.clone());
-            let held: Vec<_> = pairs.iter().map(|(a, b)| (row(a), row(b))).collect();
-            let views: Vec<_> = held.iter().map(|(a, b)| (
+            let owned: Vec<_> = pairs.iter().map(|(a, b)| (row(a), row(b))).collect();
+            let views: Vec<_> = owned.iter().map(|(a, b)| (
                 SparseRow { indices: &a.0, values: &a.1 },
                 SparseRow { indices: &b.0, values: &b.1 },
             )).collect();

@@ -10,7 +10,7 @@ use crate::simd;
 /// Position of an element that the larger set does not contain.
 pub const MISSING: u32 = u32::MAX;
 
-/// Block numbers in the range per block present, up to which a table of the range is faster than steps from block to block.
+/// Largest ratio of block numbers in a range to blocks present for which a table of the range is faster than a merge.
 pub(crate) const TABLE_WORTH: u64 = 4;
 
 /// The union of sorted lists of blocks.

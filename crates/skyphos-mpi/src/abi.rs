@@ -61,7 +61,7 @@ fn address(library: &Library, name: &str) -> Option<Handle> {
 }
 
 impl Abi {
-    /// The ABI's constants; `None` if the library lacks what they name.
+    /// The ABI's constants; `None` if the library lacks a symbol.
     pub fn constants(self, library: &Library) -> Option<Constants> {
         Some(match self {
             Abi::Standard => Constants {

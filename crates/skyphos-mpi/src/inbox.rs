@@ -15,7 +15,7 @@ const MOST_BYTES: usize = 8 * 1024;
 /// The tag of headers and small frames. MPI guarantees tags up to 32,767.
 pub(crate) const HEAD: c_int = 0;
 
-/// Bytes of a buffer, among so many processes: frames up to this size are one message.
+/// Bytes of a buffer in a group of `size` processes. Frames up to this size are one message.
 pub(crate) fn small_bytes(size: usize) -> usize {
     (ALL_BYTES / size / 64 * 64).clamp(8 * HEADER_BYTES, MOST_BYTES)
 }

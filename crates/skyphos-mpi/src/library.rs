@@ -29,7 +29,7 @@ macro_rules! functions {
         }
 
         impl Functions {
-            /// The functions of a library, or the name of one that it lacks.
+            /// The functions of a library, or the name of a missing function.
             fn of(library: &Shared) -> std::result::Result<Functions, &'static str> {
                 // SAFETY: these are the functions' types by the standard. Handles have the width of the widest ABI; a library that
                 // reads 32 bits finds them in the same register.
@@ -126,7 +126,7 @@ unsafe extern "C" fn copies_none(
 }
 
 impl Library {
-    /// The library of this process: one that is loaded already, the one that the environment names, or the first that is found in
+    /// The library of this process: a loaded one, else the one that the environment names, else the first one found in
     /// these places (files, then folders) or by the system's loader. Initialises it.
     ///
     /// # Errors
@@ -435,7 +435,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn files_of_libraries_are_told_by_name() {
+    fn library_files_are_recognised_by_name() {
         for (path, is) in [
             ("/opt/lib/libmpi_abi.so.1.0", true),
             ("/opt/lib/libmpi.so.12", true),
@@ -449,7 +449,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_mpi_is_said_to_be_none() {
+    fn libraries_without_mpi_are_refused() {
         let shared = open("libc.so.6").unwrap();
         let message = Library::new(&shared, "libc.so.6".to_owned()).err().unwrap().to_string();
         assert!(message.contains("libc.so.6") && message.contains("MPI_Initialized"), "{message}");

@@ -451,7 +451,7 @@ impl NativeCollectives for Mpi {
         let (number, op) = self.library.reduction(op, dtype).expect("what has_allreduce says there is");
         let Some(_pass) = self.pass() else { return };
         let (mut request, count) = (Box::<Handle>::default(), part.len() / dtype.size());
-        // SAFETY: the buffer is kept until the request is complete, or is leaked; it holds so many numbers.
+        // SAFETY: the buffer lives until the request is complete, or is leaked; it has `count` numbers.
         let code = unsafe {
             (self.library.call.iallreduce)(
                 self.library.is.in_place,

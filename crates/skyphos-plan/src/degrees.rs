@@ -41,8 +41,10 @@ pub fn choose_degrees(sizes: &Sizes, min_packet_bytes: f64) -> Vec<u32> {
     let (mut left, mut joined) = (sizes.ranks.max(1), 1u32);
     let mut degrees = Vec::new();
     while left > 1 {
-        let held = laws.iter().map(|law| law.held(f64::from(joined))).fold(0.0, f64::max) * sizes.row_bytes;
-        let fits = |d: &u32| left % d == 0 && held / f64::from(*d) >= min_packet_bytes;
+        let bytes_per_rank =
+            laws.iter().map(|law| law.indices_per_rank(f64::from(joined))).fold(0.0, f64::max)
+                * sizes.row_bytes;
+        let fits = |d: &u32| left % d == 0 && bytes_per_rank / f64::from(*d) >= min_packet_bytes;
         let degree = (2..=left).rev().find(fits).unwrap_or(left);
         degrees.push(degree);
         left /= degree;
@@ -59,7 +61,10 @@ pub fn predict_rows(sizes: &Sizes, degrees: &[u32]) -> Vec<(f64, f64)> {
         .iter()
         .map(|d| {
             let others = f64::from(d - 1) / f64::from(*d);
-            let rows = (out.held(f64::from(joined)) * others, wanted.held(f64::from(joined)) * others);
+            let rows = (
+                out.indices_per_rank(f64::from(joined)) * others,
+                wanted.indices_per_rank(f64::from(joined)) * others,
+            );
             joined = joined.saturating_mul(*d);
             rows
         })

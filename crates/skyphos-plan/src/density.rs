@@ -56,7 +56,7 @@ impl PowerLaw {
 
     /// Expected indices of one rank after the layers above have joined `k` ranks' data in a k-th of the range: P of
     /// equation 5.
-    pub fn held(&self, k: f64) -> f64 {
+    pub fn indices_per_rank(&self, k: f64) -> f64 {
         self.n as f64 * self.density(k) / k
     }
 }
@@ -108,7 +108,7 @@ mod tests {
             let law = PowerLaw::from_density(n, density, alpha);
             prop_assert!((law.density(1.0) - density).abs() < 1e-6);
             prop_assert!(law.density(4.0) >= law.density(2.0));
-            prop_assert!(law.held(2.0) <= law.held(1.0) * 1.000001);
+            prop_assert!(law.indices_per_rank(2.0) <= law.indices_per_rank(1.0) * 1.000001);
         }
     }
 

@@ -1,14 +1,14 @@
-//! What a collective will move, and which degrees suit it.
+//! The planner: predicted traffic and time of each algorithm, and the degrees with the least predicted time.
 //!
 //! [`density`]: how many indices a union of power-law sets holds (Kylix, Proposition 4.1).
 //! [`union`]: the same for evenly drawn indices and for curves that were measured.
 //! [`degrees`]: the papers' rule for layer degrees (Kylix §III-D, §IV).
 //! [`profile`]: what machine and network can do. [`stage`]: how long a stage of a collective takes there.
-//! [`predict`]: time, bytes and rounds of each way to allreduce.
-//! [`outer`]: the same of each way to sum outer products.
+//! [`predict`]: time, bytes and rounds of each algorithm of an allreduce.
+//! [`outer`]: the same for each algorithm of a sum of outer products.
 //! [`plans`]: the same of a configuration and its reductions, by degrees.
 //!
-//! Nothing here communicates; whoever calls it on several ranks must give all the same numbers.
+//! Nothing here communicates. Callers must pass the same numbers on all ranks.
 
 #![forbid(unsafe_code)]
 
@@ -23,7 +23,7 @@ pub mod union;
 
 pub use degrees::{Sizes, choose_degrees, predict_rows};
 pub use density::PowerLaw;
-pub use outer::{OuterPrediction, OuterWay, OuterWork};
+pub use outer::{OuterPrediction, OuterRoute, OuterWork};
 pub use plans::{PlanPrediction, PlanWork};
 pub use predict::{Parts, Prediction, Route, Work, agreement, factorisations};
 pub use profile::{Kernels, Profile, RowKernels};

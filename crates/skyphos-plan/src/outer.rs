@@ -8,7 +8,7 @@ use crate::profile::Profile;
 use crate::stage::{CHUNK_BYTES, Stage, exchange};
 use skyphos_types::Seconds;
 
-/// Pairs that one pass over G multiplies, at least, if there are so many.
+/// The fewest pairs that one pass over G multiplies, if there are as many.
 const PASS_PAIRS: f64 = 256.0;
 
 /// The sum. All ranks must pass the same.
@@ -22,7 +22,7 @@ pub struct OuterWork {
     pub m: usize,
     /// Pairs of all ranks.
     pub pairs: usize,
-    /// Pairs of the rank that has most.
+    /// Pairs of the rank with the most pairs.
     pub most_pairs: usize,
     /// Bytes of a number on the wire.
     pub bytes: usize,
@@ -43,15 +43,15 @@ pub struct OuterWork {
 pub enum Spread {
     /// Each rank sends its factors to every rank at once.
     Direct,
-    /// Around a ring.
+    /// Factors travel around a ring.
     Ring,
     /// ⌈log2 P⌉ rounds.
     Doubling,
 }
 
-/// An algorithm.
+/// An algorithm for a sum of outer products.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum OuterWay {
+pub enum OuterRoute {
     /// Every rank gets all factors and multiplies them.
     Allgather(Spread),
     /// Sub-groups own G, each rank a block of a grid.
@@ -63,11 +63,11 @@ pub enum OuterWay {
         /// Whether a sub-group shares a host, so that blocks pass no link.
         near: bool,
     },
-    /// Each rank's own product, then an allreduce.
+    /// Each rank computes its own product, then an allreduce.
     Allreduce,
-    /// The same around a ring, panel by panel.
+    /// Each rank computes its own product; panels are reduced around a ring.
     Ring,
-    /// The same by halving and doubling.
+    /// Each rank computes its own product; the products are reduced by halving and doubling.
     Butterfly,
 }
 
@@ -75,7 +75,7 @@ pub enum OuterWay {
 #[derive(Clone, Debug, PartialEq)]
 pub struct OuterPrediction {
     /// The algorithm.
-    pub way: OuterWay,
+    pub route: OuterRoute,
     /// Its stages.
     pub stages: Vec<Stage>,
     /// Seconds of the whole call.
@@ -88,16 +88,16 @@ impl OuterWork {
     }
 
     /// Numbers of the result on one rank.
-    fn kept(&self) -> f64 {
+    fn result_numbers(&self) -> f64 {
         if self.scatter { self.numbers() / f64::from(self.ranks) } else { self.numbers() }
     }
 
-    /// Additional seconds of so many numbers if the result is fresh.
+    /// Additional seconds for this many numbers if the result is fresh.
     fn fresh_s(&self, numbers: f64) -> f64 {
         if self.fresh { numbers * self.bytes as f64 * self.fresh_byte_s } else { 0.0 }
     }
 
-    /// Processor time of multiplying so many pairs into so many numbers of G, in one or several passes.
+    /// Processor time to multiply `pairs` pairs into `numbers` numbers of G, in one or several passes.
     fn multiply_s(&self, profile: &Profile, numbers: f64, pairs: f64) -> f64 {
         let passes = if self.bytes < self.sum_bytes { 1.0 } else { (pairs / PASS_PAIRS).floor().max(1.0) };
         let sums = self.sum_bytes as f64;
@@ -112,22 +112,23 @@ impl OuterWork {
     }
 
     /// Predicts one algorithm.
-    pub fn predict(&self, profile: &Profile, way: OuterWay) -> OuterPrediction {
-        let mut stages = match way {
-            OuterWay::Allgather(spread) => self.allgather(profile, spread),
-            OuterWay::Owners { group, grid, near } => self.owners(profile, group, grid, near),
-            OuterWay::Allreduce | OuterWay::Ring | OuterWay::Butterfly => self.reduced(profile, way),
+    pub fn predict(&self, profile: &Profile, route: OuterRoute) -> OuterPrediction {
+        let mut stages = match route {
+            OuterRoute::Allgather(spread) => self.allgather(profile, spread),
+            OuterRoute::Owners { group, grid, near } => self.owners(profile, group, grid, near),
+            OuterRoute::Allreduce | OuterRoute::Ring | OuterRoute::Butterfly => self.reduced(profile, route),
         };
         if self.ranks > 1 {
             stages[0].seconds += profile.call_s;
         }
         let duration = Seconds(stages.iter().map(|stage| stage.seconds).sum());
-        OuterPrediction { way, stages, duration }
+        OuterPrediction { route, stages, duration }
     }
 
     /// Predicts these algorithms, fastest first.
-    pub fn ranked(&self, profile: &Profile, ways: &[OuterWay]) -> Vec<OuterPrediction> {
-        let mut all: Vec<OuterPrediction> = ways.iter().map(|way| self.predict(profile, *way)).collect();
+    pub fn ranked(&self, profile: &Profile, routes: &[OuterRoute]) -> Vec<OuterPrediction> {
+        let mut all: Vec<OuterPrediction> =
+            routes.iter().map(|route| self.predict(profile, *route)).collect();
         all.sort_by(|a, b| a.duration.total_cmp(&b.duration));
         all
     }
@@ -154,7 +155,8 @@ impl OuterWork {
         let compute_s = came * (self.bytes + self.sum_bytes) as f64 * profile.kernels.dense_byte_s;
         let stage =
             Stage { sent: bytes, received: bytes, messages, rounds, senders, compute_s, ..Stage::default() };
-        let multiply_s = self.multiply_s(profile, self.kept(), self.pairs as f64) + self.fresh_s(self.kept());
+        let multiply_s = self.multiply_s(profile, self.result_numbers(), self.pairs as f64)
+            + self.fresh_s(self.result_numbers());
         let link = if spread == Spread::Ring { profile.around() } else { *profile };
         let [first, last] = self.then_multiply(&link, stage, multiply_s, Stage::default())[..] else {
             unreachable!("two stages")
@@ -206,10 +208,10 @@ impl OuterWork {
         vec![first, last]
     }
 
-    fn reduced(&self, profile: &Profile, way: OuterWay) -> Vec<Stage> {
+    fn reduced(&self, profile: &Profile, route: OuterRoute) -> Vec<Stage> {
         let numbers = self.n * self.m;
-        let multiply_s =
-            self.multiply_s(profile, self.numbers(), self.most_pairs as f64) + self.fresh_s(self.kept());
+        let multiply_s = self.multiply_s(profile, self.numbers(), self.most_pairs as f64)
+            + self.fresh_s(self.result_numbers());
         let dense = Work {
             ranks: self.ranks,
             n: numbers as u64,
@@ -218,9 +220,9 @@ impl OuterWork {
             dense_above: 0.0,
             ranks_per_host: 1,
         };
-        let route = match way {
-            OuterWay::Butterfly => Route::DenseHalving,
-            OuterWay::Allreduce
+        let allreduce = match route {
+            OuterRoute::Butterfly => Route::DenseHalving,
+            OuterRoute::Allreduce
                 if numbers * self.sum_bytes / (self.ranks as usize) < CHUNK_BYTES as usize =>
             {
                 Route::DenseDirect
@@ -232,28 +234,28 @@ impl OuterWork {
             return vec![own.timed(profile)];
         }
         // The ring follows the order of hosts and racks.
-        let link = if route == Route::DenseRing { profile.around() } else { *profile };
+        let link = if allreduce == Route::DenseRing { profile.around() } else { *profile };
         let quiet = Profile { call_s: 0.0, ..link };
-        let mut reduce = dense.predict(&quiet, &route).stages;
+        let mut reduce = dense.predict(&quiet, &allreduce).stages;
         if self.scatter {
             let half =
                 |stage: Stage| Stage { sent: stage.sent / 2.0, received: stage.received / 2.0, ..stage };
             reduce = reduce.into_iter().map(|stage| half(stage).timed(&link)).collect();
         }
-        if way == OuterWay::Ring {
+        if route == OuterRoute::Ring {
             // Panels are computed between messages.
             let first = Stage { compute_s: reduce[0].compute_s + multiply_s, ..reduce[0] };
             let array = Profile { byte_s: link.array_byte_s, ..link };
             reduce[0] = first.timed(&array);
             return reduce;
         }
-        // The product is a second array beside the result.
-        let beside = if way == OuterWay::Allreduce {
+        // The product is in a second array, which is copied.
+        let copy_s = if route == OuterRoute::Allreduce {
             self.numbers() * self.sum_bytes as f64 * self.pass_byte_s
         } else {
             0.0
         };
-        let own = Stage { compute_s: own.compute_s + beside, ..own };
+        let own = Stage { compute_s: own.compute_s + copy_s, ..own };
         [vec![own.timed(profile)], reduce].concat()
     }
 }
@@ -277,14 +279,14 @@ pub struct SparseOuterWork {
     pub scatter: bool,
 }
 
-/// Bytes of an encoded index, about.
+/// Approximate bytes of an encoded index.
 const INDEX_BYTES: f64 = 1.5;
 
 /// Processor time of a multiply-add of sparse factors: reading, marking and sorting.
 const SPARSE_MULTIPLY_S: f64 = 4e-9;
 
 impl SparseOuterWork {
-    /// Entries of a sum of so many evenly drawn products.
+    /// Entries of a sum with this many evenly drawn products.
     fn entries(&self, products: f64) -> f64 {
         if self.numbers <= 0.0 { 0.0 } else { self.numbers * -(-products / self.numbers).exp_m1() }
     }
@@ -352,20 +354,20 @@ mod tests {
         }
     }
 
-    const ALL: OuterWay = OuterWay::Owners { group: 8, grid: (4, 2), near: false };
-    const GATHER: OuterWay = OuterWay::Allgather(Spread::Direct);
+    const ALL: OuterRoute = OuterRoute::Owners { group: 8, grid: (4, 2), near: false };
+    const GATHER: OuterRoute = OuterRoute::Allgather(Spread::Direct);
 
     #[test]
     fn thin_factors_are_gathered_and_thick_ones_dealt() {
         let network = Profile::network(118e6);
         let best = |profile: &Profile, n, pairs| {
-            work(n, pairs).ranked(profile, &[GATHER, ALL, OuterWay::Ring])[0].way
+            work(n, pairs).ranked(profile, &[GATHER, ALL, OuterRoute::Ring])[0].route
         };
         assert_eq!(best(&network, 4000, 1), GATHER);
         // As much of factors as of G, and eight times the multiplications.
         let shared = Profile { cores: 0.25, ..network };
         assert_eq!(best(&shared, 4000, 256), ALL);
-        assert_eq!(best(&shared, 1000, 8000), OuterWay::Ring);
+        assert_eq!(best(&shared, 1000, 8000), OuterRoute::Ring);
     }
 
     #[test]
@@ -377,9 +379,9 @@ mod tests {
         let owners = work.predict(&network, ALL);
         assert_eq!(owners.stages[0].received, 7.0 * 3000.0 * 8.0);
         assert_eq!(owners.stages[1].received, 7.0 / 8.0 * 16e6 * 8.0);
-        let ring = work.predict(&network, OuterWay::Ring);
+        let ring = work.predict(&network, OuterRoute::Ring);
         assert_eq!(ring.stages.iter().map(|s| s.received).sum::<f64>(), 2.0 * 7.0 / 8.0 * 16e6 * 8.0);
-        assert!(ring.duration.0 < work.predict(&network, OuterWay::Allreduce).duration.0);
+        assert!(ring.duration.0 < work.predict(&network, OuterRoute::Allreduce).duration.0);
     }
 
     /// Four racks, whose links carry a quarter of the hosts' rate. A ring passes each of them once.
@@ -389,14 +391,14 @@ mod tests {
         let (flat, work) = (Profile { ring_gain: 1.0, ..racks }, work(4000, 64));
         let direct = |profile| work.predict(profile, GATHER).duration.0;
         assert_eq!(direct(&racks), direct(&flat));
-        for (way, slower) in [
-            (OuterWay::Allgather(Spread::Ring), 1.4),
+        for (route, slower) in [
+            (OuterRoute::Allgather(Spread::Ring), 1.4),
             (ALL, 2.0),
-            (OuterWay::Ring, 3.5),
-            (OuterWay::Butterfly, 1.0),
+            (OuterRoute::Ring, 3.5),
+            (OuterRoute::Butterfly, 1.0),
         ] {
-            let (near, far) = (work.predict(&racks, way).duration.0, work.predict(&flat, way).duration.0);
-            assert!(far >= slower * near, "{way:?}: {near} and {far}");
+            let (near, far) = (work.predict(&racks, route).duration.0, work.predict(&flat, route).duration.0);
+            assert!(far >= slower * near, "{route:?}: {near} and {far}");
         }
     }
 
@@ -407,13 +409,13 @@ mod tests {
         let more = fresh.predict(&network, GATHER).duration.0 - known.predict(&network, GATHER).duration.0;
         assert!((more - 4e6 * 8.0 * 0.5e-9).abs() < 1e-6, "{more}");
         let alone = OuterWork { ranks: 1, pairs: 2, ..known };
-        for way in [
+        for route in [
             GATHER,
-            OuterWay::Ring,
-            OuterWay::Allreduce,
-            OuterWay::Owners { group: 1, grid: (1, 1), near: false },
+            OuterRoute::Ring,
+            OuterRoute::Allreduce,
+            OuterRoute::Owners { group: 1, grid: (1, 1), near: false },
         ] {
-            let found = alone.predict(&network, way);
+            let found = alone.predict(&network, route);
             assert!(found.duration.0 > 0.0 && found.stages.iter().all(|s| s.sent == 0.0), "{found:?}");
         }
     }
@@ -431,7 +433,7 @@ mod tests {
             scatter: false,
         };
         assert!(sparse.allgather_s(&network) < sparse.owners_s(&network));
-        // The same entries in so many pairs that few meet.
+        // The same entries in more pairs, so that few entries meet.
         let thick = SparseOuterWork { multiply_adds: 800.0, of_a: 8e6, of_b: 8e6, ..sparse };
         assert!(thick.allreduce_s(&network) < thick.allgather_s(&network));
         // Many that meet, and meet in the same places.

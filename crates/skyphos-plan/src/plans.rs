@@ -68,8 +68,8 @@ impl PlanWork<'_> {
             let d = f64::from(*degree);
             let profile = &within(profile, self.ranks_per_host, (joined * d) as u32);
             let share = (d - 1.0) / d;
-            let held = |union: &dyn Fn(f64) -> f64| union(joined).clamp(0.0, n) / joined;
-            let (out, want) = (held(self.out), held(self.want));
+            let per_rank = |union: &dyn Fn(f64) -> f64| union(joined).clamp(0.0, n) / joined;
+            let (out, want) = (per_rank(self.out), per_rank(self.want));
             // Gathered into messages, then folded, those of this rank too.
             let compute_s = out * (share * row_s(k.gather_s) + row_s(k.fold_s));
             down.push(exchange(out * share * row, d - 1.0, compute_s).timed(profile));
@@ -111,7 +111,7 @@ mod tests {
     #[test]
     fn messages_that_cost_make_layers_of_mixed_degrees() {
         let law = PowerLaw::from_density(60_000_000, 0.21, 1.1);
-        let union = |m: f64| law.held(m) * m;
+        let union = |m: f64| law.indices_per_rank(m) * m;
         let work = PlanWork {
             ranks: 64,
             n: 60_000_000,
@@ -132,8 +132,8 @@ mod tests {
         assert_eq!(work.all(&free, &factorisations(64))[0].degrees, [64]);
         // Rows as Proposition 4.1 has them, each way.
         let two = work.predict(&free, &[8, 8]);
-        assert!((two.reduce[0].sent - law.held(1.0) * 7.0 / 8.0 * 4.0).abs() < 1.0);
-        assert!((two.reduce[1].sent - law.held(8.0) * 7.0 / 8.0 * 4.0).abs() < 1.0);
+        assert!((two.reduce[0].sent - law.indices_per_rank(1.0) * 7.0 / 8.0 * 4.0).abs() < 1.0);
+        assert!((two.reduce[1].sent - law.indices_per_rank(8.0) * 7.0 / 8.0 * 4.0).abs() < 1.0);
         assert_eq!(two.reduce[0].sent, two.reduce[3].sent);
     }
 }

@@ -13,20 +13,20 @@ use skyphos_types::Seconds;
 pub enum Route {
     /// ⌈log2 P⌉ rounds that overlap (SSAR_Recursive_double).
     RecursiveDoubling,
-    /// A nested butterfly whose parts have the form that is smaller; one layer of degree P is the split.
+    /// A nested butterfly; one layer of degree P is SparCML's split allgather.
     Butterfly {
         /// Its layers; their product is P.
         degrees: Vec<u32>,
         /// The form of reduced parts.
         parts: Parts,
     },
-    /// Parts around a ring, twice.
+    /// Sparse parts travel twice around a ring.
     Ring,
     /// Every rank gets all vectors and adds them.
     Allgather,
     /// Dense arrays around a ring, chunk by chunk.
     DenseRing,
-    /// Dense arrays, each rank one range, directly.
+    /// Dense arrays by direct exchange: each rank reduces one range and sends it to all ranks.
     DenseDirect,
     /// Dense arrays by recursive halving and doubling (Rabenseifner 2004).
     DenseHalving,
@@ -93,7 +93,7 @@ impl Prediction {
         Seconds(self.stages.iter().map(|s| s.work_s).sum())
     }
 
-    /// Messages in a row, each of which waits for the one before.
+    /// Messages in sequence, each of which waits for the one before.
     pub fn rounds(&self) -> f64 {
         self.stages.iter().map(|s| s.rounds).sum()
     }
@@ -216,12 +216,13 @@ impl Work<'_> {
             stages.push(Stage { compute_s, ..stage });
         }
         for i in 0..core.ilog2() {
-            let held = self.union(joined * f64::from(1u32 << i));
-            let bytes = self.sparse_bytes(held, n);
+            let entries = self.union(joined * f64::from(1u32 << i));
+            let bytes = self.sparse_bytes(entries, n);
             all.sent += bytes;
             all.received += bytes;
             all.messages += 1.0;
-            all.compute_s += held * k.encode_s * self.weight() + self.fold_s(profile, 2.0 * held, 2.0, n);
+            all.compute_s +=
+                entries * k.encode_s * self.weight() + self.fold_s(profile, 2.0 * entries, 2.0, n);
         }
         let segment = SEGMENT_BYTES.min(self.sparse_bytes(self.union(1.0), n));
         let mut last = all.timed(profile);
@@ -265,11 +266,11 @@ impl Work<'_> {
         for degree in degrees {
             let d = f64::from(*degree);
             // A rank's entries before this layer, in a range of n / joined positions.
-            let held = self.union(joined) / joined;
-            let bytes = self.sparse_bytes(held, n / joined) * (d - 1.0) / d;
+            let entries = self.union(joined) / joined;
+            let bytes = self.sparse_bytes(entries, n / joined) * (d - 1.0) / d;
             let profile = met_by(*degree);
-            let encode_s = held * profile.kernels.encode_s * self.weight();
-            let compute_s = encode_s + self.fold_s(&profile, held, d, n / joined / d);
+            let encode_s = entries * profile.kernels.encode_s * self.weight();
+            let compute_s = encode_s + self.fold_s(&profile, entries, d, n / joined / d);
             stages.push(exchange(bytes, d - 1.0, compute_s).timed(&profile));
             joined *= d;
         }
@@ -287,36 +288,36 @@ impl Work<'_> {
         // In a last layer of pairs, both ranks exchange all their entries and reduce them, so nothing goes up.
         let pairs = degrees.len() > 1 && degrees.last() == Some(&2) && parts == Parts::Auto;
         if pairs {
-            let held = self.union(joined / 2.0) / (joined / 2.0);
+            let entries = self.union(joined / 2.0) / (joined / 2.0);
             let range = n / (joined / 2.0);
             let profile = within(profile, self.ranks_per_host, spans);
-            let compute_s =
-                held * profile.kernels.encode_s * weight + self.fold_s(&profile, 2.0 * held, 2.0, range);
-            let stage = exchange(self.sparse_bytes(held, range), 1.0, compute_s).timed(&profile);
+            let compute_s = entries * profile.kernels.encode_s * weight
+                + self.fold_s(&profile, 2.0 * entries, 2.0, range);
+            let stage = exchange(self.sparse_bytes(entries, range), 1.0, compute_s).timed(&profile);
             *all.last_mut().expect("several layers") = stage;
         }
         let part = self.union(joined) / joined;
         let part_bytes = self.part_bytes(part, n / joined, parts);
         let dense = parts == Parts::Dense || part > self.dense_above * n / joined && parts == Parts::Auto;
         // A rank's parts before each layer going up.
-        let mut held = 1.0;
+        let mut held_parts = 1.0;
         for degree in degrees.iter().rev() {
             let d = f64::from(*degree);
-            if pairs && held == 1.0 {
+            if pairs && held_parts == 1.0 {
                 all.push(Stage::default());
-                held = 2.0;
+                held_parts = 2.0;
                 continue;
             }
-            let bytes = held * part_bytes * (d - 1.0);
-            let last = held * d >= joined;
-            let profile = &within(profile, self.ranks_per_host, (joined / held) as u32);
+            let bytes = held_parts * part_bytes * (d - 1.0);
+            let last = held_parts * d >= joined;
+            let profile = &within(profile, self.ranks_per_host, (joined / held_parts) as u32);
             let place_s = self.place_s(profile, joined * part, dense, parts);
             let bitmap_s = if dense && parts == Parts::Auto { k.bitmap_s } else { 0.0 };
-            let first = held == if pairs { 2.0 } else { 1.0 };
-            let encode_s = if first { held * part * (k.encode_s * weight + bitmap_s) } else { 0.0 };
+            let first = held_parts == if pairs { 2.0 } else { 1.0 };
+            let encode_s = if first { held_parts * part * (k.encode_s * weight + bitmap_s) } else { 0.0 };
             let compute_s = encode_s + if last { place_s } else { 0.0 };
             all.push(exchange(bytes, d - 1.0, compute_s).timed(profile));
-            held *= d;
+            held_parts *= d;
         }
         all
     }
@@ -338,11 +339,11 @@ impl Work<'_> {
         let mut all =
             Stage { senders: 1.0, rounds: 2.0 * (p - 1.0), messages: 2.0 * (p - 1.0), ..Stage::default() };
         for m in 1..self.ranks {
-            let held = self.union(f64::from(m)) / p;
-            let bytes = self.sparse_bytes(held, n / p);
+            let entries = self.union(f64::from(m)) / p;
+            let bytes = self.sparse_bytes(entries, n / p);
             all.sent += bytes;
-            all.compute_s += held * k.encode_s * self.weight()
-                + self.fold_s(profile, held + self.union(1.0) / p, 2.0, n / p);
+            all.compute_s += entries * k.encode_s * self.weight()
+                + self.fold_s(profile, entries + self.union(1.0) / p, 2.0, n / p);
         }
         let total = self.union(p);
         all.sent += (p - 1.0) * self.part_bytes(total / p, n / p, Parts::Auto);
@@ -360,7 +361,7 @@ impl Work<'_> {
         vec![exchange(bytes, p - 1.0, compute_s).timed(profile)]
     }
 
-    /// Bytes that a rank sends, and receives, of `array` bytes divided among so many ranks.
+    /// Bytes that a rank sends, and receives, of `array` bytes divided among `ranks` ranks.
     fn twice_round(array: f64, ranks: f64) -> Stage {
         let moved = 2.0 * array * (ranks - 1.0) / ranks;
         let messages = 2.0 * (ranks - 1.0);
@@ -406,7 +407,7 @@ impl Work<'_> {
         best
     }
 
-    /// A stage on arrays, with so many passes over their bytes and so many fresh buffers.
+    /// A stage on arrays, with a number of passes over their bytes and a number of fresh buffers.
     fn dense(&self, profile: &Profile, stage: Stage, passes: f64, fresh: f64) -> Vec<Stage> {
         let (bytes, k) = (self.n as f64 * self.row(), &profile.kernels);
         let array_s = bytes * (passes * k.dense_byte_s + fresh * k.fresh_byte_s);
@@ -416,13 +417,13 @@ impl Work<'_> {
     }
 }
 
-/// The profile of messages among so many consecutive ranks.
+/// The profile of messages among this many consecutive ranks.
 pub(crate) fn within(profile: &Profile, ranks_per_host: u32, span: u32) -> Profile {
     let near = ranks_per_host.is_multiple_of(span) && span > 1;
     if near { profile.within_host() } else { *profile }
 }
 
-/// The survey of so many ranks, which comes before a first call and occasionally later.
+/// The survey of `ranks` ranks, which comes before a first call and occasionally later.
 pub fn agreement(ranks: u32, profile: &Profile) -> Stage {
     let (bytes, rounds) = (survey_bytes(ranks) * f64::from(ranks - 1), f64::from(ranks).log2().ceil());
     let (sent, received, messages, senders) = (bytes, bytes, rounds, 1.0);
@@ -485,7 +486,7 @@ mod tests {
         assert!(sent >= low * 4.0 && sent <= high * 1.1, "{sent} not in {low}..{high}: {prediction:?}");
     }
 
-    /// SparCML §5.3: no overlap and full overlap bound what is sent, of entries of 4 bytes and an index that costs
+    /// SparCML §5.3: no overlap and full overlap bound the bytes sent, of entries of 4 bytes and an index that costs
     /// less than as many again.
     #[test]
     fn between_the_papers_bounds() {
@@ -523,7 +524,7 @@ mod tests {
 
     /// Measured with 8 ranks on 2 cores (`bench/README.md`), 131,072 of 2^24 uniform entries a rank.
     #[test]
-    fn near_what_was_measured() {
+    fn predictions_are_near_measurements() {
         let (work, split) = (work(8, &uniform), Route::Butterfly { degrees: vec![8], parts: Parts::Auto });
         let check = |profile: &Profile, route: &Route, ms: f64, tolerance: f64| {
             let got = work.predict(profile, route).duration().0 * 1e3;

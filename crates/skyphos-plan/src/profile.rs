@@ -113,7 +113,7 @@ const HOST_RATE: f64 = 4e9;
 const HOST_LATENCY_S: f64 = 30e-6;
 
 impl Kernels {
-    /// Factor of an entry's time for a row of so many bytes, relative to 4: half of the time is the index's.
+    /// Factor of an entry's time for a row of `row_bytes` bytes, relative to 4 bytes: half of the time is the index's.
     pub fn weight(row_bytes: usize) -> f64 {
         0.5 + row_bytes as f64 / 8.0
     }
@@ -254,7 +254,7 @@ impl Profile {
         Profile { rate: self.rate * self.ring_gain, ring_gain: 1.0, ..*self }
     }
 
-    /// Each rank on a host of its own, in a network of so many bytes a second.
+    /// The profile of ranks on hosts of their own, in a network of `rate` bytes a second.
     pub fn network(rate: f64) -> Profile {
         Profile {
             latency_s: 50e-6,

@@ -30,7 +30,7 @@ impl Union {
                 // Precise for small densities too.
                 -n * (m * (-(entries / n.max(1.0)).min(1.0)).ln_1p()).exp_m1()
             }
-            Union::PowerLaw(law) => law.held(m) * m,
+            Union::PowerLaw(law) => law.indices_per_rank(m) * m,
             Union::Measured(points) => between(points, m),
         }
     }

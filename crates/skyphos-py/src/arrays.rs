@@ -79,7 +79,7 @@ impl<'py> ValueArrays<'py> {
         of_variant!(self, |values, _out| shape_of(values.shape()))
     }
 
-    /// The shape of what is made of them.
+    /// The shape of the result.
     pub fn shape_of_out(&self) -> Shape {
         of_variant!(self, |_values, out| shape_of(out.shape()))
     }
@@ -96,7 +96,7 @@ impl<'py> ValueArrays<'py> {
             )*};
         }
         try_types!(F64, F32, I64, I32, U8, U32, U64, F16);
-        // NumPy knows the type bfloat16 only where a package registered it, as whoever made such an array has.
+        // NumPy has a type bfloat16 only after a package such as ml_dtypes registered it, as the maker of such an array did.
         let dtype = values.getattr("dtype").and_then(|d| d.getattr("name"));
         if dtype.is_ok_and(|name| name.extract::<&str>().is_ok_and(|name| name == "bfloat16")) {
             try_types!(BF16);

@@ -10,7 +10,7 @@ use pyo3::prelude::*;
 use skyphos::{BlockLimits, Error};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// An exchange under way.
+/// An exchange of blocks under way.
 #[pyclass(module = "skyphos._skyphos", frozen)]
 pub struct BlockExchange {
     exchange: Mutex<Option<skyphos::BlockExchange>>,

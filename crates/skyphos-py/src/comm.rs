@@ -322,7 +322,7 @@ impl Comm {
         Ok(group.map(Comm::new))
     }
 
-    /// A group of some ranks, each of which makes it by itself.
+    /// A group of some ranks, which each of them makes without communication.
     fn group_of(&self, py: Python<'_>, ranks: Vec<u32>, name: u64) -> PyResult<Comm> {
         self.comm.group_of(&ranks, name).map(Comm::new).map_err(|e| to_py(py, e))
     }
@@ -336,7 +336,7 @@ impl Comm {
         py.detach(|| self.comm.close()).map_err(|e| to_py(py, e))
     }
 
-    /// Closes the group at the end of a program, which has failed if there is a reason; what is under way gets so many seconds.
+    /// Closes the group at the end of a program. `why`: the reason if the program has failed. Calls under way get `seconds` seconds.
     #[pyo3(signature = (seconds, why=None))]
     fn close_at_exit(&self, py: Python<'_>, seconds: f64, why: Option<&str>) -> PyResult<()> {
         let most = duration(py, "seconds", seconds)?;
@@ -353,7 +353,7 @@ impl Comm {
         self.comm.calls_begun()
     }
 
-    /// Notes that the collective that consists of all calls since so many had begun has failed on this rank.
+    /// Records that a collective has failed on this rank which consists of all calls from number `first` on.
     fn note_failure_since(&self, first: u64) {
         self.comm.note_failure_since(first);
     }

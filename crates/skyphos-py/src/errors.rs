@@ -8,7 +8,7 @@ use skyphos::{Error, NO_MEMBER};
 use std::cell::RefCell;
 
 thread_local! {
-    /// What a signal handler or a custom operation raised while a collective waited.
+    /// The exception that a signal handler or a custom operation raised while a collective waited.
     static RAISED: RefCell<Option<PyErr>> = const { RefCell::new(None) };
 }
 
@@ -19,7 +19,7 @@ pub fn keep(error: PyErr) {
     });
 }
 
-/// What Python code raised while a call waited, if that was not the end of the call.
+/// The exception that Python code raised while a call waited, unless it ended the call.
 pub fn take_raised() -> Option<PyErr> {
     RAISED.with(|raised| raised.borrow_mut().take())
 }
@@ -44,13 +44,13 @@ pub fn or_fail<T>(py: Python<'_>, comm: &skyphos::Comm, converted: PyResult<T>) 
     })
 }
 
-/// What an exception has as `wire` where a rank has left a call for a reason that is no error of its program.
+/// The attribute `wire` of an exception where a rank has left a call for a reason that is no error of its program.
 #[pyfunction]
 pub fn wire_of_leaving<'py>(py: Python<'py>, rank: u32, cause: &str) -> Bound<'py, PyBytes> {
     PyBytes::new(py, &Error::Aborted { rank, cause: cause.to_owned() }.to_wire())
 }
 
-/// The exception for an error: the one that Python code raised meanwhile, if it did.
+/// The exception for an error. If Python code raised an exception meanwhile, that exception.
 pub fn to_py(py: Python<'_>, error: Error) -> PyErr {
     let raised = take_raised().unwrap_or_else(|| unreported(py, &error));
     mark_raised_by_all(py, &raised);

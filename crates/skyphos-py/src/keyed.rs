@@ -139,7 +139,7 @@ pub struct KeyTable {
 }
 
 impl KeyTable {
-    /// Never with the interpreter held: a ufunc, which wants it, may be at work behind the lock.
+    /// Never while this thread holds the GIL: the thread that has the lock may run a ufunc, which needs the GIL.
     fn lock(&self) -> MutexGuard<'_, Option<Box<dyn AnyTable>>> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -155,7 +155,7 @@ impl KeyTable {
 }
 
 fn taken() -> PyErr {
-    PyRuntimeError::new_err("what this table held was taken")
+    PyRuntimeError::new_err("the rows of this table were taken")
 }
 
 #[pymethods]
@@ -216,7 +216,7 @@ impl KeyTable {
         self.with(py, |table| other.lock().as_deref().map_or(Ok(()), |other| table.absorb(other)))
     }
 
-    /// Adds what a block holds.
+    /// Adds the rows of a block.
     fn add_block(&self, py: Python<'_>, block: PyReadonlyArray1<'_, u8>) -> PyResult<()> {
         let block = block.as_slice()?;
         self.with(py, |table| table.add_block(block))
@@ -228,7 +228,7 @@ impl KeyTable {
         Ok(places(py, &hashes, ranks, waves))
     }
 
-    /// A block for each of so many places, of the keys that go there.
+    /// Encodes `blocks` blocks: key k goes to block `to[k]`.
     fn blocks<'py>(
         &self,
         py: Python<'py>,
@@ -248,7 +248,7 @@ impl KeyTable {
         self.with(py, |table| Ok(table.keys()))?(py)
     }
 
-    /// Keys, rows one after the other, and of a list how many rows each key has. The table has nothing from then on.
+    /// Takes the keys, all rows, and in a table of lists the number of rows of each key. The table is empty afterwards.
     fn take(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
         let table = py.detach(|| self.lock().take());
         table.ok_or_else(taken)?.take(py)

@@ -80,7 +80,7 @@ pub fn fail_send(
     to_py(py, error)
 }
 
-/// Receives a message (`None`: of any rank, with any tag). `beside`: a send; if it fails first, the receive does too.
+/// Receives a message (`None`: from any rank, with any tag). `beside`: a send under way; if it fails first, the receive fails, too.
 #[pyfunction]
 #[pyo3(signature = (comm, source, tag, into, async_op, beside=None))]
 pub fn recv(

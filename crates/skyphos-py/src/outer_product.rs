@@ -305,7 +305,7 @@ fn add<S: Multiply + numpy::Element>(
     Ok(())
 }
 
-/// Adds `scale` aᵀ b to `out`, on so many threads; arrays of float32 or float64, in rows.
+/// Adds `scale` aᵀ b to `out`, on `threads` threads; row-major arrays of float32 or float64.
 #[pyfunction]
 pub fn add_product(
     py: Python<'_>,

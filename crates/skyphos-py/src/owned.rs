@@ -35,7 +35,7 @@ impl<T: Element> Numbers<T> {
         Ok(Numbers { start, len, _array: array.as_any().clone().unbind() })
     }
 
-    /// Refuses what is no contiguous and aligned array of this type.
+    /// Refuses an object that is not a contiguous and aligned array of this type.
     pub fn of(array: &Bound<'_, PyAny>) -> PyResult<Numbers<T>> {
         Numbers::new(&array.extract::<numpy::PyReadonlyArrayDyn<'_, T>>()?)
     }

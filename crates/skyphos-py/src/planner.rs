@@ -94,7 +94,7 @@ pub fn predict_reductions(
     all.into_iter().map(route).collect()
 }
 
-/// Whether `auto` considers this algorithm for so many entries a rank.
+/// Whether `auto` considers this algorithm for vectors of this many entries per rank.
 #[pyfunction]
 pub fn auto_may_take(
     py: Python<'_>,
@@ -113,7 +113,7 @@ pub fn predict_agreement(ranks: u32, profile: Numbers) -> Stage {
     (&agreement(ranks, &profile.0)).into()
 }
 
-/// Every ordered factorisation as layers of a plan in which all want what they contribute, the fastest reduction first.
+/// The predictions of every ordered factorisation as layers of a plan whose in-sets equal its out-sets, the fastest reduction first.
 #[pyfunction]
 pub fn predict_plans(
     py: Python<'_>,

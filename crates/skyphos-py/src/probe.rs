@@ -82,7 +82,7 @@ pub fn stream(
     Ok(StreamReport { received, sent_bytes: done.sent_bytes, seconds: done.seconds, cpu_s: done.cpu_s })
 }
 
-/// Seconds of each of so many exchanges in which each rank gives the next `k` ranks a message.
+/// Seconds of each of `times` exchanges in which each rank sends the next `k` ranks a message.
 #[pyfunction]
 pub fn fan(py: Python<'_>, comm: &Comm, k: u32, bytes: usize, times: u32) -> PyResult<Vec<f64>> {
     py.detach(|| comm.shared().fan(k, bytes, times)?.run()).map_err(|e| to_py(py, e))

@@ -71,7 +71,7 @@ impl NetworkFields {
     }
 }
 
-/// The fields of a scenario, beside its network.
+/// The fields of a scenario except for its network.
 #[derive(FromPyObject)]
 pub struct ScenarioFields {
     collective: String,

@@ -108,7 +108,7 @@ pub fn topk_take_layers<'py>(
     }, else no_floats(py))
 }
 
-/// Replaces values by those that their quantised form stands for; the number of the call and the rank are part of the seed.
+/// Quantises values and decodes them again, in place. The number of the call and the rank are part of the seed.
 #[pyfunction]
 pub fn topk_quantise(
     py: Python<'_>,
@@ -126,7 +126,7 @@ pub fn topk_quantise(
     }, else no_floats(py))
 }
 
-/// Writes the values that quantised bytes stand for to `values`.
+/// Decodes quantised bytes into `values`.
 #[pyfunction]
 pub fn dequantise(
     py: Python<'_>,

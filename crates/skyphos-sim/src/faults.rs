@@ -32,7 +32,7 @@ pub enum Fault {
     Crash {
         /// Which.
         process: u32,
-        /// Whether the system still sends what the process has handed to it.
+        /// Whether the system still sends the frames that the process has handed to it.
         sends_rest: bool,
         /// Seconds until it is restarted, if it is.
         back: Option<f64>,
@@ -45,7 +45,7 @@ pub enum Fault {
         to: u32,
         /// Whether the way back is cut too.
         both: bool,
-        /// Seconds until the link heals, and what was sent meanwhile arrives.
+        /// Seconds until the link works again, and frames that were sent meanwhile arrive.
         heals: Option<f64>,
     },
     /// All links of a process are cut: its cable is pulled, or its host has no power.

@@ -88,7 +88,7 @@ impl Process {
         self.clock.at()
     }
 
-    /// Computes for so many seconds, or longer if the process is slow. Frames that arrive meanwhile wait for the next poll.
+    /// Computes for `seconds` seconds, or longer if the process is slow. Frames that arrive meanwhile wait for the next poll.
     pub fn work(&mut self, seconds: f64) {
         self.clock.pass(nanoseconds(seconds * self.slowness.get()));
         let until = self.clock.at();

@@ -61,7 +61,7 @@ pub struct Record {
 }
 
 impl Record {
-    /// An empty record of so many ranks, of which those in `watched` (ascending) are watched.
+    /// An empty record of `ranks` ranks, of which those in `watched` (ascending) are watched.
     pub fn new(ranks: u32, watched: Vec<u32>) -> Record {
         let rounds = (0..ranks).map(|_| BTreeMap::new()).collect();
         Record { rounds, flights: Vec::new(), busy: Vec::new(), watched }

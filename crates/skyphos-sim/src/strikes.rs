@@ -1,4 +1,4 @@
-//! Faults at work: what each does to the processes and links of a world.
+//! The effect of each fault on the processes and links of a simulated world.
 
 use crate::faults::{Arrival, Cut, Due, Fault, Faults, Mark, Presence, Struck, When};
 use crate::time::nanoseconds;
@@ -9,7 +9,7 @@ use skyphos_core::slab::Payload;
 use skyphos_core::transport::{Event, Loss};
 use skyphos_types::{CallNumber, CommId, WorldRank};
 
-/// Bytes that the systems at both ends of a cut link take; what is posted beyond them waits.
+/// Bytes that the systems at both ends of a cut link take; frames posted beyond them wait.
 const TAKEN_BYTES: usize = 256 * 1024;
 
 impl Fault {
@@ -45,7 +45,7 @@ impl World {
         matches!(self.faults().presence[process as usize], Presence::Crashed { back: true } | Presence::Back)
     }
 
-    /// Whether a process restarts now. From then on it is like one that has not joined yet.
+    /// Whether a process restarts now. After that it is in the state of a process that has not joined yet.
     pub(crate) fn take_restart(&mut self, process: u32) -> bool {
         let presence = &mut self.faults().presence[process as usize];
         let anew = *presence == Presence::Back;
@@ -150,7 +150,7 @@ impl World {
         }
     }
 
-    /// Does what a fault does. Returns the processes to wake.
+    /// Applies a fault. Returns the processes to wake.
     fn apply(&mut self, fault: Fault, frame: Option<u32>, to_of: Option<u32>, time: u64) -> Vec<u32> {
         let all = self.faults().presence.len() as u32;
         match fault {
@@ -355,7 +355,7 @@ impl World {
     }
 }
 
-/// Decodes a frame with so many bits flipped, drawn from a seed.
+/// Decodes a frame with `bits` flipped bits, drawn from a seed.
 fn decode_flipped(frame: &Frame, (bits, seed): (u64, u64)) -> Result<(), String> {
     let payload = frame.payload.as_bytes();
     let mut bytes = [&frame.header.encode(payload)[..], payload].concat();

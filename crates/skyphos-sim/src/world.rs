@@ -372,7 +372,7 @@ impl World {
         self.at(head, if other_rack { Kind::Up(number) } else { Kind::Enter(number) });
     }
 
-    /// A frame of so many bytes will have left its sender at a time.
+    /// Records that frame `number`, of `bytes` bytes, leaves its sender at `end`.
     pub(crate) fn gone(&mut self, number: u32, bytes: usize, end: u64) {
         let flying = self.flying_mut(number);
         let (from, to) = (flying.from, flying.to);

@@ -1,4 +1,4 @@
-//! What reads outside bytes here, for the package `fuzz` at the repository's root: a feature that is off, for these are private.
+//! Entries for the package `fuzz` to the private decoders of outside bytes. Compiled only with the feature `fuzzing`.
 
 use crate::handshake::{GroupId, Key, Nonce};
 use crate::link::{Link, Trust};
@@ -15,10 +15,11 @@ use std::io::{IoSlice, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 
-/// Bytes that a pair of sockets holds for sure while nobody reads.
+/// Bytes that a pair of sockets can hold without a reader.
 pub const PIECE: usize = 64 * 1024;
 
-/// A connection, and who writes to it what he likes. Not TCP: a fuzzer opens more than there are ports.
+/// A connection, and the socket of its peer, to which a target writes arbitrary bytes. Not TCP: a fuzzer opens more connections than
+/// there are ports.
 fn pair(tls: Option<&Tls>, incoming: bool) -> (UnixStream, Wire) {
     let (there, here) = UnixStream::pair().expect("a pair of sockets");
     here.set_nonblocking(true).expect("a socket");
@@ -26,7 +27,7 @@ fn pair(tls: Option<&Tls>, incoming: bool) -> (UnixStream, Wire) {
     (there, Wire::new(stream, tls, incoming).expect("a connection"))
 }
 
-/// One peer's frames as they come.
+/// The receiver of one peer's frames.
 pub struct Receiver {
     there: Option<UnixStream>,
     /// The other side's ends of the memory that it shares.
@@ -46,7 +47,7 @@ impl Default for Receiver {
 }
 
 impl Receiver {
-    /// One that shares memory with who writes.
+    /// A receiver that shares memory with its peer.
     pub fn shared() -> Receiver {
         let receiver = Receiver::default();
         let (theirs, file) = Rings::make(PIECE, &[7; 32]).expect("memory");
@@ -58,14 +59,14 @@ impl Receiver {
         Receiver { rings: Some(theirs), wire, inbox, ..receiver }
     }
 
-    /// The other side says of what it shares that it has written and read so much.
+    /// Publishes false counters of the peer in shared memory.
     pub fn lie(&mut self, written: u64, read: u64) {
         if let Some(rings) = &self.rings {
             rings.lie(written, read);
         }
     }
 
-    /// Takes at most [`PIECE`] bytes, or the end of all: why there will be no more, if so.
+    /// Receives at most [`PIECE`] bytes; `None` is the end of the stream. Returns the reason if the connection has ended.
     pub fn take(&mut self, bytes: Option<&[u8]>, events: &mut Vec<Event>) -> Option<String> {
         match bytes {
             Some(bytes) => match &mut self.rings {
@@ -95,7 +96,7 @@ impl Files {
         Tls::load(files, 3).map(Files)
     }
 
-    /// What one who has them says first when he connects.
+    /// The first bytes of a connecting peer with these files.
     pub fn opening(&self) -> Vec<u8> {
         let mut bytes = Vec::new();
         self.0.connection(false).expect("a connection").write_tls(&mut bytes).expect("memory");
@@ -103,8 +104,8 @@ impl Files {
     }
 }
 
-/// A connection of the bring-up that these pieces come by: the messages in them, and why it ended, if so. `member`: it has
-/// proved that it is a rank.
+/// Receives a stream in pieces on a connection of the bring-up. Returns the messages, and the reason if the connection has ended.
+/// `member`: the peer has proved that it is a rank.
 pub fn link(
     pieces: &[&[u8]],
     files: Option<&Files>,

@@ -21,7 +21,7 @@ pub struct Options {
     pub world_size: u32,
     /// "host:port" of rank 0, as every rank can reach it. IPv6 addresses in brackets.
     pub rendezvous: String,
-    /// A secret that all ranks share; `None` (or an empty one) lets in anyone who reaches the port.
+    /// A secret that all ranks share. With `None`, or an empty secret, any program that reaches the port may join.
     pub token: Option<String>,
     /// Files of certificates. With them all connections are encrypted, and only peers with a certificate may prove the token. All ranks
     /// of a group have them, or none.

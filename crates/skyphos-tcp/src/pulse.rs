@@ -1,10 +1,9 @@
 //! Detection of hosts that are down and links that are cut, which close no connection.
 //!
-//! The kernels at both ends exchange the signs of life: they probe an idle connection (keep-alive), and acknowledge or retransmit bytes
-//! under way. So a process that is stopped, starved or busy is never taken for dead, and no extra bytes are sent. While a thread polls,
-//! this module asks the kernel from time to time when it last heard from the peer's kernel, and whether bytes or probes are
-//! unanswered. A peer is lost only if both show silence: a peer that does not read closes its window, and then the kernel probes it
-//! less and less often.
+//! The kernels at both ends answer for the processes: they probe an idle connection (keep-alive), and acknowledge or retransmit bytes
+//! under way. So a process that is stopped, starved or busy is never taken for dead, and this module sends nothing. While a thread polls,
+//! it reads from the kernel when the peer's kernel last answered, and whether bytes or probes are unanswered. A peer is lost only if
+//! both show silence: a peer that does not read closes its window, and then the kernel probes it less and less often.
 
 use crate::sockets::{self, info};
 use std::io;
@@ -39,7 +38,7 @@ impl Pulse {
         due
     }
 
-    /// How long a peer has been silent, if that is too long.
+    /// The duration of a peer's silence, if it exceeds the limit.
     pub(crate) fn lost(&mut self, peer: usize, stream: impl AsFd) -> Option<Duration> {
         let info = info(stream).ok()?;
         let heard_ms = info.tcpi_last_ack_recv.min(info.tcpi_last_data_recv);

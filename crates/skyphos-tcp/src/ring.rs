@@ -49,7 +49,7 @@ pub(crate) struct Rings {
     pub(crate) borrower: Option<Borrower>,
 }
 
-/// Bytes of each ring on a host with so many ranks.
+/// Bytes of each ring on a host with `ranks` ranks.
 pub(crate) fn capacity(ranks: usize) -> usize {
     let rings = ranks * (ranks - 1).max(1);
     (HOST_BYTES / rings).clamp(MIN_CAPACITY, MAX_CAPACITY).next_power_of_two().min(MAX_CAPACITY)

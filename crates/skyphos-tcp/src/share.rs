@@ -37,7 +37,7 @@ const OFFER_BYTES: usize = 44;
 const TAKEN: [u8; 4] = *b"shm+";
 const LEFT: [u8; 4] = *b"shm-";
 
-/// Memory of a process, described to another one that may open it.
+/// The description of a process's shared memory, by which another process opens it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Offer {
     process: u32,
@@ -47,7 +47,7 @@ struct Offer {
 }
 
 impl Offer {
-    /// There is no memory.
+    /// No memory is offered.
     const NONE: Offer = Offer { process: 0, file: 0, capacity: 0, token: [0; 32] };
 
     /// An offer of this process's file.
@@ -86,7 +86,7 @@ pub(crate) struct WaitLimit {
     interrupted: Option<fn() -> bool>,
 }
 
-/// Gives each connection within this host its memory, unless either side declines. Every rank of the group calls it.
+/// Moves each connection within this host to shared memory, unless either side declines. Every rank of the group calls it.
 pub(crate) fn share(rank: u32, connections: &mut Connections, wanted: bool, limit: &WaitLimit) -> Result<()> {
     let me = rank as usize;
     let machine = connections.seats[me].machine;
@@ -138,7 +138,7 @@ fn agree(
     limit: &WaitLimit,
 ) -> std::result::Result<Vec<Option<Rings>>, (usize, io::Error)> {
     let mut all: Vec<Option<Rings>> = near.iter().map(|_| None).collect();
-    // Open until the peers have opened them.
+    // These files stay open until the peers have opened them.
     let mut files: Vec<MemoryFile> = Vec::new();
     for (rings, (peer, wire)) in all.iter_mut().zip(near.iter_mut()).filter(|(_, (peer, _))| *peer > me) {
         let mut here = Offer::NONE;

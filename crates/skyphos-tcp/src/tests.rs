@@ -86,7 +86,7 @@ fn wire(kind: FrameKind, call: CallNumber, bytes: &[u8]) -> Vec<u8> {
     out
 }
 
-/// Polls until the condition holds on what has come.
+/// Polls until the condition holds on the received events.
 fn until(tcp: &mut Tcp, enough: impl Fn(&[Event]) -> bool) -> Vec<Event> {
     let (start, mut events) = (Instant::now(), Vec::new());
     while !enough(&events) {
@@ -443,7 +443,7 @@ fn what_was_changed_on_the_way_ends_an_encrypted_connection_and_both_know_it() {
     assert!(cause.contains("TLS") && !orderly, "{cause}");
 }
 
-/// What is encrypted and waits for the socket counts as not sent: whoever waits for it to go out is told when it has.
+/// Encrypted bytes that wait for the socket count as unsent; a `Writable` event reports when they were sent.
 #[test]
 fn bytes_that_wait_encrypted_are_backlog() {
     let tls = Tls::load(&certificates::shared(), 0).unwrap();
@@ -488,7 +488,7 @@ fn frames_that_came_with_the_bring_up_are_found_without_an_event() {
     assert_eq!(calls(&events), [1, 2]);
 }
 
-/// One key may encrypt only so much (2^24 records, some 270 GB); then it is changed, in the middle of the stream.
+/// One key may encrypt 2^24 records (some 270 GB). Then it is changed in the middle of the stream.
 #[test]
 fn a_stream_outlives_its_keys() {
     let mut provider = rustls::crypto::ring::default_provider();

@@ -80,7 +80,7 @@ pub(crate) fn read(files: &TlsFiles, provider: CryptoProvider) -> std::result::R
         Arc::new(Members::new(roots.clone(), &provider).map_err(|e| bad("the authority", authority, &e))?);
     members.verify_client_cert(&chain[0], &chain[1..], UnixTime::now()).map_err(|error| {
         let why = match error {
-            // The latter from another authority of the same name.
+            // `BadSignature`: another authority with the same name has signed it.
             rustls::Error::InvalidCertificate(
                 CertificateError::UnknownIssuer | CertificateError::BadSignature,
             ) => {
@@ -132,7 +132,7 @@ fn bad(what: &str, path: &Path, cause: &dyn Display) -> String {
 fn pem_words(error: pem::Error) -> String {
     match error {
         pem::Error::Io(error) => error.to_string(),
-        // The library's words for these have the file's bytes in them, perhaps a key's, and perhaps very many.
+        // The library's texts for these errors quote the file, which may be long, and may be a private key.
         pem::Error::MissingSectionEnd { .. } => "not PEM: a section without its end".to_owned(),
         pem::Error::IllegalSectionStart { .. } => "not PEM: a section without its name".to_owned(),
         other => format!("not PEM: {other}"),

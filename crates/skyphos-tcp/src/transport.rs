@@ -314,7 +314,7 @@ impl Tcp {
         // After the peer's own end, a reset shows only as the socket's error.
         let reset = |s: &mio::net::TcpStream| !matches!(s.take_error(), Ok(None));
         let shared = wire.is_shared();
-        // Two ranks that close at once would wait for each other if neither read what the other still sends.
+        // Two ranks that close at once would wait for each other if neither read the other's last bytes.
         let discarded = match shared {
             true => discard(&mut *wire, &mut self.buffer),
             false => discard(&wire.stream, &mut self.buffer),
@@ -498,7 +498,7 @@ impl Transport for Tcp {
     }
 
     /// Returns once the peers' systems have acknowledged all bytes, or `wait` has passed. Closing earlier would lose bytes: with unread
-    /// input the kernel resets the connection and drops what is under way. Input is discarded meanwhile.
+    /// input the kernel resets the connection and drops the bytes under way. Input is discarded meanwhile.
     fn close(&mut self, wait: Duration) -> Result<()> {
         let until = Instant::now() + wait.min(FOR_EVER);
         let payload = self.pool.copy_of(self.failure_reason.as_bytes());

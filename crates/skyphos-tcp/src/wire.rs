@@ -65,7 +65,7 @@ struct Tunnel {
     clear: usize,
     /// A lower bound on the encrypted bytes that wait for the socket; at least 1 while some do.
     unwritten: usize,
-    /// No byte has arrived yet.
+    /// No valid record has arrived yet.
     unheard: bool,
 }
 
@@ -117,7 +117,7 @@ impl Wire {
     /// Wakes the other side.
     fn ring_bell(&self) -> io::Result<()> {
         match send(&self.stream, &[IoSlice::new(&[0])]) {
-            // As many bells wait there that it has not heard.
+            // The socket's buffer is full of wake-up bytes that the other side has not read.
             Err(e) if e.kind() == ErrorKind::WouldBlock => Ok(()),
             rung => rung.map(drop),
         }
@@ -153,7 +153,7 @@ impl Wire {
             let rings = self.rings.as_mut()?;
             let got = match rings.read(buffers) {
                 Ok(0) => match over.take() {
-                    // The bytes before the end are read now that the end is known.
+                    // All bytes that were written before the socket closed have been read.
                     Some(end) => return Some(end),
                     None => 0,
                 },
@@ -162,7 +162,7 @@ impl Wire {
             };
             if got > 0 {
                 if rings.must_wake_writer() {
-                    // It fails if the other side is gone, which the next read of the socket tells.
+                    // It fails if the other side is gone, which the next read of the socket reports.
                     let _ = self.ring_bell();
                 }
                 return Some(Ok(got));
@@ -179,7 +179,7 @@ impl Wire {
         self.tunnel.as_ref().is_some_and(|tunnel| tunnel.tls.is_handshaking())
     }
 
-    /// Leaves so many bytes to the kernel that it has not sent, and about as many encrypted.
+    /// Limits the unsent bytes in the kernel to `bytes`, and the encrypted bytes that wait here to about as many.
     pub(crate) fn hold_back(&mut self, bytes: usize) {
         if let Some(rings) = &mut self.rings {
             return rings.limit(bytes);
@@ -190,8 +190,8 @@ impl Wire {
         }
     }
 
-    /// What proofs over this connection cover in place of a nonce: on an encrypted one, a number that belongs to both the
-    /// nonce and this connection (RFC 5705, RFC 8446 section 7.5). `None` before the handshake.
+    /// The value that proofs over this connection cover in place of a nonce. On an encrypted connection it is derived from the nonce and
+    /// the connection's keys (RFC 5705, RFC 8446 section 7.5), `None` before the handshake.
     pub(crate) fn bound(&self, nonce: &Nonce) -> Option<Nonce> {
         let Some(tunnel) = &self.tunnel else { return Some(*nonce) };
         tunnel.tls.export_keying_material([0; PROOF_BYTES], b"EXPORTER-skyphos-token", Some(nonce)).ok()
@@ -201,7 +201,7 @@ impl Wire {
         self.tunnel.is_some()
     }
 
-    /// Takes bytes to send: how many of them, and whether an event must come before more can be taken.
+    /// Takes bytes to send. Returns how many it took, and whether it takes no more before the next event.
     pub(crate) fn write(&mut self, slices: &[IoSlice<'_>], bytes: usize) -> io::Result<(usize, bool)> {
         if let Some(written) = self.write_shared(slices, bytes) {
             return written;
@@ -220,28 +220,28 @@ impl Wire {
         }
     }
 
-    /// Sends what waits here: `WouldBlock` if not all of it could be.
+    /// Sends the encrypted bytes that wait here. Returns `WouldBlock` if some remain.
     pub(crate) fn flush(&mut self) -> io::Result<()> {
         self.tunnel.as_mut().map_or(Ok(()), |tunnel| tunnel.push(&self.stream))
     }
 
-    /// Whether nothing waits here. What may only be sent after the handshake does not count.
+    /// Whether no encrypted bytes wait here. Bytes that may only be sent after the handshake do not count.
     pub(crate) fn is_flushed(&self) -> bool {
         self.tunnel.as_ref().is_none_or(|tunnel| !tunnel.tls.wants_write())
     }
 
-    /// About how many bytes wait here, 0 if none.
+    /// Approximate number of encrypted bytes that wait here; 0 if there are none.
     pub(crate) fn unwritten(&self) -> usize {
         self.tunnel.as_ref().map_or(0, |tunnel| tunnel.unwritten)
     }
 
-    /// After a read that got something, less than was asked for if `short`: whether nothing more is there, so that an event
-    /// follows when there is (epoll(7)).
+    /// Whether a read that returned bytes has drained the connection, so that an event reports the next bytes (epoll(7)). `short`:
+    /// the read returned fewer bytes than the buffer has.
     pub(crate) fn drained(&self, short: bool) -> bool {
         self.tunnel.as_ref().map_or(short, |t| t.clear == 0 && t.from == t.to && t.short)
     }
 
-    /// To one who came without TLS, and so waits for our first word: sends this, if that can have happened.
+    /// Sends bytes in the clear to a peer that may have connected without TLS, and so waits for this side's first message.
     pub(crate) fn answer_unencrypted(&self, bytes: &[u8]) {
         if self.tunnel.as_ref().is_some_and(|tunnel| tunnel.incoming && tunnel.unheard) {
             let _ = send(&self.stream, &[IoSlice::new(bytes)]); // the connection is being closed
@@ -281,7 +281,7 @@ impl Idle {
         Idle { stream, tunnel: None, rings: None }
     }
 
-    /// For another event loop.
+    /// Prepares the wire for registration with an event loop.
     pub(crate) fn wake(self) -> Wire {
         Wire { stream: TcpStream::from_std(self.stream), tunnel: self.tunnel, rings: self.rings }
     }
@@ -295,7 +295,7 @@ impl Tunnel {
         Ok(Tunnel { tls, incoming, ahead: vec![0; AHEAD].into(), from, to, short, clear, unwritten, unheard })
     }
 
-    /// Sends what is encrypted and waits.
+    /// Sends encrypted bytes until none is left or the socket is full.
     fn push(&mut self, stream: &TcpStream) -> io::Result<()> {
         let mut outlet = Outlet { stream, full: false };
         while self.tls.wants_write() {
@@ -330,7 +330,7 @@ impl Tunnel {
             let state = match self.tls.process_new_packets() {
                 Ok(state) => state,
                 Err(error) => {
-                    let _ = self.push(stream); // so that the other side learns why
+                    let _ = self.push(stream); // the alert that names the error
                     return Err(io::Error::new(ErrorKind::InvalidData, self.failure(&error)));
                 }
             };
@@ -350,7 +350,7 @@ impl Tunnel {
 
     fn failure(&self, error: &rustls::Error) -> TlsFailure {
         use AlertDescription as Alert;
-        // `ahead` has what came first, for an outgoing connection that is still in its handshake.
+        // During the handshake of an outgoing connection `ahead` has the first bytes that arrived.
         if self.unheard && !self.incoming && is_greeting(&self.ahead[..self.to]) {
             return TlsFailure {
                 text: "it speaks Skyphos's protocol, but without TLS".to_owned(),

@@ -30,7 +30,7 @@ fn noise(seed: u64, len: usize) -> Vec<u8> {
     (0..len).map(|_| next()).collect()
 }
 
-/// TLS as one speaks it who trusts the group's authority, with a certificate or without.
+/// The TLS configuration of a client that trusts the group's authority, with or without a certificate.
 fn speaks_tls(files: Option<&TlsFiles>) -> ClientConnection {
     let mut roots = RootCertStore::empty();
     roots.add(CertificateDer::from_pem_file(shared().authority).unwrap()).unwrap();
@@ -48,7 +48,7 @@ fn speaks_tls(files: Option<&TlsFiles>) -> ClientConnection {
     ClientConnection::new(Arc::new(config), NAME.try_into().unwrap()).unwrap()
 }
 
-/// Goes through TLS's handshake and says something: what comes back, or how it ended.
+/// Completes a TLS handshake and sends bytes. Returns the answer, or how the connection ended.
 fn visit(at: SocketAddr, files: Option<&TlsFiles>) -> std::io::Result<Vec<u8>> {
     let mut stream = TcpStream::connect(at)?;
     stream.set_read_timeout(Some(LONG))?;
@@ -216,7 +216,7 @@ fn second_of_a_rank(options: fn(&mut Place, u32) -> Vec<Options>) {
         all.iter_mut().for_each(|o| o.token = Some("cup".to_owned()));
         all
     };
-    // While the group waits for rank 2, which comes later and is told as well.
+    // While the group waits for rank 2, which comes later and gets the error as well.
     let mut all = of_three(&mut Place::new());
     let (start, mut last, again) = (Instant::now(), all.pop().unwrap(), all[1].clone());
     last.timeout = SHORT;
@@ -229,7 +229,7 @@ fn second_of_a_rank(options: fn(&mut Place, u32) -> Vec<Options>) {
     assert!(connect(last).is_err());
     assert!(start.elapsed() < LONG / 3, "{:?}", start.elapsed());
 
-    // Once the group is there nobody listens, neither at the rendezvous nor at the ranks.
+    // After the group has started, no port accepts connections, neither the rendezvous nor those of the ranks.
     let mut place = Place::new();
     let all = of_three(&mut place);
     let mut again = all[1].clone();

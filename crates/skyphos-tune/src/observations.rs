@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn fixed_groups_learn_nothing_and_children_start_anew() {
+    fn fixed_groups_record_nothing_and_children_start_empty() {
         let fixed = Observations { fixed: true, host_cores: Some(4.0), ..Observations::default() };
         let timing = Timing { duration: Seconds(0.1), busy: Some(Seconds(0.01)) };
         let mut seen = fixed;

@@ -2,7 +2,7 @@
 
 use crate::{PROFILE_WORDS, agreed_profile, median};
 use skyphos_plan::outer::Spread;
-use skyphos_plan::{OuterPrediction, OuterWay, OuterWork, Profile};
+use skyphos_plan::{OuterPrediction, OuterRoute, OuterWork, Profile};
 
 /// Allgathers of factors, the preferred one first where predictions are equal.
 pub const SPREADS: [Spread; 3] = [Spread::Direct, Spread::Ring, Spread::Doubling];
@@ -104,11 +104,11 @@ pub fn agreed_work(size: OuterSize, all: &[OuterNumbers], default: Profile) -> (
 pub fn ranked_by_fit(
     work: &OuterWork,
     profile: &Profile,
-    candidates: &[OuterWay],
-    fits: impl Fn(OuterWay) -> bool,
+    candidates: &[OuterRoute],
+    fits: impl Fn(OuterRoute) -> bool,
 ) -> Vec<OuterPrediction> {
     let mut ranked = work.ranked(profile, candidates);
-    ranked.sort_by_key(|one| !fits(one.way));
+    ranked.sort_by_key(|one| !fits(one.route));
     ranked
 }
 
@@ -152,12 +152,12 @@ mod tests {
         let (work, profile) = agreed_work(size, &all, Profile::one_host(3, 1.0));
         assert_eq!((work.ranks, work.pairs, work.most_pairs, work.fresh), (3, 8, 5, true));
         assert_eq!((profile.product_s, profile.cores, work.pass_byte_s), (2e-9, 0.5, 1e-10));
-        let candidates = SPREADS.map(OuterWay::Allgather);
+        let candidates = SPREADS.map(OuterRoute::Allgather);
         let all_fit = ranked_by_fit(&work, &profile, &candidates, |_| true);
         assert!(all_fit.windows(2).all(|pair| pair[0].duration <= pair[1].duration));
-        let slowest = all_fit[2].way;
-        let one_fits = ranked_by_fit(&work, &profile, &candidates, |way| way == slowest);
-        assert_eq!(one_fits[0].way, slowest);
+        let slowest = all_fit[2].route;
+        let one_fits = ranked_by_fit(&work, &profile, &candidates, |route| route == slowest);
+        assert_eq!(one_fits[0].route, slowest);
     }
 
     #[test]

@@ -15,7 +15,7 @@ use skyphos_plan::{Profile, Union};
 use skyphos_types::Seconds;
 use std::sync::Arc;
 
-/// One way to run a call.
+/// A variant of a call: algorithm, layers and ranges.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Variant {
     /// The algorithm.

@@ -90,7 +90,7 @@ mod tests {
     use skyphos_types::Seconds;
 
     #[test]
-    fn mismatches_clear_what_ranks_must_hold_alike() {
+    fn mismatches_clear_the_cache() {
         let parameters = TuningParameters::DEFAULT;
         let variant = Variant { algorithm: Algorithm::Ring, degrees: vec![], bounds: vec![], choice: None };
         let survey = SurveyResult { trials: Trials::begin(&parameters, vec![variant.clone()]), hint: None };

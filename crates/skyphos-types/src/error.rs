@@ -78,7 +78,7 @@ pub enum Error {
         left: u32,
         /// The other.
         right: u32,
-        /// What happened.
+        /// The cause, as text.
         cause: String,
     },
     /// Some wanted indices are contributed by no rank. All ranks find this together.
@@ -90,7 +90,7 @@ pub enum Error {
     Unmet {
         /// Their number, counted once for each rank that wants one.
         requests: u64,
-        /// Some of them, each with a rank that wants it.
+        /// Some of the indices, each with a rank that wants it.
         examples: Vec<(u64, u32)>,
     },
     /// Received bytes are damaged.
@@ -140,7 +140,7 @@ fn unmet_text(requests: u64, examples: &[(u64, u32)]) -> String {
 }
 
 impl Error {
-    /// Whether every rank of the call finds this error by itself, so that no rank sends it.
+    /// Whether every rank of the call detects this error, so that no rank needs to send it.
     pub fn is_agreed(&self) -> bool {
         matches!(self, Error::Unmet { .. })
     }
@@ -328,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn others_are_told_once_which_rank_it_was() {
+    fn the_rank_is_named_once_in_errors_of_others() {
         for message in ["the gradient of a is nan", "rank 12: the gradient of a is nan"] {
             let told = Error::bad_input(message).as_seen_by_others(12).to_string();
             assert_eq!(told, "rank 12: the gradient of a is nan");

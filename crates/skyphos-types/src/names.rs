@@ -9,7 +9,7 @@ pub const fn all_variants<T: VariantArray + Copy, const N: usize>() -> [T; N] {
     *T::VARIANTS.first_chunk().expect("as many as that")
 }
 
-/// The variant that a user named. `noun`: what the name stands for, in the error's text.
+/// The variant that a user named. `noun`: the kind of thing, for the error's text.
 pub fn variant_of_name<T: VariantArray + Copy + Into<&'static str>>(noun: &str, name: &str) -> Result<T> {
     let named = T::VARIANTS.iter().find(|one| (**one).into() == name);
     named.copied().ok_or_else(|| unknown_name(noun, name, T::VARIANTS.iter().map(|one| (*one).into())))

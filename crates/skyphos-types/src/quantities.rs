@@ -1,4 +1,4 @@
-//! Quantities with their unit as a type: a duration is no number of bytes, and neither is a bare number.
+//! Quantities with their unit as a type. Mixing a duration, a number of bytes and a bare number does not compile.
 
 use std::ops::{Div, Mul, Sub};
 

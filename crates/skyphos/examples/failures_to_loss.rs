@@ -4,7 +4,7 @@
 //! ```text
 //! cargo run --release -p skyphos --example failures_to_loss -- trials ranks...
 //! ```
-//! Prints a line of JSON for each number of ranks: for each trial, the failures up to the one that the others could not survive.
+//! Prints a line of JSON for each number of ranks: for each trial, the number of failures until a rank has no replica left.
 
 use rand::SeedableRng;
 use rand::seq::SliceRandom;

@@ -47,7 +47,7 @@ pub struct ReducedArray<Out> {
 /// See [`Comm::allreduce`].
 pub struct Allreduce<T, X> {
     x: X,
-    /// What earlier calls learned, once the call has its number.
+    /// The results of earlier calls, once the call has its number.
     basis: Basis,
     of: PhantomData<T>,
 }

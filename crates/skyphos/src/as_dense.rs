@@ -7,7 +7,7 @@ use skyphos_core::clock::Effort;
 use skyphos_core::collectives::allreduce::dense;
 use skyphos_core::stream::Terms;
 use skyphos_kernels::ArrayBuilder;
-use skyphos_kernels::stream::{Addend, Form, Shape, View, absent_number, as_entries, tell_apart};
+use skyphos_kernels::stream::{Addend, Form, Shape, View, absent_number, as_entries, bitmap_of_entries};
 use skyphos_tune::{Algorithm, choose_dense};
 use skyphos_types::{Element, ReduceOp, Result};
 
@@ -43,7 +43,7 @@ pub(crate) async fn reduce_array<T: Element>(
     Ok(Some(algorithm))
 }
 
-/// Reduces sparse vectors as arrays. If the array's values cannot show which rows are entries, a bitmap is reduced beside it.
+/// Reduces sparse vectors as arrays. If the array's values cannot show which rows are entries, a bitmap is reduced as well.
 pub(crate) async fn reduce_as_dense<T: Element>(
     ep: &Endpoint,
     algorithm: Algorithm,
@@ -74,7 +74,7 @@ async fn told_by_numbers<T: Element>(
         let mut values = vec![absent; len];
         view.put_into(&mut values, None, width);
         let mut values = reduce_in_place(ep, algorithm, op, values).await?;
-        let present = Some(tell_apart(&mut values, width));
+        let present = Some(bitmap_of_entries(&mut values, width));
         return Ok(Form::Dense { values, present });
     }
     let vector = Addend::new(view, width, absent);

@@ -80,7 +80,7 @@ pub(crate) async fn agree(
     Ok(best(ep, asked, &profile, (&out, &wanted), same))
 }
 
-/// The degrees with the least predicted time of a reduction, and the next best; `same`: all ranks want what they contribute.
+/// The degrees with the least predicted time of a reduction, and the next best; `same`: in-sets equal out-sets on all ranks.
 fn best(
     ep: &Endpoint,
     asked: &Asked,

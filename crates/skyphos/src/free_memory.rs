@@ -24,7 +24,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reads_what_the_system_says() {
+    fn free_memory_is_read_from_the_system() {
         let text = "MemTotal:       24689084 kB\nMemFree:        20000000 kB\nMemAvailable:   22000000 kB\n";
         assert_eq!(of_meminfo(text), Some(22_000_000 * 1024));
         assert_eq!(of_meminfo("MemAvailable: much"), None);

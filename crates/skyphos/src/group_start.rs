@@ -45,7 +45,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn messages_decode_to_what_was_encoded() {
+    fn messages_round_trip() {
         let topology = Topology::new(&[0, 0, 1, 1], &[0, 0, 0, 0]).unwrap();
         assert_eq!(decode_topology(&encode_topology(&topology)), Ok(topology));
         for profile in [Some(Profile::network(1e8)), None] {

@@ -23,12 +23,12 @@ pub(crate) fn median_s(mut run: impl FnMut()) -> f64 {
 
 /// Ascending random indices below `n`, one in each of [`ENTRIES`] equal ranges.
 pub(crate) fn drawn(n: u64, seed: u64) -> Vec<u32> {
-    let stretch = n / ENTRIES as u64;
+    let spacing = n / ENTRIES as u64;
     let mut random = seed.wrapping_mul(2).wrapping_add(1);
     (0..ENTRIES as u64)
         .map(|k| {
             random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            (k * stretch + (random >> 33) % stretch) as u32
+            (k * spacing + (random >> 33) % spacing) as u32
         })
         .collect()
 }

@@ -93,7 +93,7 @@ impl QuantizeOptions {
         }
     }
 
-    /// The algorithm that `auto` takes in place of one that cannot quantise.
+    /// The algorithm itself if it can quantise, else its substitute for `auto`.
     pub(crate) fn or_one_that_can(&self, algorithm: Algorithm) -> Algorithm {
         match self.check_algorithm(algorithm) {
             Ok(()) => algorithm,

@@ -37,7 +37,7 @@ pub struct Scattered<T> {
 /// See [`Comm::reduce_scatter`].
 pub struct ReduceScatter<T, X> {
     x: X,
-    /// What earlier calls learned, once the call has its number.
+    /// The results of earlier calls, once the call has its number.
     basis: Basis,
     of: PhantomData<T>,
 }

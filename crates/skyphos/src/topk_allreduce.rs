@@ -134,10 +134,10 @@ fn largest<T: Magnitude>(view: View<'_, T>, k: u64, wide: bool) -> Result<(Index
             Ok((of(&mut places.iter().map(|p| u64::from(*p))), picked))
         }
         View::Dense { values, present: Some(bits) } => {
-            let held = set_bits_between(bits, 0, values.len());
-            let rows: Vec<T> = held.iter().map(|k| values[*k]).collect();
+            let present = set_bits_between(bits, 0, values.len());
+            let rows: Vec<T> = present.iter().map(|k| values[*k]).collect();
             topk(&rows, Select::Whole { k }, &mut places, &mut picked)?;
-            Ok((of(&mut places.iter().map(|p| held[*p as usize] as u64)), picked))
+            Ok((of(&mut places.iter().map(|p| present[*p as usize] as u64)), picked))
         }
     }
 }

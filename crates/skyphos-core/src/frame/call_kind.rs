@@ -1,4 +1,4 @@
-//! The collectives, as frames name them.
+//! The kinds of calls, with their codes in frames.
 
 /// The collective of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, strum::FromRepr)]

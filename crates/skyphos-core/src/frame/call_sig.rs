@@ -1,4 +1,4 @@
-//! The signature of a call: what all its ranks must agree on.
+//! The signature of a call: the collective and the arguments that all its ranks must agree on.
 
 use super::call_kind::CallKind;
 use skyphos_types::{CommId, DType, ReduceOp};
@@ -6,7 +6,7 @@ use skyphos_types::{CommId, DType, ReduceOp};
 /// The signature of a call. Every data frame carries it, so ranks that made different calls detect that at the first frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct CallSig {
-    /// Which collective.
+    /// The collective.
     pub kind: CallKind,
     /// Code of the operation ([`ReduceOp::code`]); 0 if none or a custom one.
     pub op: u8,
@@ -90,7 +90,7 @@ impl CallSig {
         reductions.contains(&self.kind) || others.contains(&self.kind)
     }
 
-    /// The text with hashes of arguments. Users see the text without: a hash says only that something differs.
+    /// The text with hashes of arguments. Users see the text without hashes, since a hash does not name the argument that differs.
     pub(crate) fn with_hashes(&self) -> String {
         self.text(true)
     }

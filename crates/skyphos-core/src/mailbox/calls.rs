@@ -1,4 +1,4 @@
-//! Calls from their beginning to their end, and what a collective reads from its call's box.
+//! The life of a call in the mailbox, from its beginning to its end, and a collective's reads from its call's box.
 
 use super::absence::Absence;
 use super::call_box::CallBox;

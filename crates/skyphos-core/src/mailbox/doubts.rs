@@ -45,7 +45,7 @@ impl Mailbox {
         self.groups.iter_mut().find(|c| c.group.comm == comm).map(|state| &mut state.outcomes)
     }
 
-    /// This rank's program learns that a call has failed, which may change what it does next; `at_once`: before the call was
+    /// Records that this rank's program gets the error of a call, which may change its next calls; `at_once`: before the call was
     /// under way. Losses are agreed on in their own way, and `shrink` may be repeated.
     pub(crate) fn report_failure(&mut self, comm: CommId, call: CallNumber, error: &Error, at_once: bool) {
         let begun = self.begun(comm);

@@ -155,7 +155,7 @@ impl Outcomes {
         out
     }
 
-    /// What [`Outcomes::to_wire`] wrote.
+    /// Decodes the bytes of [`Outcomes::to_wire`].
     pub(crate) fn from_wire(bytes: &[u8]) -> Option<Outcomes> {
         if !bytes.len().is_multiple_of(8) {
             return None;

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 /// Calls whose checksums are remembered after they have ended: copies that come late are compared too.
 const REMEMBERED: usize = 256;
 
-/// An action that follows from what came.
+/// An action that follows from a received frame.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Action<B> {
     /// Deliver a frame of another rank to this one.

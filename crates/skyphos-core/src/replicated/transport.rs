@@ -23,7 +23,7 @@ pub const RACED_BYTES: usize = 4096;
 /// because one receiver is busy, and forwarded chunks are only a little later.
 pub(super) const SHARED_BYTES: usize = 32 * 1024;
 
-/// Most bytes handed to a connection ahead of what it has sent: the rest can be taken back.
+/// Most unsent bytes handed to a connection. Frames that are still queued can be cancelled.
 pub(super) const AHEAD_BYTES: usize = 128 * 1024;
 
 /// How long a closing process waits for its siblings' checksums.

@@ -63,7 +63,7 @@ impl Region {
         bytes
     }
 
-    /// Some bytes, to fill them before the other ranks are told to read.
+    /// A range of bytes, to be filled before the other ranks get the report that they may read it.
     pub(crate) fn bytes_mut(&mut self, range: Range<usize>) -> &mut [u8] {
         assert!(range.start <= range.end && range.end <= self.len, "within the region");
         // SAFETY: within the mapping, which `&mut self` borrows exclusively. Other processes never write it, and read it only

@@ -1,4 +1,4 @@
-//! What a training step does to its gradient before anything is sent: residual, choice, segments.
+//! The kernels of a training step on its gradient before anything is sent: residual, choice, segments.
 
 use crate::{Check, Kernel, Run};
 use skyphos_kernels::stream::{Encoder, Places};
@@ -11,7 +11,7 @@ use std::rc::Rc;
 const PARAMETERS: usize = 25_000_000;
 const LAYERS: [usize; 2] = [1_000_000, 250_000];
 
-/// Entries as segments of 32 KB, in memory that is there, as that of a transport's pool is.
+/// Entries as segments of 32 KB, in reused memory like a transport's pool.
 fn encode(indices: &[u32], picked: &[f32], slab: &mut Vec<u8>) {
     let mut encoder = Encoder::new(Places::Listed(indices), picked, 1, PARAMETERS as u64, 32 << 10);
     let mut at = 0;
@@ -24,7 +24,7 @@ fn encode(indices: &[u32], picked: &[f32], slab: &mut Vec<u8>) {
     black_box(&slab[..at]);
 }
 
-/// Compression of a gradient, beside adding it to the residual alone.
+/// Compression of a gradient, compared with adding it to the residual.
 pub fn compressing(k: usize, values: &[f32]) -> Kernel {
     let mut layers = Vec::new();
     while let Some(start) =

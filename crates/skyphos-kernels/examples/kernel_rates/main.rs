@@ -1,9 +1,9 @@
-//! How fast kernels are, as a fraction of the memory's rate measured beside them: `cargo run --release -p
+//! Rates of the kernels, as a fraction of the memory's rate measured in the same run: `cargo run --release -p
 //! skyphos-kernels --example kernel_rates [name …]`. One core, 64 MB of float32, best of several runs.
 //!
-//! A kernel's bytes are the cache lines it must touch: what it reads and what it writes, once each. The
+//! A kernel's bytes are the cache lines that it must read and write, each counted once. The
 //! memory's rate is that of copying the same values (read and written once), measured between the kernels'
-//! runs so that both meet the same neighbours. A merge stands beside a plain loop instead, as a ratio of
+//! runs, so that other load on the machine affects both. A merge is compared with a plain loop instead, as a ratio of
 //! times. Every answer is checked against a plain one.
 
 mod gradient;
@@ -19,7 +19,7 @@ use std::time::Instant;
 /// Values of each run.
 const VALUES: usize = 16 << 20;
 
-/// Runs of each kernel, and of what stands beside it between them.
+/// Runs of each kernel, in turn with the copy or the kernel that it is compared with.
 const RUNS: usize = 9;
 
 /// Runs a kernel once on the values and returns the bytes that had to move.
@@ -34,7 +34,7 @@ struct Kernel {
     check: Check,
     /// Values or entries of a run.
     entries: usize,
-    /// What it is measured against, if not against copying the values.
+    /// The comparison, if it is not a copy of the values.
     beside: Option<Run>,
 }
 
@@ -109,7 +109,7 @@ fn kernels() -> Vec<Line> {
         line("top 16 of 512", Some(0.3), of_512(16)),
         line("top 32 of 512", Some(0.3), of_512(32)),
         line("take top 8 of 512", None, |_| values::taking()),
-        // At most 1.6 times as long as `residual += gradient`, which is beside it.
+        // The comparison is `residual += gradient`; the target is 1.6 times its duration.
         line("compress, top 4 of 512", Some(0.625), |v| gradient::compressing(4, v)),
         line("compress, top 1 of 512", Some(0.625), |v| gradient::compressing(1, v)),
         line("compress, top 16 of 512", None, |v| gradient::compressing(16, v)),

@@ -1,5 +1,4 @@
-//! Merges of two sorted sets, beside a plain loop
-//! in C (`merge.c`), with two pointers and a branch for each case.
+//! Merges of two sorted sets, compared with a plain loop in C (`merge.c`), with two pointers and a branch for each case.
 
 use crate::sparse::{Kind, random_set};
 use crate::{Check, Kernel, Line, Run};
@@ -11,7 +10,7 @@ use std::rc::Rc;
 use std::sync::OnceLock;
 
 pub fn lines() -> Vec<Line> {
-    // The smaller ones stay in the L2 cache, as the batches of a fold do; the larger ones are moved by the memory.
+    // The smaller sets stay in the L2 cache, as the batches of a fold do; the larger ones come from memory.
     let sizes = [(18, 0.1, "10 %"), (24, 0.01, "1 %"), (24, 0.1, "10 %")];
     let kinds = [
         (Kind::Uniform, "random"),
@@ -75,7 +74,7 @@ type Merge = unsafe extern "C" fn(
     *mut f32,
 ) -> usize;
 
-/// `merge.c`, compiled for this very processor by the compiler that links Rust programs here.
+/// `merge.c`, compiled for this processor by the compiler that links Rust programs.
 fn plain() -> &'static libloading::Library {
     static LOADED: OnceLock<libloading::Library> = OnceLock::new();
     LOADED.get_or_init(|| {
@@ -97,7 +96,7 @@ fn plain_merge(a: (&[u32], &[f32]), b: (&[u32], &[f32]), indices: &mut [u32], va
     let ((i, x), (j, y)) = (a, b);
     assert!(i.len() == x.len() && j.len() == y.len());
     assert!(indices.len() >= i.len() + j.len() && values.len() >= i.len() + j.len());
-    // SAFETY: the signature is that of `merge.c`, and the arrays are as long as it is told.
+    // SAFETY: the signature is that of `merge.c`, and the arrays have the lengths that it gets.
     unsafe {
         let merge: libloading::Symbol<'_, Merge> = plain().get(b"merge").expect("it is there");
         let (to, rows) = (indices.as_mut_ptr(), values.as_mut_ptr());

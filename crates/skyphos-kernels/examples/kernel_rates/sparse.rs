@@ -20,7 +20,7 @@ const N: u64 = 1 << 24;
 pub enum Kind {
     /// Each position with the same probability.
     Uniform,
-    /// In runs of about so many neighbours.
+    /// In runs of about this many neighbours.
     Runs(f64),
 }
 

@@ -39,7 +39,7 @@ pub fn quantising(scale: Scale, values: &[f32]) -> (Run, Check) {
     )
 }
 
-/// What 4-bit codes in buckets of 1,024 stand for, one by one, and each one's scale.
+/// The values of 4-bit codes in buckets of 1,024, decoded one by one, and the scale of each bucket.
 fn plain_values(bytes: &[u8], count: usize) -> impl Iterator<Item = (f32, f32)> + '_ {
     (0..count).map(|k| {
         let packed = &bytes[k / 1024 * 516..];

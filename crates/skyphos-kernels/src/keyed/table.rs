@@ -20,7 +20,7 @@ pub const NOWHERE: u32 = u32::MAX;
 pub enum Merge {
     /// Fold them in the order of additions.
     Fold(ReduceOp),
-    /// Keep all of them in the order of additions.
+    /// Store all rows of a key, in the order of additions.
     List,
 }
 

@@ -36,7 +36,7 @@ fn zero_if_absent<T: Element>(number: T) -> T {
 }
 
 /// Turns an array into the values of a dense vector, in place, and returns a bitmap of the rows that are entries.
-pub fn tell_apart<T: Element>(values: &mut [T], width: usize) -> Vec<u64> {
+pub fn bitmap_of_entries<T: Element>(values: &mut [T], width: usize) -> Vec<u64> {
     let mut bits = vec![0; (values.len() / width).div_ceil(64)];
     let (numbers, count) = (values.as_mut_ptr(), values.len());
     // SAFETY: all numbers of the slice are read and written in place.
@@ -154,7 +154,7 @@ mod tests {
                     builder.put_entries(cut[0], &sum[cut[0]..cut[1]], width, &mut bits);
                 }
                 prop_assert_eq!(&bits, &want);
-                prop_assert_eq!(&tell_apart(&mut sum, width), &want);
+                prop_assert_eq!(&bitmap_of_entries(&mut sum, width), &want);
                 prop_assert!(sum.iter().all(|v| !v.is_absent()));
                 prop_assert_eq!(builder.finish(), Some(sum));
             }, else unreachable!("all are floats"));

@@ -66,9 +66,9 @@ impl<'a, T: Element> Addend<'a, T> {
         match self.view {
             View::Sparse { indices, values } => crate::with_indices!(indices, list => {
                 let below = |row: usize| list.partition_point(|index| (index.number() as usize) < row);
-                let held = below(rows.start)..below(rows.end);
-                let places = list[held.clone()].iter().map(|index| index.number() as usize * width);
-                let numbers = values[held.start * width..].chunks_exact(width);
+                let inside = below(rows.start)..below(rows.end);
+                let places = list[inside.clone()].iter().map(|index| index.number() as usize * width);
+                let numbers = values[inside.start * width..].chunks_exact(width);
                 places.zip(numbers).for_each(|(at, row)| fold_row(op, acc, first, at, row));
             }),
             View::Dense { values, present } => {
@@ -90,8 +90,8 @@ fn fold_singles<T: Element, I: Index>(
     values: &[T],
 ) {
     let below = |row: usize| list.partition_point(|index| (index.number() as usize) < row);
-    let held = below(first)..below(first + acc.len());
-    for (index, value) in list[held.clone()].iter().zip(&values[held]) {
+    let inside = below(first)..below(first + acc.len());
+    for (index, value) in list[inside.clone()].iter().zip(&values[inside]) {
         let slot = &mut acc[index.number() as usize - first];
         *slot = op(*slot, *value);
     }
@@ -116,30 +116,30 @@ mod tests {
         fn as_the_oracle(present in prop::collection::vec(prop::bool::weighted(0.4), 1..1500), width in 1usize..4,
                          cuts in prop::collection::vec(0.0f64..1.0, 4), op in 0usize..6, form in 0usize..3) {
             let (n, op) = (present.len(), &ReduceOp::NAMED[op]);
-            let held: Vec<u64> = (0..n as u64).filter(|row| form == 2 || present[*row as usize]).collect();
+            let rows_present: Vec<u64> = (0..n as u64).filter(|row| form == 2 || present[*row as usize]).collect();
             let number = |k: usize| (k as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
             let mut cuts: Vec<usize> = cuts.iter().map(|cut| (cut * (n * width) as f64) as usize).collect();
             cuts.extend([0, n * width]);
             cuts.sort_unstable();
             let numbers = |row: &u64| (0..width).map(|w| number(*row as usize * width + w)).collect::<Vec<u64>>();
-            let rows: Vec<u64> = held.iter().flat_map(numbers).collect();
+            let rows: Vec<u64> = rows_present.iter().flat_map(numbers).collect();
             let dense: Vec<u64> = (0..n * width).map(number).collect();
             let mut bits = vec![0u64; n.div_ceil(64)];
-            held.iter().for_each(|row| bits[*row as usize / 64] |= 1 << (row % 64));
+            rows_present.iter().for_each(|row| bits[*row as usize / 64] |= 1 << (row % 64));
             let view = match form {
-                0 => View::Sparse { indices: Indices::U64(&held), values: &rows },
+                0 => View::Sparse { indices: Indices::U64(&rows_present), values: &rows },
                 1 => View::Dense { values: &dense, present: Some(&bits) },
                 _ => View::Dense { values: &dense, present: None },
             };
             prop_assert_eq!(view.bitmap(n as u64, width), bits.clone());
             let addend = Addend::new(view, width, op.identity().unwrap());
-            for stretch in cuts.windows(2) {
-                let first = stretch[0];
-                let start: Vec<u64> = (first..stretch[1]).map(|k| number(k + 5)).collect();
+            for cut in cuts.windows(2) {
+                let first = cut[0];
+                let start: Vec<u64> = (first..cut[1]).map(|k| number(k + 5)).collect();
                 let (mut got, mut want) = (start.clone(), start);
                 addend.fold_onto(op, &mut got, first).unwrap();
-                for k in first..stretch[1] {
-                    if held.contains(&((k / width) as u64)) {
+                for k in first..cut[1] {
+                    if rows_present.contains(&((k / width) as u64)) {
                         fold_all(op, &mut want[k - first..=k - first], &[number(k)]).unwrap();
                     }
                 }

@@ -82,30 +82,30 @@ fn unpack_block(packed: &[u8], bits: u32, block: &mut [u32; BLOCK]) {
 }
 
 fn pack_few(numbers: &[u32], bits: u32, out: &mut [u8]) {
-    let (mut held, mut count, mut at) = (0u64, 0, 0);
+    let (mut pending, mut count, mut at) = (0u64, 0, 0);
     for number in numbers {
-        held |= u64::from(*number) << count;
+        pending |= u64::from(*number) << count;
         count += bits;
         while count >= 8 {
-            out[at] = held as u8;
-            (held, count, at) = (held >> 8, count - 8, at + 1);
+            out[at] = pending as u8;
+            (pending, count, at) = (pending >> 8, count - 8, at + 1);
         }
     }
     if count > 0 {
-        out[at] = held as u8;
+        out[at] = pending as u8;
     }
 }
 
 fn unpack_few(packed: &[u8], bits: u32, numbers: &mut [u32]) {
-    let (mut held, mut count, mut bytes) = (0u64, 0, packed.iter());
+    let (mut pending, mut count, mut bytes) = (0u64, 0, packed.iter());
     let mask = (1u64 << bits) - 1;
     for number in numbers {
         while count < bits {
-            held |= u64::from(bytes.next().copied().unwrap_or(0)) << count;
+            pending |= u64::from(bytes.next().copied().unwrap_or(0)) << count;
             count += 8;
         }
-        *number = (held & mask) as u32;
-        (held, count) = (held >> bits, count - bits);
+        *number = (pending & mask) as u32;
+        (pending, count) = (pending >> bits, count - bits);
     }
 }
 

@@ -10,11 +10,11 @@
 //! A block fits the L2 cache, each entry is read once, and only the block is written, so P streams cost
 //! one pass whatever P. Additions are in the order of the sources, so the result does not depend on when
 //! segments arrive. Cost: O(entries) + O(positions / 64); blocks without entries are skipped. Very sparse
-//! streams are merged instead ([`super::few`]).
+//! streams are merged instead ([`super::merge_fold`]).
 
 use super::bitmap::SLACK;
-use super::few::Few;
 use super::fold_block::{Block, clear, fold_source};
+use super::merge_fold::MergeFold;
 use super::segment::Segment;
 use super::source::{FoldError, Sink, Source, of_source};
 use crate::simd;
@@ -40,7 +40,7 @@ pub struct Fold<T, B> {
     marks: Vec<u8>,
     counts: Vec<u32>,
     /// State of the merges, for very sparse streams.
-    pub(super) few: Option<Few<T>>,
+    pub(super) merges: Option<MergeFold<T>>,
 }
 
 impl<T: Element, B: AsRef<[u8]>> Fold<T, B> {
@@ -57,11 +57,11 @@ impl<T: Element, B: AsRef<[u8]>> Fold<T, B> {
         let most = (BLOCK_BYTES / (width * size_of::<T>())).next_power_of_two().max(64);
         let block = if density >= SPARSE { most } else { most.min(512) };
         let block = (block as u64).min((hi - lo).next_multiple_of(64).max(64)) as usize;
-        let few = Few::<T>::worth(op, sources, width, density).then(|| Few::new(sources));
-        let block = if few.is_some() { 64 } else { block };
+        let merges = MergeFold::<T>::is_faster(op, sources, width, density).then(|| MergeFold::new(sources));
+        let block = if merges.is_some() { 64 } else { block };
         let identity = op.identity::<T>()?;
         let counted = matches!(op, ReduceOp::MeanPresent);
-        let by_words = few.is_none() && width == 1 && !counted;
+        let by_words = merges.is_none() && width == 1 && !counted;
         let slack = if by_words { SLACK } else { 0 };
         let source = || Source::new(lo, by_words);
         Ok(Fold {
@@ -74,7 +74,7 @@ impl<T: Element, B: AsRef<[u8]>> Fold<T, B> {
             rows: vec![identity; block * width + slack],
             marks: vec![0; block + slack],
             counts: vec![0; if counted { block } else { 0 }],
-            few,
+            merges,
         })
     }
 
@@ -115,8 +115,8 @@ impl<T: Element, B: AsRef<[u8]>> Fold<T, B> {
     pub fn advance(&mut self, op: &ReduceOp, sink: &mut impl Sink<T>) -> Result<bool, FoldError> {
         let ready = self.sources.iter().map(|s| s.reached).min().unwrap_or(self.hi);
         let start = self.at;
-        if let Some(few) = &mut self.few {
-            few.advance(op, &mut self.sources, (ready, self.hi), sink)?;
+        if let Some(merges) = &mut self.merges {
+            merges.advance(op, &mut self.sources, (ready, self.hi), sink)?;
             self.at = ready;
         }
         while self.at < ready {

@@ -1,4 +1,4 @@
-//! Vectors with hashed indices, and back. Equal ranges of hashed indices have about equally many entries, whatever the data.
+//! Conversion of vectors to hashed indices and back. Equal ranges of hashed indices have about equally many entries for any data.
 //!
 //! The hash moves granules of neighbouring indices ([`BlockHash`]), so the runs of a sorted vector are sorted by their granule's new
 //! number and copied. Cost: O(entries), and a sort of the granules with entries.
@@ -56,13 +56,13 @@ pub fn shuffle<T: Element>(view: View<'_, T>, width: usize, hash: BlockHash) -> 
         }
         View::Dense { values, present } => {
             let rows = values.len() / width;
-            let held: Vec<u64> = match present {
+            let rows_present: Vec<u64> = match present {
                 None => (0..rows as u64).collect(),
                 Some(bits) => set_bits_between(bits, 0, rows).into_iter().map(|k| k as u64).collect(),
             };
             let of = |k: &u64| &values[*k as usize * width..][..width];
-            let entries: Vec<T> = held.iter().flat_map(of).copied().collect();
-            move_runs(&held, &entries, width, log, place)
+            let entries: Vec<T> = rows_present.iter().flat_map(of).copied().collect();
+            move_runs(&rows_present, &entries, width, log, place)
         }
     };
     let n = shuffled_len(hash);

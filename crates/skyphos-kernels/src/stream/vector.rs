@@ -250,12 +250,12 @@ impl<'a, T: Element> View<'a, T> {
                     set_run(bits, 0, rows.len() / width);
                 }
             }
-            View::Dense { values: rows, present: Some(held) } => {
-                for place in set_bits_between(held, 0, rows.len() / width) {
+            View::Dense { values: rows, present: Some(from) } => {
+                for place in set_bits_between(from, 0, rows.len() / width) {
                     values[place * width..][..width].copy_from_slice(&rows[place * width..][..width]);
                 }
                 if let Some(bits) = present {
-                    bits.iter_mut().zip(*held).for_each(|(bits, held)| *bits |= held);
+                    bits.iter_mut().zip(*from).for_each(|(bits, from)| *bits |= from);
                 }
             }
         }
@@ -292,7 +292,7 @@ impl<'a, T: Element> View<'a, T> {
                 }
             }),
             View::Dense { values, present: None } => set_run(&mut bits, 0, values.len() / width),
-            View::Dense { present: Some(held), .. } => bits.copy_from_slice(held),
+            View::Dense { present: Some(from), .. } => bits.copy_from_slice(from),
         }
         bits
     }

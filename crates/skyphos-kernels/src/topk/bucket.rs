@@ -4,7 +4,7 @@
 //! deal the bucket's magnitudes to groups in turn:
 //!   k up to 4:  16 groups; take the two largest of each, whole
 //!   above:      32 or 64 groups; take the largest of each, its upper 16 bits
-//! least = the k-th largest of those     (so many groups have a value that large, so k values reach it)
+//! least = the k-th largest of those     (k groups have a value that large, so at least k values reach it)
 //! candidates = the values that reach it (by pairs exactly k, except in 1 or 2 of 100 buckets; else about 1.2 k)
 //! of the candidates keep the k largest
 //! ```

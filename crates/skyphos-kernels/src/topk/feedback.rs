@@ -202,7 +202,7 @@ mod tests {
     proptest! {
         /// Multiples of a power of two: nothing is rounded, so nothing may be lost.
         #[test]
-        fn what_is_sent_and_what_stays_is_all_there_was(
+        fn sent_values_and_residual_add_up_to_the_input(
             steps in prop::collection::vec(prop::collection::vec(-500i32..500, 40), 1..8), k in 1usize..50,
             bucket in prop::option::of(1usize..50), bits in prop::option::of(prop::sample::select(vec![2u8, 4, 8])),
         ) {

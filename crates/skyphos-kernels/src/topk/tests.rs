@@ -136,7 +136,7 @@ fn whole_vectors_that_are_sampled() {
     let same = vec![-2.5f32; count];
     let rising: Vec<f32> = (0..count).map(|i| i as f32).collect();
     let nan: Vec<f32> = ordinary.iter().map(|v| if *v > 0.12 { f32::NAN } else { *v }).collect();
-    // Only what the sample sees is large, so its threshold is far too high, twice.
+    // Only the sampled values are large, so the threshold from the sample is far too high, twice.
     let mut misleading = ordinary.clone();
     (0..SAMPLE).for_each(|i| misleading[place(i, count)] += 5.0);
     for values in [&ordinary, &tenth, &thousandth, &steps, &corner, &same, &rising, &nan, &misleading] {
@@ -189,7 +189,7 @@ fn refused_input_changes_nothing() {
 }
 
 #[test]
-fn the_residual_is_what_was_not_taken() {
+fn the_residual_has_all_values_that_were_not_taken() {
     // SparCML, algorithm 1: acc = ε + gradient; send TopK(acc); ε = acc - TopK(acc).
     let mut residual = vec![0f64; 1000];
     let mut sent = vec![0f64; 1000];

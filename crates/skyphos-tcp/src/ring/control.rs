@@ -73,7 +73,7 @@ impl Control {
         self.blocked.0.store(0, Ordering::Relaxed);
     }
 
-    /// Whether the reader must wake the writer; asked after it has published what it read. `has_room`: whether enough is free.
+    /// Whether the reader must wake the writer; called after it has published its reads. `has_room`: whether enough is free.
     pub(crate) fn must_wake_writer(&self, has_room: impl FnOnce() -> bool) -> bool {
         fence(Ordering::SeqCst);
         self.blocked.0.load(Ordering::Relaxed) != 0 && has_room() && take(&self.blocked.0)

@@ -22,7 +22,7 @@ impl Authority {
     pub fn named(name: &str) -> Authority {
         static MADE: AtomicUsize = AtomicUsize::new(0);
         let number = MADE.fetch_add(1, Ordering::Relaxed);
-        // Beside the test's program, so that what a killed test leaves goes with the build.
+        // Beside the test's program, so that files of a killed test are removed with the build.
         let program = std::env::current_exe().unwrap();
         let folder = program.with_extension(format!("certificates-{}-{number}", std::process::id()));
         std::fs::create_dir_all(&folder).unwrap();

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 pub const LONG: Duration = Duration::from_secs(30);
 
-/// A place for a rendezvous that nobody can take: a listening socket, which rank 0 inherits.
+/// An address for a rendezvous that no other program can take: a listening socket, which rank 0 inherits.
 pub struct Place {
     pub at: String,
     listener: Option<TcpListener>,
@@ -25,7 +25,7 @@ impl Place {
         Place { at: listener.local_addr().unwrap().to_string(), listener: Some(listener) }
     }
 
-    /// A place where nobody listens yet.
+    /// An address at which no process listens yet.
     pub fn free() -> Place {
         Place { listener: None, ..Place::new() }
     }

@@ -1,4 +1,4 @@
-//! Bring-up: ranks in any order, and everything that can be wrong with who comes.
+//! Bring-up: ranks that connect in any order, and peers that are refused.
 
 use crate::common::{LONG, Place, connect_all, on_all};
 use skyphos_core::collectives::barrier::barrier;
@@ -85,7 +85,7 @@ fn two_processes_with_one_rank_are_named_to_all() {
         let again = ranks.iter().find(|r| ranks.iter().filter(|q| q == r).count() == 2).unwrap();
         let mut fd = all[0].listen_fd;
         // The first rank 0 may be done before the second one looks: the port stays taken until it has.
-        // SAFETY: `Place` has just opened it, and nobody has closed it.
+        // SAFETY: `Place` has just opened it, and it was not closed since.
         let held =
             fd.filter(|_| *again == 0).map(|fd| unsafe { BorrowedFd::borrow_raw(fd) }.try_clone_to_owned());
         let options = ranks.iter().map(|rank| {
@@ -98,7 +98,7 @@ fn two_processes_with_one_rank_are_named_to_all() {
         let results = connect_all(options.collect());
         drop(held);
         if *again == 0 {
-            // The first of them has its group; the second is told at once.
+            // The first of them has its group; the second gets the error at once.
             let text = results[1].as_ref().err().expect("refused").to_string();
             assert!(text.contains("cannot listen") && text.contains("choose another port"), "{text}");
             continue;
@@ -210,7 +210,7 @@ fn without_rank_0_the_time_out_names_it() {
 
 #[test]
 fn other_programs_at_the_rendezvous_are_recognised() {
-    // One that says nothing, one that speaks first, one that hangs up.
+    // A client that sends nothing, one that sends before the server's challenge, one that closes the connection.
     for (greeting, stays, hint) in [
         (&b""[..], true, "no Skyphos greeting"),
         (b"SSH-2.0-OpenSSH_9.6\r\n", true, "does not speak Skyphos"),

@@ -28,7 +28,7 @@ fn refused(result: &Result<Tcp>) -> &str {
     }
 }
 
-/// What rank 0 says of who is missing.
+/// Rank 0's error, which names the missing ranks.
 fn missing(result: &Result<Tcp>) -> (&[u32], &str) {
     match result {
         Err(Error::Timeout { missing, call, .. }) => (missing, call),
@@ -195,7 +195,7 @@ fn ranks_of_another_authority_learn_it_at_once() {
         fs::write(&authority, [one, two].concat()).unwrap();
         TlsFiles { authority, ..own }
     };
-    // Of one that does not trust the group, and one that the group does not trust.
+    // The errors of a rank that does not trust the group, and of a rank that the group does not trust.
     for (files, why) in [
         (other.files(), "its certificate is not one of this group"),
         (both(other.files()), "does not accept this side's"),
@@ -228,7 +228,7 @@ fn ranks_of_another_authority_learn_it_at_once() {
     assert!(start.elapsed() < LONG / 3);
 }
 
-/// It has a certificate, as any host of the cluster may, but not the token: it passes on what the two ranks say.
+/// A relay between two ranks. It has a certificate, as any host of the cluster may, but not the token.
 #[test]
 fn who_stands_between_two_ranks_cannot_pass_their_proofs_on() {
     let mut place = Place::new();
@@ -259,7 +259,7 @@ fn who_stands_between_two_ranks_cannot_pass_their_proofs_on() {
     });
 }
 
-/// Settings of one who accepts and makes connections by the files.
+/// Settings of a rank with these files.
 fn both_sides(files: &TlsFiles) -> (Arc<ServerConfig>, Arc<ClientConfig>) {
     let certificate = |path| CertificateDer::from_pem_file(path).unwrap();
     let key = || PrivateKeyDer::from_pem_file(&files.key).unwrap();
@@ -349,7 +349,7 @@ fn files_that_cannot_be_used_are_named() {
             "{words:?}: {text}"
         );
     }
-    // A group of one talks to nobody, and is told all the same.
+    // A group of one rank makes no connection, and gets the error all the same.
     let mut options = Options::new(0, 1, "");
     options.tls = Some(with(Some(&nowhere), None, None));
     assert!(connect(options).is_err());

@@ -22,7 +22,7 @@ fn run(mut tcp: Tcp) {
     let (me, size) = (tcp.rank(), tcp.size());
     let pool = tcp.facts().pool;
     let others: Vec<u32> = (0..size).filter(|r| *r != me.0).collect();
-    // All is posted before anything is read: whoever blocked here would block for ever.
+    // All frames are posted before any is read: a rank that blocked here would block for ever.
     for seq in 0..FRAMES {
         for to in &others {
             let len = SIZES[seq as usize % SIZES.len()];

@@ -12,7 +12,7 @@ use skyphos_core::collectives::gather::Schedule;
 use skyphos_core::collectives::outer_product::{Level, ProductShape, best_grid};
 use skyphos_kernels::product::Factor;
 use skyphos_plan::outer::Spread;
-use skyphos_plan::{OuterPrediction, OuterWay, OuterWork, Profile};
+use skyphos_plan::{OuterPrediction, OuterRoute, OuterWork, Profile};
 use skyphos_tune::outer::{
     OuterNumbers, OuterRates, OuterSize, SPREADS, agreed_work, even_group_size, ranked_by_fit,
 };
@@ -39,8 +39,8 @@ pub struct OuterChoice {
     pub pairs: usize,
 }
 
-/// The rates of this machine, measured once per process in about 25 ms. All ranks enter their first sum at the same time, so those
-/// that share processors measure the rest that each of them gets.
+/// The rates of this machine, measured once per process in about 25 ms. All ranks enter their first sum at the same time, so ranks
+/// that share processors measure the rate that each one gets.
 fn measured() -> OuterRates {
     static RATES: OnceLock<OuterRates> = OnceLock::new();
     *RATES.get_or_init(|| {
@@ -98,26 +98,26 @@ fn schedule_of(spread: Spread, ranks: u32) -> Schedule {
 }
 
 /// The name of a candidate in reports.
-fn name_of(way: OuterWay, level: Level, ranks: u32) -> String {
-    match way {
-        OuterWay::Allgather(spread) => format!("allgather ({})", schedule_of(spread, ranks).name()),
-        OuterWay::Owners { grid: (rows, cols), .. } => {
+fn name_of(route: OuterRoute, level: Level, ranks: u32) -> String {
+    match route {
+        OuterRoute::Allgather(spread) => format!("allgather ({})", schedule_of(spread, ranks).name()),
+        OuterRoute::Owners { grid: (rows, cols), .. } => {
             format!("rabenseifner ({}, {rows}x{cols})", level.name())
         }
-        OuterWay::Allreduce => "allreduce".to_owned(),
-        OuterWay::Ring => "ring".to_owned(),
-        OuterWay::Butterfly => "butterfly".to_owned(),
+        OuterRoute::Allreduce => "allreduce".to_owned(),
+        OuterRoute::Ring => "ring".to_owned(),
+        OuterRoute::Butterfly => "butterfly".to_owned(),
     }
 }
 
 /// The candidates of `auto`, each with its level.
-fn candidates(ep: &Endpoint, terms: &ProductShape, scatter: bool) -> Vec<(OuterWay, Level)> {
+fn candidates(ep: &Endpoint, shape: &ProductShape, scatter: bool) -> Vec<(OuterRoute, Level)> {
     let ranks = ep.size();
     if scatter {
-        let rows = OuterWay::Owners { group: ranks, grid: (ranks, 1), near: false };
-        return vec![(rows, Level::All), (OuterWay::Ring, Level::All)];
+        let rows = OuterRoute::Owners { group: ranks, grid: (ranks, 1), near: false };
+        return vec![(rows, Level::All), (OuterRoute::Ring, Level::All)];
     }
-    let mut all: Vec<_> = SPREADS.map(|spread| (OuterWay::Allgather(spread), Level::Rank)).into();
+    let mut all: Vec<_> = SPREADS.map(|spread| (OuterRoute::Allgather(spread), Level::Rank)).into();
     let topology = ep.topology();
     let groups = [
         (Level::Host, even_group_size(topology.hosts())),
@@ -129,25 +129,27 @@ fn candidates(ep: &Endpoint, terms: &ProductShape, scatter: bool) -> Vec<(OuterW
         let Some(group) = group.filter(|group| *group > before) else { continue };
         before = group;
         let near = level == Level::Host || ep.node().on_one_host();
-        let grid = best_grid(group, terms.n, terms.m);
-        all.push((OuterWay::Owners { group, grid, near }, level));
+        let grid = best_grid(group, shape.n, shape.m);
+        all.push((OuterRoute::Owners { group, grid, near }, level));
     }
-    all.extend([OuterWay::Allreduce, OuterWay::Ring, OuterWay::Butterfly].map(|way| (way, Level::All)));
+    all.extend(
+        [OuterRoute::Allreduce, OuterRoute::Ring, OuterRoute::Butterfly].map(|route| (route, Level::All)),
+    );
     all
 }
 
 /// Chooses the algorithm; the same on all ranks.
 pub(super) fn choose<T: Factor>(
     ep: &Endpoint,
-    terms: &ProductShape,
+    shape: &ProductShape,
     options: &OuterOptions,
     factors: bool,
     all: &[OuterNumbers],
     seen: Observations,
 ) -> OuterChoice {
     let size = OuterSize {
-        n: terms.n,
-        m: terms.m,
+        n: shape.n,
+        m: shape.m,
         bytes: size_of::<T>(),
         sum_bytes: size_of::<T::Sum>(),
         scatter: options.scatter,
@@ -161,11 +163,11 @@ pub(super) fn choose<T: Factor>(
         grid,
         predicted: None,
         others: Vec::new(),
-        pairs: terms.all_pairs(),
+        pairs: shape.all_pairs(),
     };
-    let all_gathers = SPREADS.map(OuterWay::Allgather);
-    let best_exchange = || match work.ranked(&profile, &all_gathers)[0].way {
-        OuterWay::Allgather(spread) => schedule_of(spread, ranks),
+    let all_gathers = SPREADS.map(OuterRoute::Allgather);
+    let best_exchange = || match work.ranked(&profile, &all_gathers)[0].route {
+        OuterRoute::Allgather(spread) => schedule_of(spread, ranks),
         _ => unreachable!("an allgather"),
     };
     let grid = |level: Level| {
@@ -176,11 +178,11 @@ pub(super) fn choose<T: Factor>(
                 Level::Rack => even_group_size(ep.topology().racks()).unwrap_or(1),
                 Level::All => ranks,
             };
-            best_grid(group, terms.n, terms.m)
+            best_grid(group, shape.n, shape.m)
         })
     };
     match options.algorithm {
-        OuterAlgorithm::Auto if !factors => by_prediction::<T>(ep, terms, options, (&work, &profile), all),
+        OuterAlgorithm::Auto if !factors => by_prediction::<T>(ep, shape, options, (&work, &profile), all),
         OuterAlgorithm::Auto | OuterAlgorithm::Allgather => {
             let exchange = options.exchange.unwrap_or_else(best_exchange);
             named(OuterAlgorithm::Allgather, Level::Rank, None, Some(exchange))
@@ -202,7 +204,7 @@ pub(super) fn choose<T: Factor>(
 /// The candidate with the least predicted time that fits memory.
 fn by_prediction<T: Factor>(
     ep: &Endpoint,
-    terms: &ProductShape,
+    shape: &ProductShape,
     options: &OuterOptions,
     (work, profile): (&OuterWork, &Profile),
     all: &[OuterNumbers],
@@ -210,42 +212,43 @@ fn by_prediction<T: Factor>(
     let ranks = ep.size();
     let least = all.iter().map(|one| one.free_bytes).fold(f64::INFINITY, f64::min);
     let free = least / f64::from(most_ranks_of_a_host(ep));
-    let ways = candidates(ep, terms, options.scatter);
-    let level_of =
-        |way: OuterWay| ways.iter().find(|(one, _)| *one == way).map_or(Level::All, |(_, level)| *level);
-    let algorithm = |way| match way {
-        OuterWay::Allgather(_) => OuterAlgorithm::Allgather,
-        OuterWay::Owners { .. } => OuterAlgorithm::Rabenseifner,
-        OuterWay::Allreduce => OuterAlgorithm::Allreduce,
-        OuterWay::Ring => OuterAlgorithm::Ring,
-        OuterWay::Butterfly => OuterAlgorithm::Butterfly,
+    let routes = candidates(ep, shape, options.scatter);
+    let level_of = |route: OuterRoute| {
+        routes.iter().find(|(one, _)| *one == route).map_or(Level::All, |(_, level)| *level)
     };
-    let grid = |way| if let OuterWay::Owners { grid, .. } = way { Some(grid) } else { None };
-    let candidates: Vec<OuterWay> = ways.iter().map(|(way, _)| *way).collect();
-    let fits = |way| {
-        let kind = (algorithm(way), grid(way).unwrap_or((1, 1)));
-        needed_bytes::<T>(ranks, terms, kind, (false, options.scatter, work.fresh)) <= free
+    let algorithm = |route| match route {
+        OuterRoute::Allgather(_) => OuterAlgorithm::Allgather,
+        OuterRoute::Owners { .. } => OuterAlgorithm::Rabenseifner,
+        OuterRoute::Allreduce => OuterAlgorithm::Allreduce,
+        OuterRoute::Ring => OuterAlgorithm::Ring,
+        OuterRoute::Butterfly => OuterAlgorithm::Butterfly,
+    };
+    let grid = |route| if let OuterRoute::Owners { grid, .. } = route { Some(grid) } else { None };
+    let candidates: Vec<OuterRoute> = routes.iter().map(|(route, _)| *route).collect();
+    let fits = |route| {
+        let kind = (algorithm(route), grid(route).unwrap_or((1, 1)));
+        needed_bytes::<T>(ranks, shape, kind, (false, options.scatter, work.fresh)) <= free
     };
     let mut ranked = ranked_by_fit(work, profile, &candidates, fits);
     let best = ranked.remove(0);
     let others =
-        ranked.iter().map(|one| (name_of(one.way, level_of(one.way), ranks), one.duration.0)).collect();
+        ranked.iter().map(|one| (name_of(one.route, level_of(one.route), ranks), one.duration.0)).collect();
     OuterChoice {
-        algorithm: algorithm(best.way),
-        exchange: if let OuterWay::Allgather(spread) = best.way {
+        algorithm: algorithm(best.route),
+        exchange: if let OuterRoute::Allgather(spread) = best.route {
             Some(schedule_of(spread, ranks))
         } else {
             None
         },
-        level: level_of(best.way),
-        grid: grid(best.way),
+        level: level_of(best.route),
+        grid: grid(best.route),
         others,
-        pairs: terms.all_pairs(),
+        pairs: shape.all_pairs(),
         predicted: Some(best),
     }
 }
 
-/// The number of ranks of the host with the most.
+/// The largest number of ranks on one host.
 fn most_ranks_of_a_host(ep: &Endpoint) -> u32 {
     let hosts = ep.topology().hosts();
     let count = |host: &u32| hosts.iter().filter(|other| *other == host).count() as u32;

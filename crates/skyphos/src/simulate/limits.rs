@@ -11,7 +11,7 @@ use skyphos_types::{Error, Result};
 /// Limit on the numbers in all ranks' vectors, if data is real.
 const MOST_NUMBERS: f64 = 2e9;
 
-/// Limit on the frames of a run without data. A frame is one or a few events, and so many take about an hour.
+/// Limit on the frames of a run without data. A frame is one or a few events, and this many take about an hour.
 const MOST_FRAMES: f64 = 1e9;
 
 /// Limit on a rank's rows in collectives without indices.

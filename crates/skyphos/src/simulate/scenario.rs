@@ -1,4 +1,4 @@
-//! The parameters of a simulation, and what the planner makes of them.
+//! The parameters of a simulation, and the planner's predictions for them.
 
 use super::collective::Collective;
 use super::data::Law;

@@ -21,7 +21,7 @@ pub struct Tally {
     /// Repeated calls, and calls that ended a group because ranks disagreed on the calls that had succeeded.
     pub repeated: u64,
     pub diverged: u64,
-    /// Processes by the way they ended.
+    /// Number of processes by kind of end.
     pub ends: BTreeMap<String, u64>,
     /// Calls with the right result.
     pub right: u64,

@@ -138,7 +138,7 @@ fn errors_raise_on_all_ranks() {
                     let room = Little(if comm.rank() == 2 { 10 } else { usize::MAX });
                     comm.broadcast(0, parts, room).run().map(drop)
                 },
-                // A root that there is not; one that has nothing; two roots.
+                // A root that is no rank; a root without data; two roots.
                 broadcast(9, None),
                 broadcast(1, None),
                 broadcast(comm.rank() % 2, Some(vec![b"x"])),

@@ -150,7 +150,7 @@ fn slowdown(network: &Network) -> f64 {
 }
 
 #[test]
-fn a_chain_by_racks_gains_what_shared_uplinks_cost() {
+fn a_chain_by_racks_avoids_the_cost_of_shared_uplinks() {
     for seed in 1..4 {
         let took = |known: bool| {
             let network = racks(12, known, seed);

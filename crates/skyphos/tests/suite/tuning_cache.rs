@@ -170,7 +170,7 @@ fn a_hint_saves_the_first_sample_and_a_wrong_hint_is_dropped() {
 }
 
 #[test]
-fn no_algorithm_is_tried_without_learning() {
+fn fixed_groups_try_no_algorithm() {
     let data = Data { count: 2_500, from: 5, step: 7 };
     on_all(tcp(4), |comm| {
         comm.agree_profile(None, comm.rank() != 0).unwrap();

@@ -86,7 +86,7 @@ fn string_of(strings: &Strings, at: usize) -> Vec<u8> {
 proptest! {
     /// Several ranks' rows, added in batches, sent as blocks in waves to owners, and added there.
     #[test]
-    fn owners_hold_what_ranks_added(
+    fn owners_have_all_rows_that_ranks_added(
         keys in prop::collection::vec(prop::collection::vec(prop_oneof![0u64..9, any::<u64>()], 0..60), 1..5),
         width in 1usize..4,
         merge in 0usize..5,
@@ -137,7 +137,7 @@ proptest! {
         prop_assert_eq!(contents(other, string_of), folded(&lists, &merge()));
     }
 
-    /// Damage gives an error or other rows, and nothing else.
+    /// A damaged block gives an error or other rows; it does not panic.
     #[test]
     fn damaged_blocks(
         keys in prop::collection::vec(0u64..1000, 1..40),

@@ -9,7 +9,7 @@
 //!
 //! Additions are in the same order as by blocks: from the identity on, source by source. Cost: each entry is
 //! merged once for its own source and each later one, in the cache: O(entries · sources), however large the index
-//! space. That pays for few sources and few entries, see [`Few::worth`].
+//! space. That pays for few sources and few entries, see [`MergeFold::is_faster`].
 
 use super::source::{FoldError, Sink, Source, of_source};
 use crate::merge::{Entries, merge};
@@ -21,12 +21,12 @@ const QUEUE: usize = 1024;
 /// Positions that a batch may cover, so that distances fit 32 bits.
 const REACH: u64 = 1 << 32;
 
-/// Density of all sources together times the merges of an entry, below which merges are faster than blocks. An empty position of a
+/// Merges per position below which merges are faster than blocks; an entry is merged once per later source. An empty position of a
 /// block costs 0.1 ns, a merge 0.5 ns an entry (measured by `kernel_rates reduce`).
-const WORTH: f64 = 0.35;
+const MAX_MERGES_PER_POSITION: f64 = 0.35;
 
 /// State of a reduction by merges.
-pub(super) struct Few<T> {
+pub(super) struct MergeFold<T> {
     queues: Vec<Queue<T>>,
     sum: Sum<T>,
     count: Sum<u32>,
@@ -69,16 +69,16 @@ impl<T: Element> Sum<T> {
     }
 }
 
-impl<T: Element> Few<T> {
+impl<T: Element> MergeFold<T> {
     /// Whether merges are faster than blocks for streams with this mean `density`.
-    pub(super) fn worth(op: &ReduceOp, sources: usize, width: usize, density: f64) -> bool {
+    pub(super) fn is_faster(op: &ReduceOp, sources: usize, width: usize, density: f64) -> bool {
         let (named, sources) = (!matches!(op, ReduceOp::Custom(_)), sources as f64);
-        named && width == 1 && density * sources * (sources - 1.0).max(2.0) < WORTH
+        named && width == 1 && density * sources * (sources - 1.0).max(2.0) < MAX_MERGES_PER_POSITION
     }
 
-    pub(super) fn new(sources: usize) -> Few<T> {
+    pub(super) fn new(sources: usize) -> MergeFold<T> {
         let queue = || Queue { indices: Vec::new(), values: Vec::new(), used: 0 };
-        Few {
+        MergeFold {
             queues: (0..sources).map(|_| queue()).collect(),
             sum: Sum::new(),
             count: Sum::new(),
@@ -168,7 +168,7 @@ mod tests {
     fn reduced(op: &ReduceOp, sources: &[Vec<(u64, f32)>], density: f64) -> (Vec<u64>, Vec<u32>, Vec<u32>) {
         let hi = 1 << 44;
         let mut fold = Fold::<f32, Vec<u8>>::new(op, sources.len(), 1, 0, hi, density).unwrap();
-        assert_eq!(fold.few.is_some(), density == 0.0);
+        assert_eq!(fold.merges.is_some(), density == 0.0);
         let shape = Shape { width: 1, wide: true, dense_above: 1.0, with_present: true };
         let mut collector = Collector::new(0, hi, shape, op.identity().unwrap(), 0);
         for (number, entries) in sources.iter().enumerate() {
