@@ -323,16 +323,16 @@ def _named(call: str) -> Iterator[None]:
 
 def _array(comm: Comm, name: str, value: npt.ArrayLike) -> npt.NDArray[Any]:
     if not isinstance(name, str):
-        raise BadInput(f"rank {comm.rank}: {name!r} names an array and is no str")
+        raise BadInput(f"rank {comm.rank}: {name!r} names an array and is not a str")
     try:
         if isinstance(value, np.matrix):
             raise BadInput("a numpy.matrix would come back as an array: pass np.asarray(x)")
         array = as_numpy(value, repr(name))
     except (BadInput, RuntimeError) as error:
-        raise BadInput(f"rank {comm.rank}: {name!r} is no array of numbers and cannot be saved: {error}") from None
+        raise BadInput(f"rank {comm.rank}: {name!r} is not an array of numbers and cannot be saved: {error}") from None
     kind = array.dtype
     if kind.hasobject or (not _is_kept(kind) and name_of(kind) is None):
-        raise BadInput(f"rank {comm.rank}: {name!r} is no array of numbers and cannot be saved (dtype {kind})")
+        raise BadInput(f"rank {comm.rank}: {name!r} is not an array of numbers and cannot be saved (dtype {kind})")
     return array
 
 

@@ -116,7 +116,7 @@ def test_errors_of_save_and_restore_are_raised_on_all_ranks(tmp_path: Path) -> N
         return texts
 
     for texts in on_all(3, body):
-        assert "'x' is no array of numbers" in texts[0] and "file" in texts[1]
+        assert "'x' is not an array of numbers" in texts[0] and "file" in texts[1]
     shutil.rmtree(tmp_path)
     on_all(3, lambda comm: sky.Checkpoint(tmp_path).save(comm, 1, {"x": np.zeros(1)}))
 
@@ -248,9 +248,9 @@ def test_names_of_arrays(tmp_path: Path) -> None:
     assert repr(Restored(3, {"b": np.ones(1), 3: np.ones(1), None: np.ones(1)})) == "Restored(iteration=3, 3, None, b)"  # type: ignore[dict-item]
     for bad in (3, None, (1, 2)):
         for text in raised(2, lambda comm, bad=bad: sky.Checkpoint(tmp_path).save(comm, 1, {bad: np.ones(1)})):
-            assert f"{bad!r} names an array and is no str" in text
+            assert f"{bad!r} names an array and is not a str" in text
     for text in raised(2, lambda comm: sky.Checkpoint(tmp_path).save(comm, 1, {"x": [[1], [1, 2]]})):
-        assert "'x' is no array of numbers" in text
+        assert "'x' is not an array of numbers" in text
 
 
 REPLICA_WITHOUT_FILES = """

@@ -129,6 +129,6 @@ if comm.rank == 0:
     said = processes.start(4, code, timeout=5)
     outs = [process.communicate(timeout=60) for process in said]
     first, *lost = outs[1][0].splitlines()
-    assert first == "root=5 is no rank of a group of 2: ranks are 0 to 1", outs[1]
+    assert first == "root=5 is not a rank of a group of 2: ranks are 0 to 1", outs[1]
     assert lost == ["0 True True"] * 4, outs[1]
     assert outs[2][0].splitlines() == ["(1,) True"], outs[2]

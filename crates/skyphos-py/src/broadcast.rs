@@ -69,10 +69,10 @@ pub fn broadcast<'py>(
     let call = comm.broadcast(root, parts, MessageBuffer::default()).options(options.0);
     perform(py, comm, call, async_op, |py, done| {
         let array = |part| array_of(py, part).map(Bound::unbind);
-        let parts = done.room.into_parts().into_iter().map(array).collect::<PyResult<_>>()?;
+        let parts = done.buffer.into_parts().into_iter().map(array).collect::<PyResult<_>>()?;
         let traffic = Py::new(py, Traffic::from(done.traffic))?;
         let missed = done.missed.map(|error| to_py(py, error).into_value(py).into_any());
-        let (algorithm, chunk_bytes) = (done.way.route.name(), done.way.chunk_bytes);
+        let (algorithm, chunk_bytes) = (done.choice.route.name(), done.choice.chunk_bytes);
         let message_bytes = done.bytes;
         Broadcasted { parts, algorithm, chunk_bytes, message_bytes, traffic, missed }.into_py_any(py)
     })

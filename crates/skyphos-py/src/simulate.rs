@@ -163,12 +163,12 @@ fn simulated(py: Python<'_>, network: &Network, phase: Phase, traced: bool) -> P
     let rounds = by_name(&phase).into_iter().map(|round| Py::new(py, round)).collect::<PyResult<_>>()?;
     Ok(SimulatedPhase {
         name,
-        algorithm: match (phase.way, &phase.outer) {
-            (Some(way), _) => way.route.name(),
+        algorithm: match (phase.route, &phase.outer) {
+            (Some(choice), _) => choice.route.name(),
             (None, Some(outer)) => outer.algorithm.name(),
             (None, None) => algorithm.name(),
         },
-        chunk_bytes: phase.way.map(|way| way.chunk_bytes),
+        chunk_bytes: phase.route.map(|choice| choice.chunk_bytes),
         rounds,
         timeline: record.watched.iter().map(|rank| (*rank, rounds_of(*rank))).collect(),
         busy: record.watched.iter().map(|rank| (*rank, busy_of(*rank))).collect(),

@@ -32,9 +32,9 @@ pub struct BroadcastOptions {
 #[must_use = "`missed` names a rank that was lost"]
 pub struct Broadcasted<R> {
     /// The memory that received the parts; unchanged on the root.
-    pub room: R,
+    pub buffer: R,
     /// The route, and the most bytes of its chunks.
-    pub way: RouteChoice,
+    pub choice: RouteChoice,
     /// Bytes of the message.
     pub bytes: usize,
     /// Bytes and frames on this rank.
@@ -45,12 +45,12 @@ pub struct Broadcasted<R> {
 
 /// Predicted seconds of a message of `bytes` bytes by a route in chunks of `chunk` bytes: *Twister* eq. 1 to 3, with chunks on
 /// all routes.
-fn seconds(profile: &Profile, ranks: u32, bytes: usize, way: RouteChoice) -> f64 {
+fn seconds(profile: &Profile, ranks: u32, bytes: usize, choice: RouteChoice) -> f64 {
     let (p, n) = (f64::from(ranks), bytes as f64);
-    let chunk = n.min(way.chunk_bytes as f64);
+    let chunk = n.min(choice.chunk_bytes as f64);
     let (latency, doublings) = (profile.latency_s, f64::from(ranks.next_power_of_two().ilog2()));
     let hop = latency + chunk / profile.rate;
-    match way.route {
+    match choice.route {
         Route::Chain => n / profile.rate + (p - 1.0) * hop,
         Route::Binomial => doublings * (n / profile.rate + latency),
         Route::ScatterAllgather => 2.0 * n / profile.rate * (p - 1.0) / p + p * hop,
@@ -83,19 +83,19 @@ impl BroadcastOptions {
     }
 
     /// The root's choice for a message of `bytes` bytes.
-    pub(crate) fn way(&self, profile: &Profile, ranks: u32, bytes: usize) -> RouteChoice {
-        let way = |route| {
+    pub(crate) fn choose(&self, profile: &Profile, ranks: u32, bytes: usize) -> RouteChoice {
+        let choice_of = |route| {
             let usual = match route {
                 Route::Chain => chunk_of_chain(profile, ranks, bytes),
                 _ => CHUNK_BYTES,
             };
             RouteChoice { route, chunk_bytes: self.chunk_bytes.unwrap_or(usual) }
         };
-        let all = [Route::Chain, Route::Binomial, Route::ScatterAllgather].map(way);
+        let all = [Route::Chain, Route::Binomial, Route::ScatterAllgather].map(choice_of);
         let best = all
             .into_iter()
             .min_by(|a, b| seconds(profile, ranks, bytes, *a).total_cmp(&seconds(profile, ranks, bytes, *b)));
-        self.route.map(way).or(best).expect("three routes")
+        self.route.map(choice_of).or(best).expect("three routes")
     }
 }
 
@@ -110,7 +110,7 @@ enum Payload<P> {
 pub struct Broadcast<P, R> {
     root: u32,
     payload: Option<Payload<P>>,
-    room: R,
+    buffer: R,
     /// The profile that the root plans with, taken when the call is made.
     profile: Option<Profile>,
 }
@@ -126,7 +126,7 @@ impl<P: AsRef<[u8]> + Send + Sync, R: ReceiveBuffer> Body for Broadcast<P, R> {
     }
 
     async fn perform(self, ep: &Endpoint, (): &(), options: &BroadcastOptions) -> Result<Broadcasted<R>> {
-        let Broadcast { root, payload, mut room, profile } = self;
+        let Broadcast { root, payload, mut buffer, profile } = self;
         check_root(ep, root)?;
         options.check()?;
         let slices: Vec<&[u8]> = match &payload {
@@ -141,28 +141,28 @@ impl<P: AsRef<[u8]> + Send + Sync, R: ReceiveBuffer> Body for Broadcast<P, R> {
             Some(source) if ep.rank() == GroupRank(root) => {
                 let bytes = source.lengths().iter().sum();
                 let profile = profile.expect("set as the call was made");
-                Role::Root(source, options.way(&profile, ep.size(), bytes))
+                Role::Root(source, options.choose(&profile, ep.size(), bytes))
             }
-            None if ep.rank() != GroupRank(root) => Role::Receiver(&mut room),
+            None if ep.rank() != GroupRank(root) => Role::Receiver(&mut buffer),
             _ => {
                 let message = format!("rank {root} is the root, and it alone has parts to broadcast");
                 return Err(Error::bad_input(message));
             }
         };
         let window = options.ack_timeout.unwrap_or(ep.node().settings().timeout);
-        let BroadcastOutcome { way, bytes, missed } = broadcast(ep, root, side, window).await?;
-        Ok(Broadcasted { way, bytes, missed, traffic: ep.traffic(), room })
+        let BroadcastOutcome { way: choice, bytes, missed } = broadcast(ep, root, side, window).await?;
+        Ok(Broadcasted { choice, bytes, missed, traffic: ep.traffic(), buffer })
     }
 }
 
 impl Comm {
-    /// Sends the root's `parts` to all other ranks. Their `room` receives the parts and is returned in the result. Only the root
+    /// Sends the root's `parts` to all other ranks. Their `buffer` receives the parts and is returned in the result. Only the root
     /// passes `parts`. Collective.
     ///
     /// Ranks that are lost during the call are left out ([`Broadcasted::missed`]). In a replicated group a lost rank is an error.
     ///
     /// # Errors
-    /// `BadInput` if `root` is not a rank; the error of a rank's `room`, on all ranks; `PeerLost` if a lost rank was the only one
+    /// `BadInput` if `root` is not a rank; the error of a rank's `buffer`, on all ranks; `PeerLost` if a lost rank was the only one
     /// with data that other ranks still need.
     ///
     /// ```
@@ -172,7 +172,7 @@ impl Comm {
     /// let came = ranks.map_ranks(|comm| {
     ///     let parts = (comm.rank() == 0).then(|| vec![b"one part", &b"and another"[..]]);
     ///     let done = comm.broadcast(0, parts, MessageBuffer::default()).run().unwrap();
-    ///     done.room.into_parts().iter().map(|part| part.as_ref().len()).collect::<Vec<_>>()
+    ///     done.buffer.into_parts().iter().map(|part| part.as_ref().len()).collect::<Vec<_>>()
     /// });
     /// assert_eq!(came, [vec![], vec![8, 11], vec![8, 11]]);
     /// ```
@@ -180,10 +180,10 @@ impl Comm {
         &self,
         root: u32,
         parts: Option<Vec<P>>,
-        room: R,
+        buffer: R,
     ) -> CallBuilder<'_, Broadcast<P, R>> {
         let payload = parts.map(Payload::Parts);
-        CallBuilder::new(self, Broadcast { root, payload, room, profile: None })
+        CallBuilder::new(self, Broadcast { root, payload, buffer, profile: None })
     }
 
     /// [`Comm::broadcast`] of parts with lengths and no bytes, for simulations.
@@ -191,10 +191,10 @@ impl Comm {
         &self,
         root: u32,
         lengths: Option<Vec<usize>>,
-        room: R,
+        buffer: R,
     ) -> CallBuilder<'_, Broadcast<[u8; 0], R>> {
         let payload = lengths.map(Payload::Lengths);
-        CallBuilder::new(self, Broadcast { root, payload, room, profile: None })
+        CallBuilder::new(self, Broadcast { root, payload, buffer, profile: None })
     }
 }
 
@@ -205,13 +205,13 @@ mod tests {
     #[test]
     fn the_route_goes_by_length_and_ranks() {
         let (profile, auto) = (Profile::network(125e6), BroadcastOptions::default());
-        assert_eq!(auto.way(&profile, 8, 1000).route, Route::Binomial);
-        assert_eq!(auto.way(&profile, 8, 256 << 20).route, Route::Chain);
-        assert!((1..3).all(|ranks| auto.way(&profile, ranks, 0).chunk_bytes > 0));
+        assert_eq!(auto.choose(&profile, 8, 1000).route, Route::Binomial);
+        assert_eq!(auto.choose(&profile, 8, 256 << 20).route, Route::Chain);
+        assert!((1..3).all(|ranks| auto.choose(&profile, ranks, 0).chunk_bytes > 0));
         // Ever longer messages in ever longer chunks.
         let chunks = [1 << 16, 1 << 20, 1 << 24].map(|bytes| chunk_of_chain(&profile, 100, bytes));
         assert!(chunks.is_sorted() && chunks[0] >= LEAST_CHUNK && chunks[2] <= CHUNK_BYTES);
         let named = BroadcastOptions { route: Some(Route::Simple), chunk_bytes: Some(99), ..auto };
-        assert_eq!(named.way(&profile, 8, 1 << 20), RouteChoice { route: Route::Simple, chunk_bytes: 99 });
+        assert_eq!(named.choose(&profile, 8, 1 << 20), RouteChoice { route: Route::Simple, chunk_bytes: 99 });
     }
 }

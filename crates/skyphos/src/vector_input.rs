@@ -94,7 +94,7 @@ pub(crate) fn plain_sig<T: Element>(kind: CallKind, n: u64, width: usize, extra:
 pub(crate) fn check_root(ep: &Endpoint, root: u32) -> Result<()> {
     match root < ep.size() {
         true => Ok(()),
-        false => Err(Error::bad_input(format!("root={root} is no rank of a group of {}", ep.size()))),
+        false => Err(Error::bad_input(format!("root={root} is not a rank of a group of {}", ep.size()))),
     }
 }
 

@@ -67,7 +67,7 @@ def command(*, folder: str, hosts: str, days: int) -> None:
         f"  SKYPHOS_TLS_AUTHORITY=/etc/skyphos/{_AUTHORITY}.pem\n"
         "  SKYPHOS_TLS_CERTIFICATE=/etc/skyphos/certificate.pem\n"
         "  SKYPHOS_TLS_KEY=/etc/skyphos/key.pem\n"
-        f"Keep {_AUTHORITY}.key to yourself: who has it can make more."
+        f"Keep {_AUTHORITY}.key secret: it can sign more certificates."
     )
 
 

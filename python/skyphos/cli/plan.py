@@ -174,7 +174,7 @@ def _show(found: Forecast, everything: bool) -> None:
         click.echo(f"Configured once, which takes {human_seconds(found.configure_s)}.")
     if found.survey is not None:
         click.echo(
-            f"Before a first call all ranks are asked what they hold: {human_seconds(found.survey.seconds)}, "
+            f"Before a first call ranks survey each other's entries: {human_seconds(found.survey.seconds)}, "
             f"{human_bytes(found.survey.sent_bytes)} (expected_nnz= saves that)."
         )
     if found.collective == "allreduce" and found.result_entries > 0:

@@ -174,7 +174,7 @@ def _check_order(ctx: click.Context, target: str, arguments: Sequence[str], *, m
         right = [*begin, *_given(ctx, param), *option, *what, *others]
         hand = [*begin, *_given(ctx), *what, "--", *arguments]
         raise BadInput(
-            f"{argument} stands behind {target}, where it goes to that: write `{shlex.join(right)}`, or leave "
+            f"{argument} after {target} is an argument of the program: write `{shlex.join(right)}`, or leave "
             f"{argument} out; to hand it on, `{shlex.join(hand)}`"
         )
 

@@ -86,7 +86,10 @@ _STRAGGLERS = 'write SHARE:DISTRIBUTION, such as "0.05:uniform(2, 4)"'
 @click.option("--dealt", is_flag=True, default=None, help="Place ranks on hosts round-robin.")
 @click.option("--scattered", is_flag=True, default=None, help="Place ranks on hosts at random, by the seed.")
 @click.option(
-    "--topology-unknown", is_flag=True, default=None, help="Hide hosts and racks from the ranks: they go by numbers."
+    "--topology-unknown",
+    is_flag=True,
+    default=None,
+    help="Hide hosts and racks from the ranks, which then use rank order.",
 )
 @click.option("--cores", type=float, default=None, help="Cores of a host, shared by its ranks.  [default: 1]")
 @click.option("--hosts-per-rack", type=click.IntRange(min=1), default=None, help="Hosts in a rack. Default: one rack.")

@@ -42,10 +42,10 @@ class Size(click.ParamType[int]):
             try:
                 number = float(text)
             except ValueError:
-                self.fail(f"{text!r} is no number", param, ctx)
+                self.fail(f"{text!r} is not a number", param, ctx)
             whole = int(number) if number.is_integer() else 0
         if not 1 <= whole < 2**63:
-            self.fail(f"{text!r} is no whole number from 1 to 2^63 - 1", param, ctx)
+            self.fail(f"{text!r} is not a whole number from 1 to 2^63 - 1", param, ctx)
         return whole
 
 
@@ -77,5 +77,5 @@ class Degrees(click.ParamType[tuple[int, ...]]):
             return value
         parts = str(value).lower().split("x")
         if not all(part.isdigit() and int(part) >= 1 for part in parts):
-            self.fail(f"{value!r} are no degrees: write 8x4x2", param, ctx)
+            self.fail(f"{value!r} are not degrees: write 8x4x2", param, ctx)
         return tuple(int(part) for part in parts)

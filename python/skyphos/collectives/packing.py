@@ -53,7 +53,7 @@ _MOST_LISTED = 256
 #: Alignment of the parts of a joined block, which suits numbers of any type.
 _ALIGN = 64
 
-_HOW = "install what it is made of on all ranks, or send arrays"
+_HOW = "install the packages of its classes on all ranks, or send arrays"
 
 
 def pack(x: Any) -> list[Bytes]:

@@ -278,7 +278,7 @@ class TopK:
         try:
             settings, steps, residual = state["settings"], operator.index(state["steps"]), state["residual"]
         except (KeyError, TypeError) as error:
-            raise BadInput(f"this is no state of a TopK: {error!r}") from None
+            raise BadInput(f"this is not a state of a TopK: {error!r}") from None
         if settings != self._settings():
             raise BadInput(f"the state is from a TopK with {settings}, but this TopK has {self._settings()}")
         if residual is not None:

@@ -79,7 +79,7 @@ class Columns:
             for part in given.split(","):
                 role, equals, name = part.partition("=")
                 if not equals:
-                    raise BadInput(f"columns {given!r}: {part!r} is no role=column: write source=…,target=…,weight=…")
+                    raise BadInput(f"columns {given!r}: {part!r} is not role=column: write source=…,target=…,weight=…")
                 pairs.append((role.strip().lower(), name.strip()))
         elif isinstance(given, Mapping):
             pairs = [(str(role), str(name)) for role, name in given.items()]

@@ -2,7 +2,7 @@
 
 A name with a scheme (``s3://bucket/graph.txt.gz``, ``hdfs://host/graph.mtx``) is opened by fsspec where that is
 installed, which finds the package for the scheme (s3fs, gcsfs, …), else by pyarrow, which supports S3, GCS and HDFS
-itself. Each rank reads its own share, as of a local file; credentials are those that these packages find. Compressed
+itself. Each rank reads its own share, as with a local file. These packages find the credentials. Compressed
 files are decompressed while they are read (:mod:`skyphos.files.compression`).
 """
 

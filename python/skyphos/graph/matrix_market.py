@@ -58,7 +58,7 @@ def read_head(path: str, weights: bool) -> MatrixHead:
                 rows, columns, entries = _sizes(line, where)
                 break
         else:
-            raise BadInput(f"{path}: ends before the line of sizes, so it is no whole MatrixMarket file")
+            raise BadInput(f"{path}: ends before the line of sizes, so it is not a whole MatrixMarket file")
     if symmetry != "general" and rows != columns:
         _bad(where, f"a {symmetry} matrix of {rows} rows and {columns} columns")
     layout = Layout(

@@ -142,7 +142,7 @@ def _kind(path: str, head: bytes, *, of_stream: bool) -> str:
     if kind == ".npz" or (of_stream and binary == "a zip archive"):
         return ".npz"
     if binary is not None and kind != ".mtx":
-        instead = "which is no graph: edge lists (.txt, .csv, .tsv), .mtx and .npz are read"
+        instead = "which is not a graph: edge lists (.txt, .csv, .tsv), .mtx and .npz are read"
         raise BadInput(f"{path}: {in_place_of_binary(binary, instead)}")
     return kind
 

@@ -63,7 +63,7 @@ class Layout:
     weight : int or None
         Column of the weight, if it is to be read.
     quoted : bool
-        Whether fields may stand in double quotes (CSV with a header).
+        Whether fields may be in double quotes (CSV with a header).
     base : int
         The smallest id (1 for MatrixMarket).
     shape : (int, int) or None

@@ -51,8 +51,8 @@ def refuse_masked(x: Any, what: str) -> None:
                 refuse_masked(one, what)
     elif is_masked(x):
         raise BadInput(
-            f"{what} must not be a masked array: masked entries would count as what lies under the mask. Give them a "
-            "value (.filled(0)), or leave them out (.compressed(), a SparseVector)"
+            f"{what} must not be a masked array: masked entries would count with the value under the mask. Give them "
+            "a value (.filled(0)), or leave them out (.compressed(), a SparseVector)"
         )
 
 
@@ -181,7 +181,7 @@ def unsupported(array: Array, what: str, kind: str = "array") -> BadInput:
             fits = all(-(2**63) <= one < 2**63 for one in array.reshape(-1).tolist())
             fix = "use .astype(np.int64)" if fits else "integers must fit 64 bits"
     elif dtype.kind in "SUT":
-        fix = "text is no number: comm.shuffle takes it as keys, comm.allgather and comm.broadcast as an object"
+        fix = "text is not a number: comm.shuffle takes it as keys, comm.allgather and comm.broadcast as an object"
     else:
         fix = "use .astype(np.float32)"
     return BadInput(f"{what} must be of one of the types {known} or bool; these are {found}: {fix}")

@@ -51,9 +51,9 @@ def _parse(text: str, units: str, what: str, how: str) -> tuple[float, str]:
     except ValueError:
         number = math.nan
     if found is None or math.isnan(number):
-        raise BadInput(f"{text!r} is no {what}: {how}")
+        raise BadInput(f"{text!r} is not a {what}: {how}")
     if not 0 < number <= _MOST:
-        raise BadInput(f"{text!r} is no {what}: it must be above 0, and at most {_MOST:g} bytes")
+        raise BadInput(f"{text!r} is not a {what}: it must be above 0, and at most {_MOST:g} bytes")
     return number, found[3]
 
 
@@ -72,6 +72,6 @@ def as_bytes(value: Any, what: str, least: int = 1) -> int:
         except BadInput as error:
             raise BadInput(f"{what}: {error}") from None
         if not number.is_integer():
-            raise BadInput(f"{what}: {value!r} is no whole number of bytes")
+            raise BadInput(f"{what}: {value!r} is not a whole number of bytes")
         value = int(number)
     return whole(value, what, least, 2**63 - 1)

@@ -151,7 +151,7 @@ class Hdf5:
                 raise ValueError(f"it holds {', '.join(names) or 'no dataset'}: name one, {path}:NAME")
             dataset = opened[name] if file else opened[names[0]]
             if not isinstance(dataset, h5py.Dataset) or dataset.ndim == 0:
-                raise ValueError(f"{name} is no dataset with rows")
+                raise ValueError(f"{name} is not a dataset with rows")
             yield dataset
 
     def cut(self, path: str, ends: Sequence[int], targets: Sequence[str]) -> list[int]:

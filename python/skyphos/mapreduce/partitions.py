@@ -156,7 +156,7 @@ def _below(folder: Path, path: str) -> str:
 
 def _text(word: Any) -> str:
     if not isinstance(word, str):
-        raise TypeError(f"{word!r} is no text")
+        raise TypeError(f"{word!r} is not text")
     return word
 
 

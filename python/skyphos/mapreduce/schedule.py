@@ -27,7 +27,7 @@ class Store(Protocol):
     """Takes the results of tasks: a :class:`skyphos.shuffle.Shuffle`."""
 
     def hold(self, task: int) -> None:
-        """Mark the output of a task as one that may still be dropped."""
+        """Mark the output of a task as provisional: it may still be dropped."""
 
     def release(self, task: int) -> None:
         """Accept the output of a task."""

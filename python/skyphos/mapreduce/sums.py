@@ -1,7 +1,7 @@
 """Sums by key for all ranks: one sparse allreduce replaces shuffle, reduction, collection and broadcast.
 
 *Twister* (section 3) brings rows to the owners of their keys, reduces them there, collects the results on one rank and
-broadcasts what is made of them. *Kylix* calls keys indices, and does all of that in one nested butterfly, after which
+broadcasts the new state. *Kylix* calls keys indices, and does all of that in one nested butterfly, after which
 every rank has the result.
 """
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Collective", "Sums", "check_same", "print_of"]
 
-#: How keyed values become the next state.
+#: Method that turns keyed values into the next state.
 Collective = Literal["auto", "shuffle", "allreduce"]
 
 # Output of a rank: something that an allreduce cannot sum; nothing; rows.

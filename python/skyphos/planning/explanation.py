@@ -192,13 +192,13 @@ def explanation_of(
 ) -> Explanation:
     """Make the explanation from the native report and the arguments of the call.
 
-    ``why`` has the reasons of ``auto``; ``limited``: what was asked for leaves it not all algorithms or degrees.
+    ``why`` has the reasons of ``auto``; ``limited``: the options exclude some algorithms or degrees.
     """
     algorithm, degrees, threshold = report.algorithm, tuple(report.degrees), report.dense_threshold
     traffic, found = report.traffic, report.prediction
     reason = f'asked for "{asked}"'
     if asked == "auto":
-        reason += f": {why.get(algorithm, 'what is quantised must have an owner')}"
+        reason += f": {why.get(algorithm, 'quantised parts must have an owner')}"
     predicted: Prediction | None = None
     others: tuple[tuple[str, float], ...] = ()
     tried: tuple[tuple[str, float], ...] = ()
@@ -231,12 +231,12 @@ def _not_by_prediction(
     least, least_s = min(others, key=lambda other: other[1], default=("", math.inf))
     is_least = predicted.seconds <= least_s * (1 + 1e-9)
     if tried:
-        took = f"; it took least of those that were tried, at most {_ms(min(seconds for _, seconds in tried))}"
-        return took if is_least else f"{took}, which counts more than that {least} was predicted to take less"
+        took = f"; it was the fastest of those that were tried, at most {_ms(min(seconds for _, seconds in tried))}"
+        return took if is_least else f"{took}, although {least} was predicted to be faster"
     if is_least:
         return ""
     if limited:
-        return f"; what was asked for may rule out {least}, which was predicted to take less"
+        return f"; the options may exclude {least}, which was predicted to be faster"
     return f"; a try, for it should take about as long as {least}"
 
 

@@ -94,7 +94,7 @@ def from_profile(path: str, ranks: int) -> Assumptions:
         another = "" if found.ranks == ranks else f" for {human_ranks(ranks)}"
         notes.append(
             f"the profile {name} was {measured}{elsewhere}, and is used as it is{another}: `skyphos probe` measures "
-            "the group that is meant"
+            "the group itself"
         )
     return Assumptions(found.profile, f"the profile {name}, {measured}", tuple(notes))
 
@@ -156,16 +156,16 @@ class Forecast:
     def why(self) -> str:
         """The reason for ``chosen``, as text."""
         if self.collective == "reduce":
-            return "what configure takes where no degrees are named"
+            return "the choice of configure without degrees="
         if self.collective == "reduce_scatter":
-            return f"what is taken where no degrees are named; {_TRIES}"
+            return f"the choice without degrees=; {_TRIES}"
         if self.ranks == 1:
-            return "what auto takes"
+            return "the choice of auto"
         if not native.auto_may_take("allgather", self.ranks, self.entries, self.row_bytes):
-            return "what auto takes: for vectors of at most 16 KB a rank it looks at the number of rounds alone"
-        forgets = self.found[0].algorithm
-        never = f"; never {forgets}, which forgets which rows are entries" if self.found[0] != self.chosen else ""
-        return f"what auto begins with{never}; {_TRIES}"
+            return "the choice of auto: for vectors of at most 16 KB a rank only the number of rounds counts"
+        dense = self.found[0].algorithm
+        never = f"; never {dense}, which does not record which rows are entries" if self.found[0] != self.chosen else ""
+        return f"the first choice of auto{never}; {_TRIES}"
 
     def record(self) -> dict[str, Any]:
         """The forecast as a JSON object."""
@@ -200,7 +200,7 @@ class Forecast:
         }
 
 
-_TRIES = "blocking calls then try what should take about as long, and keep what took least"
+_TRIES = "blocking calls then try algorithms with similar predictions, and keep the fastest"
 
 
 def forecast(

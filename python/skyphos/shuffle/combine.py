@@ -65,7 +65,7 @@ class Combine:
             return cls("count", op="sum", counts=True)
         if isinstance(combine, str) and combine in ("mean", "mean_present"):
             raise BadInput(
-                f"combine={combine!r}: means of means are none. Sum the values and count them beside, in two columns"
+                f"combine={combine!r}: means of means are not the mean. Sum the values and their counts, in two columns"
             )
         if isinstance(combine, (str, np.ufunc)):
             try:
@@ -116,7 +116,7 @@ def _check_function(combine: Any) -> None:
         raise BadInput(f"combine={combine!r} would use the key as a value: pass {name!r}")
     if isinstance(combine, (types.BuiltinFunctionType, type)) or getattr(combine, "__module__", None) == "numpy":
         raise BadInput(
-            f"combine={combine!r} knows of no key: a function takes (key, a, b), as lambda key, a, b: f(a, b) does"
+            f"combine={combine!r} takes no key: a function of (key, a, b) is needed, such as lambda key, a, b: f(a, b)"
         )
     try:
         inspect.signature(combine).bind(None, None, None)

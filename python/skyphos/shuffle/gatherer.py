@@ -309,7 +309,7 @@ class Gatherer:
         if mine is not None and mine != form:
             if form.dtype not in (mine.dtype, "objects"):
                 if self._spill.bytes:
-                    why = "are lists of int64 here and of uint64 elsewhere, and some lie in files: pass arrays"
+                    why = "are lists of int64 here and of uint64 elsewhere, and some are in files: pass arrays"
                     fail(self._comm, BadInput(f"values {why} of one type"))
                 self._stores = {task: retype(store, self._new_here(form)) for task, store in self._stores.items()}
             if mine.keys != form.keys and self._back is not None:

@@ -156,7 +156,7 @@ def _of_list(strings: list[Any]) -> Keys:
     try:
         arrays = native.strings_of(strings)
     except UnicodeEncodeError as error:
-        raise BadInput(f"a key is no text that can be sent: {error}") from None
+        raise BadInput(f"a key is not text that can be sent: {error}") from None
     return Keys(kind.__name__, arrays, len(strings), lambda native_keys: as_list(native_keys, kind is str))
 
 

@@ -53,7 +53,7 @@ class Spill:
             import pyarrow as arrow  # type: ignore[import-untyped, unused-ignore]
         except ImportError:
             raise BadInput(
-                "what is shuffled does not fit the memory it may take, and pyarrow, which writes it to files, is not "
+                "the shuffled data exceed memory=, and pyarrow, which writes them to files, is not "
                 'installed (pip install "skyphos[graph]"); memory= is the limit in bytes'
             ) from None
         _, parts = store.places(1, PARTS)

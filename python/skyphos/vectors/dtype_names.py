@@ -72,10 +72,10 @@ def type_named(name: str) -> np.dtype[Any]:
             return dtype
     except TypeError:
         if _extension_types() is None:
-            text = f"{name} is no type of NumPy's, and the package ml_dtypes is not installed"
+            text = f"{name} is not a type of NumPy's, and the package ml_dtypes is not installed"
             raise ImportError(text) from None
     kind = getattr(_extension_types(), name, None)
     if isinstance(kind, type) and issubclass(kind, np.generic):
         extension: np.dtype[Any] = np.dtype(kind)
         return extension
-    raise ValueError(f"{name!r} is no type of numbers")
+    raise ValueError(f"{name!r} is not a type of numbers")

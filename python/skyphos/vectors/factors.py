@@ -136,7 +136,7 @@ def open_factors(a: Any, b: Any) -> DenseFactors | Factors:
     for name, x in (("a", a), ("b", b)):
         vector, back = open_vector(x)
         if isinstance(vector, SparseVector):
-            raise BadInput(f"{name} is no array")
+            raise BadInput(f"{name} is not an array")
         opened.append((_rows(vector, name), back))
     (left, back), (right, _) = opened
     _check(left.dtype, right.dtype, left.shape[0], right.shape[0])

@@ -79,7 +79,7 @@ def open_vector(x: Any, *, rows: bool = False) -> tuple[SparseVector | np.ndarra
 
         return open_tensor(x)
     if isinstance(x, LowRank):
-        raise BadInput("a LowRank is no vector: pass .to_dense(), or reduce with comm.outer_product_sum")
+        raise BadInput("a LowRank is not a vector: pass .to_dense(), or reduce with comm.outer_product_sum")
     shown = _array_in(x)
     if shown is not None:
         return shown, _same

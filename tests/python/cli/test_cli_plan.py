@@ -74,9 +74,11 @@ def test_a_page_of_each_collective(tmp_path: pathlib.Path, collective: str, titl
 
 def test_the_choice_of_auto_is_marked() -> None:
     """Small vectors go by recursive doubling, whatever is predicted; no vector forgets its entries."""
-    assert "* recursive_doubling " in run(*SMALL) and "\n* what auto takes: for vectors of at most 16 KB" in run(*SMALL)
+    assert "* recursive_doubling " in run(*SMALL) and "\n* the choice of auto: for vectors of at most 16 KB" in run(
+        *SMALL
+    )
     assert "* recursive_doubling " in run("--ranks", "8", "--size", "1e6", "--entries", "2048")
-    assert "\n* what auto begins with" in run("--ranks", "8", "--size", "1e6", "--entries", "2049")
+    assert "\n* the first choice of auto" in run("--ranks", "8", "--size", "1e6", "--entries", "2049")
     for rate in ("10Mbit", "100Mbit", "1Gbit", "8Gbit"):
         said = run("--ranks", "16", "--size", "4194304", "--density", "0.2", "--rate", rate)
         assert "* split_allgather_dense" not in said and said.count("\n* ") == 2
@@ -84,7 +86,7 @@ def test_the_choice_of_auto_is_marked() -> None:
     assert [chosen("allreduce", 8, count, 4, found).name for count in (2048, 2049)] == ["recursive_doubling", "ring"]
     seen = forecast("allreduce", 8, 10**6, 1e5, assumed=Assumptions(Profile.network(1e9), "defaults"))
     seen = replace(seen, found=tuple(found), chosen=found[1])
-    assert "never split_allgather_dense, which forgets" in seen.why()
+    assert "never split_allgather_dense, which does not record" in seen.why()
 
 
 @pytest.mark.parametrize("collective", COLLECTIVES)
@@ -137,10 +139,10 @@ def test_assumptions_are_printed(found: Measured, tmp_path: pathlib.Path) -> Non
         (("--profile", "p.json", "--latency", "1", "--message", "0"), "leave out --latency, --message"),
         (("--rate", "10Gbit", "--one-host"), "give one of them"),
         (("--density", "0.1"), "--density and --entries exclude each other"),
-        (("--rate", "fast"), "'--rate': 'fast' is no rate"),
-        (("--rate", "0Gbit"), "'--rate': '0Gbit' is no rate"),
-        (("--min-packet", "2"), "'--min-packet': '2' is no size: write 2MB or 16KB"),
-        (("--min-packet", "2Mbit/s"), "'2Mbit/s' is no size"),
+        (("--rate", "fast"), "'--rate': 'fast' is not a rate"),
+        (("--rate", "0Gbit"), "'--rate': '0Gbit' is not a rate"),
+        (("--min-packet", "2"), "'--min-packet': '2' is not a size: write 2MB or 16KB"),
+        (("--min-packet", "2Mbit/s"), "'2Mbit/s' is not a size"),
         (("--size", "1e19"), "from 1 to 2^63 - 1"),
         (("--entries", "0"), "from 1 to 2^63 - 1"),
         (("--entries", "2e6"), "at most n"),
@@ -175,10 +177,10 @@ def test_defaults_are_in_the_help() -> None:
 def test_rates_and_sizes() -> None:
     assert (parse_rate("1 gbit/s"), parse_bytes("16KB"), parse_bytes("2 mb")) == (125e6, 16e3, 2e6)
     for text in ("", "10", "Gbit", "1..2Gbit", "-1Gbit", "1e999GB"):
-        with pytest.raises(sky.BadInput, match="is no rate"):
+        with pytest.raises(sky.BadInput, match="is not a rate"):
             parse_rate(text)
     for text in ("", "2", "2Mbit", "2MB/s", "0B"):
-        with pytest.raises(sky.BadInput, match="is no size"):
+        with pytest.raises(sky.BadInput, match="is not a size"):
             parse_bytes(text)
 
 
@@ -190,4 +192,4 @@ def test_the_largest_index_space() -> None:
 
 def test_one_rank_has_no_layers_and_no_survey() -> None:
     seen = forecast("allreduce", 1, 100, 5, assumed=Assumptions(Profile.network(1e9), "defaults"))
-    assert (seen.best_butterfly, seen.survey, seen.why()) == (None, None, "what auto takes")
+    assert (seen.best_butterfly, seen.survey, seen.why()) == (None, None, "the choice of auto")

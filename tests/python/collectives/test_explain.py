@@ -1,4 +1,4 @@
-"""What allreduce tells of itself, and the plans it keeps."""
+"""Explanations of allreduce, and the plans that it keeps."""
 
 from __future__ import annotations
 
@@ -83,13 +83,13 @@ def test_tries_are_said_to_decide_over_predictions() -> None:
     less, more = [timed("allgather", [], 1e-3)], [timed("butterfly", [4, 2], 3e-3)]
     assert said(more, []).splitlines()[0] == 'ring: asked for "auto": parts around a ring'
     won = said(more, [timed("dense", [], 5e-3), timed("butterfly", [4, 2], 4e-3)])
-    assert won.splitlines()[0].endswith("; it took least of those that were tried, at most 4 ms")
+    assert won.splitlines()[0].endswith("; it was the fastest of those that were tried, at most 4 ms")
     assert "passed over (predicted): butterfly 4x2 3 ms" in won
     assert "tried, and slower (measured): dense 5 ms, butterfly 4x2 4 ms" in won
     against = said(more + less, [timed("dense", [], 5e-3)]).splitlines()[0]
-    assert against.endswith("at most 5 ms, which counts more than that allgather was predicted to take less")
+    assert against.endswith("at most 5 ms, although allgather was predicted to be faster")
     assert "; a try, for it should take about as long as allgather" in said(more + less, [])
-    assert "; what was asked for may rule out allgather" in said(less, [], limited=True)
+    assert "; the options may exclude allgather" in said(less, [], limited=True)
 
 
 def test_ranks_that_may_use_different_cores_agree() -> None:

@@ -240,18 +240,18 @@ def test_a_sendrecv_that_cannot_receive_has_sent_its_object() -> None:
 
 
 BAD: list[tuple[Any, str]] = [
-    (lambda comm: comm.send(1, 2), "dest=2 is no rank of a group of 2: ranks are 0 to 1"),
-    (lambda comm: comm.send(1, -1), "dest=-1 is no rank"),
+    (lambda comm: comm.send(1, 2), "dest=2 is not a rank of a group of 2: ranks are 0 to 1"),
+    (lambda comm: comm.send(1, -1), "dest=-1 is not a rank"),
     (lambda comm: comm.send(1, "1"), "dest must be a whole number, not '1'"),
     (lambda comm: comm.send(1, 0.5), "dest must be a whole number, not 0.5"),
     (lambda comm: comm.send(1, 0, -3), r"tag must be from 0 to 2147483647, not -3"),
     (lambda comm: comm.send(1, 0, 2**31), "tag must be from 0 to 2147483647"),
     (lambda comm: comm.isend(1, 0, True), "tag must be a whole number, not True"),
-    (lambda comm: comm.recv(-1), "source=-1 is no rank of a group of 2: ranks are 0 to 1; source=None takes any"),
+    (lambda comm: comm.recv(-1), "source=-1 is not a rank of a group of 2: ranks are 0 to 1; source=None takes any"),
     (lambda comm: comm.recv(tag=-1), "tag must be from 0 to 2147483647, not -1; tag=None takes any"),
-    (lambda comm: comm.irecv(5), "source=5 is no rank"),
+    (lambda comm: comm.irecv(5), "source=5 is not a rank"),
     (lambda comm: comm.probe("a"), "source must be a whole number"),
-    (lambda comm: comm.iprobe(9), "source=9 is no rank"),
+    (lambda comm: comm.iprobe(9), "source=9 is not a rank"),
     (lambda comm: comm.recv(out=[1.0]), "out must be a NumPy array, not list"),
     (lambda comm: comm.recv(out=np.ma.zeros(3)), "out must be a NumPy array, not a masked array"),
     (lambda comm: comm.recv(return_status="no"), "return_status must be True or False, not 'no'"),

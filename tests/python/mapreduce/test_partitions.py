@@ -141,7 +141,7 @@ def test_files_that_are_there(tmp_path: Path) -> None:
         ({"parts": 5}, "damaged"),
         ({"parts": [{"path": "a"}]}, "damaged"),
         ({"parts": [{"path": "a", "rows": -1, "bytes": 0, "hosts": []}]}, "-1 rows"),
-        ({"parts": [{"path": 3, "rows": 1, "bytes": 0, "hosts": []}]}, "3 is no text"),
+        ({"parts": [{"path": 3, "rows": 1, "bytes": 0, "hosts": []}]}, "3 is not text"),
         ({"format": None}, "damaged"),
     ],
 )

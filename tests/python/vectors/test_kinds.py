@@ -207,7 +207,7 @@ def test_masked_arrays_elsewhere(tmp_path: Path) -> None:
         with pytest.raises(sky.BadInput, match="masked"):
             call()
     with sky.init() as comm:
-        with pytest.raises(sky.BadInput, match=r"'x' is no array of numbers.*masked"):
+        with pytest.raises(sky.BadInput, match=r"'x' is not an array of numbers.*masked"):
             sky.Checkpoint(tmp_path).save(comm, 1, {"x": MASKED})
         # An object that holds one is pickled with its mask.
         assert comm.broadcast({"x": MASKED})["x"].mask.tolist() == [True, False]

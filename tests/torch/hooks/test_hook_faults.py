@@ -604,7 +604,7 @@ def test_compressions_of_other_kinds() -> None:
 def other_kinds() -> None:
     one = torch.ones(1)
     for call in (dist.reduce, dist.broadcast, lambda tensor, root: dist.gather(tensor, None, root)):
-        with pytest.raises(sky.BadInput, match="root=-1 is no rank"):
+        with pytest.raises(sky.BadInput, match="root=-1 is not a rank"):
             call(one, -1)
     with pytest.raises(sky.BadInput, match="rows must be"):
         st.outer_product(nn.Linear(200, 200), rows=-5)

@@ -21,13 +21,13 @@ pub(super) struct Choices {
     pub(super) algorithm: Algorithm,
     pub(super) degrees: Vec<u32>,
     /// Route and chunk length of a broadcast.
-    pub(super) way: Option<RouteChoice>,
+    pub(super) route: Option<RouteChoice>,
     /// Choices of a sum of outer products.
     pub(super) outer: Option<OuterChoice>,
 }
 
 impl Choices {
     pub(super) fn new(algorithm: Algorithm, degrees: Vec<u32>) -> Choices {
-        Choices { algorithm, degrees, way: None, outer: None }
+        Choices { algorithm, degrees, route: None, outer: None }
     }
 }

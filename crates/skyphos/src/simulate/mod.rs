@@ -37,7 +37,7 @@ pub struct Phase {
     /// Algorithm of an allreduce.
     pub algorithm: Algorithm,
     /// Route and chunk length of a broadcast.
-    pub way: Option<RouteChoice>,
+    pub route: Option<RouteChoice>,
     /// Choices of a sum of outer products.
     pub outer: Option<OuterChoice>,
     /// Times, traffic and results.
@@ -61,8 +61,8 @@ pub fn simulate(
         if let Some(error) = ran.results.iter().find_map(|result| result.as_ref().err()) {
             return Err(error.clone());
         }
-        let Choices { algorithm, degrees, way, outer } = ranks.take_choices(scenario);
-        phases.push(Phase { name, degrees, algorithm, way, outer, ran });
+        let Choices { algorithm, degrees, route, outer } = ranks.take_choices(scenario);
+        phases.push(Phase { name, degrees, algorithm, route, outer, ran });
     }
     Ok(phases)
 }

@@ -68,7 +68,7 @@ fn call<T: Factor>(comm: &Comm, scenario: &Scenario, choices: &Slot<Choices>) ->
         if first {
             put(
                 &choices,
-                Choices { algorithm, degrees: Vec::new(), way: None, outer: Some(done.report.choice) },
+                Choices { algorithm, degrees: Vec::new(), route: None, outer: Some(done.report.choice) },
             );
         }
     }))

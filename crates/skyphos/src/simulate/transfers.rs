@@ -45,20 +45,23 @@ pub(super) fn broadcast_call(comm: &Comm, scenario: &Scenario, choices: &Slot<Ch
     let call = match scenario.sized {
         true => {
             let lengths = is_root.then(|| vec![bytes]);
-            comm.broadcast_lengths(ROOT, lengths, NoMemory).options(options).prepare()?.map(|done| done.way)
+            comm.broadcast_lengths(ROOT, lengths, NoMemory)
+                .options(options)
+                .prepare()?
+                .map(|done| done.choice)
         }
         false => {
             let parts = is_root.then(|| vec![vec![1u8; bytes]]);
             comm.broadcast(ROOT, parts, MessageBuffer::default())
                 .options(options)
                 .prepare()?
-                .map(|done| done.way)
+                .map(|done| done.choice)
         }
     };
     let (choices, algorithm) = (choices.clone(), scenario.algorithm);
-    Ok(call.map(move |way| {
+    Ok(call.map(move |choice| {
         if is_root {
-            put(&choices, Choices { algorithm, degrees: Vec::new(), way: Some(way), outer: None });
+            put(&choices, Choices { algorithm, degrees: Vec::new(), route: Some(choice), outer: None });
         }
     }))
 }
@@ -141,9 +144,9 @@ pub(super) fn shuffle_call(comm: &Comm, scenario: &Scenario) -> Result<Call<()>>
 /// An upper bound on the frames of a broadcast.
 pub(super) fn broadcast_frames(scenario: &Scenario, profile: &Profile) -> f64 {
     let (ranks, bytes) = (scenario.network.ranks, scenario.message_bytes());
-    let way = broadcast_options(scenario).way(profile, ranks, bytes as usize);
+    let choice = broadcast_options(scenario).choose(profile, ranks, bytes as usize);
     // Each range of a ring may end with a short chunk, and each rank sends a few control messages.
-    let chunks = bytes / way.chunk_bytes as f64 + f64::from(ranks);
+    let chunks = bytes / choice.chunk_bytes as f64 + f64::from(ranks);
     f64::from(ranks - 1) * (chunks + 4.0)
 }
 

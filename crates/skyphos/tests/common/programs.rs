@@ -90,7 +90,7 @@ fn broadcast(comm: &Comm, count: usize, route: Option<Route>) -> Result<Vec<u64>
     let done = comm.broadcast(root, here.clone(), MessageBuffer::default()).options(options).run()?;
     let came: Vec<u8> = match here {
         Some(parts) => parts.concat(),
-        None => done.room.into_parts().iter().flat_map(|part| part.as_ref()).copied().collect(),
+        None => done.buffer.into_parts().iter().flat_map(|part| part.as_ref()).copied().collect(),
     };
     let words = came.chunks(8).map(|word| u64::from_le_bytes(word.try_into().unwrap())).collect();
     match done.missed {

@@ -42,7 +42,7 @@ fn bring(comm: &Comm, root: u32, message: &[Vec<u8>], options: BroadcastOptions)
     let here = (comm.rank() == root).then(|| message.iter().collect());
     let done = comm.broadcast::<&Vec<u8>, _>(root, here, MessageBuffer::default()).options(options).run()?;
     assert!(done.missed.is_none(), "{:?}", done.missed);
-    Ok(if comm.rank() == root { message.to_vec() } else { parts_of(done.room) })
+    Ok(if comm.rank() == root { message.to_vec() } else { parts_of(done.buffer) })
 }
 
 fn routes() -> impl Iterator<Item = Option<Route>> {
@@ -96,7 +96,7 @@ fn concurrent_long_messages() {
                 for ((root, work), want) in works.into_iter().zip([&first, &second]) {
                     let done = work.wait().unwrap();
                     assert_eq!(done.bytes, want.iter().map(Vec::len).sum::<usize>());
-                    assert!(comm.rank() == root || &parts_of(done.room) == want);
+                    assert!(comm.rank() == root || &parts_of(done.buffer) == want);
                 }
             });
         }
@@ -115,7 +115,7 @@ fn bytes_by_route() {
             let here = (comm.rank() == 2).then(|| message.iter().collect::<Vec<_>>());
             let options = BroadcastOptions { route: Some(route), ..BroadcastOptions::default() };
             let done = comm.broadcast(2, here, MessageBuffer::default()).options(options).run().unwrap();
-            assert_eq!(done.way.route, route);
+            assert_eq!(done.choice.route, route);
             done.traffic.sent_bytes as f64 / f64::from(4 << 20)
         });
         let largest = sent.iter().copied().fold(0.0, f64::max);
@@ -175,7 +175,7 @@ fn copies_on_one_host_are_independent() {
             let done = comm.broadcast(root, here, MessageBuffer::default()).run().unwrap();
             assert!(done.traffic.sent_bytes < 2000, "no part goes from rank to rank");
             if comm.rank() != root {
-                let parts = done.room.into_parts();
+                let parts = done.buffer.into_parts();
                 for part in &parts {
                     let ReceivedPart::Shared(copy, range) = part else { panic!("a copy of its own") };
                     // SAFETY: this rank's own page, to which no other reference exists.

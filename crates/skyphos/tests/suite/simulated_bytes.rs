@@ -38,10 +38,10 @@ fn runs_with_lengths_take_as_long_as_runs_with_bytes() {
     for real in broadcasts.chain([small, shuffle, pushed]) {
         let sized = run(&Scenario { sized: true, ..real.clone() });
         let real = run(&real);
-        let what = (real.name, real.way);
+        let what = (real.name, real.route);
         assert_eq!(moved(&sized), moved(&real), "{what:?}");
         assert_eq!(sized.ran.seconds, real.ran.seconds, "{what:?}");
-        assert_eq!(sized.way, real.way);
+        assert_eq!(sized.route, real.route);
     }
 }
 
@@ -58,7 +58,7 @@ fn every_rank_receives_every_byte_once() {
                 (least..=least + words).contains(&received),
                 "{route:?} on {ranks}: {received} of {least}"
             );
-            assert_eq!((sent, phase.way.unwrap().route), (received, route));
+            assert_eq!((sent, phase.route.unwrap().route), (received, route));
         }
         // Every row except those for the sender itself, with the remainder of 1,000,003 rows over the ranks.
         let shuffle = Scenario {

@@ -59,9 +59,9 @@ def all_or_none(comm: Comm, check_arguments: Callable[[], Any]) -> Any:
 
 
 def check_root(comm: Comm, root: int) -> int:
-    """The root of a call, refused on all ranks if it is no rank."""
+    """The root of a call, refused on all ranks if it is not a rank."""
     if not 0 <= root < comm.size:
-        fail(comm, BadInput(f"root={root} is no rank of a group of {comm.size}"))
+        fail(comm, BadInput(f"root={root} is not a rank of a group of {comm.size}"))
     return root
 
 

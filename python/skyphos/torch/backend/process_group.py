@@ -277,5 +277,5 @@ def _seconds(timeout: timedelta) -> float | None:
 
 
 def _described(tensor: torch.Tensor) -> str:
-    """What the other end of a message must have too."""
+    """Facts that must be the same at the other end of a message."""
     return f"{tensor.numel()} elements of {tensor.dtype}"

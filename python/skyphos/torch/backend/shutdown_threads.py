@@ -14,7 +14,7 @@ from typing import Any
 
 __all__ = ["is_shutting_down", "start_thread"]
 
-#: How long the exit waits for all threads together. One may wait for a rank that does not come.
+#: Seconds that the exit waits for all threads together. One may wait for a rank that does not come.
 _JOIN_S = 2.0
 
 _running: dict[threading.Thread, Callable[[], None]] = {}

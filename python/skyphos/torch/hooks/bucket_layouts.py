@@ -90,7 +90,7 @@ class BucketLayouts:
         return layout
 
     def _facts(self, vector: torch.Tensor, layers: Iterable[Layer], step: int) -> list[str]:
-        """What must be the same on all ranks for a new layout."""
+        """Facts that must be the same on all ranks for a new layout."""
         done = f"{step} steps done{', as of a loaded state' * self._store.is_loaded}"
         layouts = [f"{layer.name} of {layer.stop - layer.start} values with k={layer.k}" for layer in layers]
         return [done, str(vector.dtype), *layouts]

@@ -43,11 +43,11 @@ _FLOATS = {torch.float16, torch.bfloat16, torch.float32, torch.float64}
 
 
 class HookState:
-    """What the states of all communication hooks share. Subclasses say what is compressed, and how."""
+    """Base class of the states of communication hooks. Subclasses define the compression."""
 
     #: Algorithm of the sparse allreduce.
     _algorithm: str = "auto"
-    #: What goes back to the residual: nothing, values that were not sent, or ("quantised") quantisation errors too.
+    #: Content of the residual: nothing, values that were not sent, or ("quantised") quantisation errors too.
     _feedback: bool | str = False
     #: Momentum of the momentum correction.
     _momentum: float | None = None
@@ -91,11 +91,11 @@ class HookState:
     # -- For subclasses: the kind of compression.
 
     def _choose(self, name: str, parameter: torch.Tensor) -> int | None:
-        """Number of values chosen of each bucket of a layer. None: the layer is not compressed."""
+        """Number of values selected in each bucket of a layer. None: the layer is not compressed."""
         raise NotImplementedError
 
     def _select(self, layout: Layout, share: torch.Tensor, factor: float | None, step: int) -> Selection:
-        """Select what to send of a share in a step. Gradients are multiplied by the factor first."""
+        """Select the values of a share to send in a step. Gradients are multiplied by the factor first."""
         raise NotImplementedError
 
     def _quantize(self) -> Quantize | None:
@@ -185,13 +185,13 @@ class HookState:
         Raises
         ------
         BadInput
-            The state has other settings, or is no state of a hook. With the next gradients, on all ranks: the state has
-            parameters of other sizes, or is of another rank or another number of ranks.
+            The state has other settings, or is not a state of a hook. With the next gradients, on all ranks: the state
+            has parameters of other sizes, or is of another rank or another number of ranks.
         """
         try:
             settings, steps = state["settings"], index(state["steps"])
             if settings.keys() != self._settings().keys():
-                raise BadInput(f"this is no state of a {type(self).__name__}, but of another hook")
+                raise BadInput(f"this is not a state of a {type(self).__name__}, but of another hook")
             if settings != self._settings():
                 differing = [name for name, value in self._settings().items() if settings.get(name, None) != value]
                 saved = ", ".join(f"{name}={settings.get(name)!r}" for name in differing)
@@ -204,7 +204,7 @@ class HookState:
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             if isinstance(error, BadInput):
                 raise
-            raise BadInput(f"this is no state of a {type(self).__name__}: {error!r}") from None
+            raise BadInput(f"this is not a state of a {type(self).__name__}: {error!r}") from None
         self._drain()
         self._steps, self._skipped_step = steps, None
         self._has_checked_names = False
@@ -227,7 +227,7 @@ class HookState:
     # -- The reduction of a vector.
 
     def registered_with(self, model: torch.nn.parallel.DistributedDataParallel) -> None:
-        """Note the model of the hook. ``DistributedDataParallel.register_comm_hook`` calls it."""
+        """Store the model of the hook. ``DistributedDataParallel.register_comm_hook`` calls it."""
         self._names.register(model)
 
     def reduce_bucket(self, bucket: Any) -> torch.futures.Future[torch.Tensor]:
@@ -391,7 +391,7 @@ class HookState:
         return [f"{name}={settings[name]!r}" for name in names]
 
     def _facts(self) -> list[str]:
-        """What else must be the same on all ranks."""
+        """Further facts that must be the same on all ranks."""
         scaler = "no grad_scaler" if self._scaler is None else "a grad_scaler"
         patterns = [f"pattern {pattern!r}" for pattern in self._patterns()]
         return [f"nonfinite={self._nonfinite!r}", f"algorithm={self._algorithm!r}", scaler, *patterns]

@@ -1,4 +1,4 @@
-"""Patterns of parameter names, by which settings tell layers apart (``"encoder.*"``, as in file names)."""
+"""Patterns of parameter names, which select the layers of a setting (``"encoder.*"``, as in file names)."""
 
 from __future__ import annotations
 

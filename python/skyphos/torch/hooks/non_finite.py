@@ -1,4 +1,4 @@
-"""Flag for NaN and infinity: an entry behind a vector's end, by which a rank tells all others that it found one."""
+"""Flag for NaN and infinity: an entry beyond a vector's end, which marks the vector on all ranks."""
 
 from __future__ import annotations
 

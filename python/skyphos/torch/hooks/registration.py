@@ -1,4 +1,4 @@
-"""Registration of hooks: ``DistributedDataParallel.register_comm_hook`` tells a hook's state its model.
+"""Registration of hooks: ``DistributedDataParallel.register_comm_hook`` passes its model to the hook's state.
 
 PyTorch passes hooks a bucket of tensors, by which neither the model nor the names of its parameters can be found.
 """

@@ -27,13 +27,13 @@ __all__ = [
     "select",
 ]
 
-#: What a user can do about NaN and infinity.
+#: Advice for gradients with NaN or infinity.
 _REMEDY = 'nonfinite="skip" leaves such steps out on all ranks; with a GradScaler say nonfinite="pass", grad_scaler=it'
 
 
 @dataclass
 class Selection:
-    """What one rank sends of its share of a vector. All of it is in host memory.
+    """The values that a rank sends of its share of a vector, in host memory.
 
     Attributes
     ----------

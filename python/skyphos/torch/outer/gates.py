@@ -65,7 +65,7 @@ class Steps:
 
 
 class Forward(NamedTuple):
-    """What backward needs of forward: outputs, h before each row, the first state, and other saved tensors."""
+    """Tensors of forward for backward: outputs, h before each row, the first state, and others."""
 
     outputs: Tensor
     before: Tensor

@@ -234,7 +234,7 @@ class BlockMomentum:
             steps, momentum, lr = index(state["steps"]), float(state["momentum"]), float(state["lr"])
             saved = {name: state[name] for name in ("every", "nesterov")}
         except (AttributeError, KeyError, TypeError, ValueError) as error:
-            raise BadInput(f"this is no state of block_momentum: {error!r}") from None
+            raise BadInput(f"this is not a state of block_momentum: {error!r}") from None
         if lengths != [[len(pool.state[name]) for name in _STATE] for pool in self._pools]:
             raise BadInput("this state of block_momentum is of other parameters")
         if saved != (current := {"every": self._every, "nesterov": self._nesterov}):

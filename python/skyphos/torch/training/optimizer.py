@@ -186,7 +186,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         """
         rest, before = dict(state_dict), super().state_dict()
         if "compression" not in rest:
-            raise BadInput("this is no state of a DistributedOptimizer: it has no residuals under 'compression'")
+            raise BadInput("this is not a state of a DistributedOptimizer: it has no residuals under 'compression'")
         compression = rest.pop("compression")
         super().load_state_dict(rest)
         try:
