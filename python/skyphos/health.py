@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Literal
 
 from . import _skyphos as native
@@ -56,18 +56,5 @@ class Health:
 
 def health_of(comm: native.Comm) -> list[Health]:
     """All processes of a group's connections, by number."""
-    return [
-        Health(
-            one.process,
-            one.rank,
-            one.replica,
-            one.address,
-            one.lost,
-            one.cause,
-            one.late,
-            one.silent_s,
-            one.won,
-            one.beaten,
-        )
-        for one in comm.health()
-    ]
+    names = [field.name for field in fields(Health)]
+    return [Health(*(getattr(one, name) for name in names)) for one in comm.health()]

@@ -11,11 +11,7 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 
 #: New path of each module below ``skyphos`` by its old one.
-MODULES = {
-    "bootstrap": "launch.bootstrap",
-    "planner": "planning.planner",
-    "topology": "planning.topology",
-}
+MODULES = {"bootstrap": "launch.bootstrap", "planner": "planning.planner", "topology": "planning.topology"}
 
 
 class _Renamed(MetaPathFinder, Loader):

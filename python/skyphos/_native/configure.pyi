@@ -7,11 +7,7 @@ import numpy.typing as npt
 
 @final
 class IndexSets:
-    def __new__(
-        cls,
-        contribute: npt.NDArray[np.integer[Any]],
-        want: npt.NDArray[np.integer[Any]],
-    ) -> IndexSets: ...
+    def __new__(cls, contribute: npt.NDArray[np.integer[Any]], want: npt.NDArray[np.integer[Any]]) -> IndexSets: ...
 
 @final
 class ConfigureOptions:

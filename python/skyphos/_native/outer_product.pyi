@@ -73,12 +73,7 @@ class GatheredFactors:
     def report(self) -> OuterReport: ...
 
 def outer_product_sum(
-    comm: Comm,
-    factors: tuple[Array, Array],
-    out: Array,
-    shape: OuterShape,
-    options: OuterOptions,
-    async_op: bool,
+    comm: Comm, factors: tuple[Array, Array], out: Array, shape: OuterShape, options: OuterOptions, async_op: bool
 ) -> Any: ...
 def outer_factors(
     comm: Comm, factors: tuple[Array, Array], shape: OuterShape, options: OuterOptions, async_op: bool

@@ -52,14 +52,7 @@ class Settings:
     def arguments(self) -> list[str]:
         """The settings as command-line arguments, for the ranks of a group."""
         given = ["--partition", self.partition, "--damping", repr(self.damping), "--tol", repr(self.tol)]
-        given += [
-            "--max-iterations",
-            str(self.max_iterations),
-            "--top",
-            str(self.top),
-            "--seed",
-            str(self.seed),
-        ]
+        given += ["--max-iterations", str(self.max_iterations), "--top", str(self.top), "--seed", str(self.seed)]
         given += ["--checkpoint-every", str(self.checkpoint_every)]
         named = [("--degrees", self.degrees), ("--out", self.out), ("--report", self.report)]
         for name, value in (*named, ("--checkpoint", self.checkpoint), ("--columns", self.columns)):
@@ -78,11 +71,7 @@ class Settings:
 
     def facts(self) -> list[tuple[str, str]]:
         """The settings that a report lists, as names and values."""
-        return [
-            ("partition", self.partition),
-            ("damping", f"{self.damping:g}"),
-            ("tolerance", f"{self.tol:g}"),
-        ]
+        return [("partition", self.partition), ("damping", f"{self.damping:g}"), ("tolerance", f"{self.tol:g}")]
 
 
 @click.command("pagerank")
@@ -96,9 +85,7 @@ class Settings:
     help="How edges are distributed over ranks.",
 )
 @click.option(
-    "--degrees",
-    metavar="AxB",
-    help="Layers of the butterfly; their product is the number of ranks. Default: chosen.",
+    "--degrees", metavar="AxB", help="Layers of the butterfly; their product is the number of ranks. Default: chosen."
 )
 @click.option("--damping", type=float, default=0.85, show_default=True, help="Chance of following an edge.")
 @click.option(

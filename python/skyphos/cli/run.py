@@ -50,11 +50,7 @@ class _Run(click.Command):
 @click.option("--ssh", default=None, metavar="COMMAND", help="ssh with options, if not plain 'ssh'.")
 @click.option("--python", default=None, metavar="PATH", help="Python on the hosts, if not at the same path as here.")
 @click.option(
-    "--grace",
-    type=click.FloatRange(min=0),
-    default=5.0,
-    show_default=True,
-    help="Seconds from SIGTERM to SIGKILL.",
+    "--grace", type=click.FloatRange(min=0), default=5.0, show_default=True, help="Seconds from SIGTERM to SIGKILL."
 )
 @click.option("--keep-going", is_flag=True, help="Processes that die do not end the others: see above.")
 @click.argument("target")

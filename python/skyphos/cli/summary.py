@@ -73,13 +73,7 @@ class Summary:
 
 
 def summarise(
-    comm: Comm,
-    result: PageRank,
-    load_s: float,
-    *,
-    top: int,
-    base: int,
-    facts: Sequence[tuple[str, str]],
+    comm: Comm, result: PageRank, load_s: float, *, top: int, base: int, facts: Sequence[tuple[str, str]]
 ) -> Summary:
     """Gather the summary from all ranks. Collective; the best vertices are returned on rank 0 only.
 

@@ -138,9 +138,8 @@ def allreduce(
     degrees : sequence of int, optional
         Layers of ``butterfly``; their product is the group's size. None: one layer.
     split : {"quantiles", "even", "hash"}
-        How indices are assigned to ranks: ranges with equal numbers of entries, from a sample; ranges of equal
-        lengths; or ranges of hashed indices, which balances any data without a sample, but reorders input and result
-        once each.
+        How indices are assigned to ranks: ranges with equal numbers of entries, from a sample; ranges of equal lengths;
+        or ranges of hashed indices, which balances any data without a sample, but reorders input and result once each.
     dense_threshold : int or "paper", optional
         Entries above which a vector becomes dense. "paper": N·isize/(c + isize), SparCML section 5.1. None: the
         smaller of that and of the measured point where dense is faster, 0.3 N.

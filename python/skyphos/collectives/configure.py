@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, overload
 
 import numpy.typing as npt
 
@@ -19,6 +19,8 @@ from .list_types import retyped
 from .plan import Plan, stats_of
 
 if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
     from ..comm import Comm
 
 __all__ = ["Missing", "configure", "configure_reduce"]
@@ -26,35 +28,47 @@ __all__ = ["Missing", "configure", "configure_reduce"]
 Missing = Literal["error", "identity"]
 
 
+class _Options(TypedDict, total=False):
+    """Options of :func:`configure` and :func:`configure_reduce` that do not change the kind of the result."""
+
+    n: int | None
+    degrees: Sequence[int] | None
+    missing: Missing
+    min_packet: float | None
+    expected_nnz: int | None
+
+
+class ConfigureOptions(_Options, total=False):
+    """Options of :func:`configure`."""
+
+    width: int
+
+
+class ConfigureReduceOptions(_Options, total=False):
+    """Options of :func:`configure_reduce`."""
+
+    op: Op
+    out: npt.NDArray[Any] | None
+    width: int | None
+
+
 @overload
 def configure(
     comm: Comm,
     contribute: npt.ArrayLike,
     want: npt.ArrayLike,
     *,
-    n: int | None = None,
-    width: int = 1,
-    degrees: Sequence[int] | None = None,
-    missing: Missing = "error",
-    min_packet: float | None = None,
-    expected_nnz: int | None = None,
     async_op: Literal[False] = False,
+    **options: Unpack[ConfigureOptions],
 ) -> Plan: ...
-
-
 @overload
 def configure(
     comm: Comm,
     contribute: npt.ArrayLike,
     want: npt.ArrayLike,
     *,
-    n: int | None = None,
-    width: int = 1,
-    degrees: Sequence[int] | None = None,
-    missing: Missing = "error",
-    min_packet: float | None = None,
-    expected_nnz: int | None = None,
     async_op: Literal[True],
+    **options: Unpack[ConfigureOptions],
 ) -> Work[Plan]: ...
 
 
@@ -77,9 +91,8 @@ def configure(
     Parameters
     ----------
     contribute, want : 1-D arrays of int32, int64, uint32 or uint64
-        Indices from 0 to n - 1 (Kylix's out- and in-set). Any order, repeats allowed: values of a repeated
-        index are combined, and a repeated wanted index gets its result at each position. Sorted distinct arrays are
-        fastest.
+        Indices from 0 to n - 1 (Kylix's out- and in-set). Any order, repeats allowed: values of a repeated index are
+        combined, and a repeated wanted index gets its result at each position. Sorted distinct arrays are fastest.
     n : int, optional
         Size of the index space, up to 2^63; the same on all ranks. None: one more than the largest index of any rank.
     width : int, default 1
@@ -92,8 +105,7 @@ def configure(
         A wanted index that no rank contributes is an error on all ranks, or has the identity of the operation as its
         value.
     min_packet : float, optional
-        Smallest message in bytes worth sending: degrees are then chosen by the papers' rule (*Kylix*, section
-        IV).
+        Smallest message in bytes worth sending: degrees are then chosen by the papers' rule (*Kylix*, section IV).
     expected_nnz : int, optional
         Expected size of the union of all ranks' sets: the planner then needs no sample from the other ranks. A wrong
         hint costs time, but does not change the result.
@@ -145,18 +157,9 @@ def configure_reduce(
     want: npt.ArrayLike,
     values: npt.ArrayLike,
     *,
-    n: int | None = None,
-    op: Op = "sum",
-    out: npt.NDArray[Any] | None = None,
-    width: int | None = None,
-    degrees: Sequence[int] | None = None,
-    missing: Missing = "error",
-    min_packet: float | None = None,
-    expected_nnz: int | None = None,
     async_op: Literal[False] = False,
+    **options: Unpack[ConfigureReduceOptions],
 ) -> npt.NDArray[Any]: ...
-
-
 @overload
 def configure_reduce(
     comm: Comm,
@@ -164,15 +167,8 @@ def configure_reduce(
     want: npt.ArrayLike,
     values: npt.ArrayLike,
     *,
-    n: int | None = None,
-    op: Op = "sum",
-    out: npt.NDArray[Any] | None = None,
-    width: int | None = None,
-    degrees: Sequence[int] | None = None,
-    missing: Missing = "error",
-    min_packet: float | None = None,
-    expected_nnz: int | None = None,
     async_op: Literal[True],
+    **options: Unpack[ConfigureReduceOptions],
 ) -> Work[npt.NDArray[Any]]: ...
 
 

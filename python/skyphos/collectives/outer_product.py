@@ -162,8 +162,7 @@ def outer_product_sum(
         For ``rabenseifner``: the ranks that together own the matrix. With "host" blocks are not sent over the
         network, and factors are sent to each host.
     grid : (int, int), optional
-        For ``rabenseifner``: rows and columns of blocks of the matrix; None: such that owners need the fewest
-        factors.
+        For ``rabenseifner``: rows and columns of blocks of the matrix; None: such that owners need the fewest factors.
     explain : bool
         Also return an :class:`OuterExplanation`.
     async_op : bool

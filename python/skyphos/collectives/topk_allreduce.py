@@ -42,13 +42,7 @@ def topk_allreduce(
 
 @collective()
 def topk_allreduce(
-    comm: Comm,
-    x: Any,
-    k: int,
-    *,
-    op: Literal["sum", "mean"] = "sum",
-    contributed: bool = False,
-    async_op: bool = False,
+    comm: Comm, x: Any, k: int, *, op: Literal["sum", "mean"] = "sum", contributed: bool = False, async_op: bool = False
 ) -> Any:
     """Sum the largest entries of each rank, and get the k largest sums, with O(k) numbers on the wire. Collective.
 

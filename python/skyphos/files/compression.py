@@ -26,20 +26,8 @@ ERRORS = (gzip.BadGzipFile, EOFError, zlib.error, lzma.LZMAError)
 #: First bytes of a file, by format.
 HEAD_BYTES = 512
 
-_SUFFIXES = {
-    ".gz": "gzip",
-    ".bz2": "bzip2",
-    ".xz": "xz",
-    ".lzma": "xz",
-    ".zst": "Zstandard",
-    ".zstd": "Zstandard",
-}
-_MAGIC = {
-    b"\x1f\x8b": "gzip",
-    b"BZh": "bzip2",
-    b"\xfd7zXZ\0": "xz",
-    b"\x28\xb5\x2f\xfd": "Zstandard",
-}
+_SUFFIXES = {".gz": "gzip", ".bz2": "bzip2", ".xz": "xz", ".lzma": "xz", ".zst": "Zstandard", ".zstd": "Zstandard"}
+_MAGIC = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ\0": "xz", b"\x28\xb5\x2f\xfd": "Zstandard"}
 _UTF_16 = "text in UTF-16"
 # Binary formats by their first bytes; and text in UTF-16.
 _BINARY = {

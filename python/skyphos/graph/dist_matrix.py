@@ -327,11 +327,7 @@ class DistMatrix:
 
 
 def _check(
-    rows: npt.ArrayLike,
-    columns: npt.ArrayLike,
-    values: npt.ArrayLike | None,
-    shape: tuple[int, int] | None,
-    slots: int,
+    rows: npt.ArrayLike, columns: npt.ArrayLike, values: npt.ArrayLike | None, shape: tuple[int, int] | None, slots: int
 ) -> tuple[Ids, Ids, Array | None]:
     checked = []
     for name, ids, side in (("rows", rows, 0), ("columns", columns, 1)):

@@ -110,8 +110,7 @@ class Edges:
     def merged(self) -> Edges:
         """Return each edge once, with its repetitions combined as ``combine`` says.
 
-        Costs a sort of m integers. Without repeated edges it returns this object, else edges in the order of their
-        ids.
+        Costs a sort of m integers. Without repeated edges it returns this object, else edges in the order of their ids.
 
         Notes
         -----

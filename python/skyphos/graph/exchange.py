@@ -3,9 +3,8 @@
 A reduce in which each index has exactly one contributor moves data: the "sum" is that rank's value. So rows are sent
 to the ranks that ask for them, and tables are gathered.
 
-Cost: :func:`move` sends each row down to a rank that a hash picks and up to its new owner, about twice the
-bytes of a direct exchange, with two rounds for the counts before. It runs once a graph, not once an
-iteration.
+Cost: :func:`move` sends each row down to a rank that a hash picks and up to its new owner, about twice the bytes of a
+direct exchange, with two rounds for the counts before. It runs once a graph, not once an iteration.
 """
 
 from __future__ import annotations

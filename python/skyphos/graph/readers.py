@@ -1,10 +1,9 @@
 """Read graphs: SNAP edge lists, CSV with a header, MatrixMarket and SciPy ``.npz``, each also compressed.
 
-:func:`read_edges` reads a whole file, or one of several shares of it that make up the whole. The format
-follows from the name: ``.mtx`` is MatrixMarket, ``.npz`` SciPy, everything else text with an edge a
-line (``.csv`` and ``.tsv`` may begin with a line of names: :mod:`.columns`). A file that begins like
-MatrixMarket is read as such, whatever its name. Text compressed by gzip, bzip2, xz or Zstandard is decompressed while
-it is read.
+:func:`read_edges` reads a whole file, or one of several shares of it that make up the whole. The format follows from
+the name: ``.mtx`` is MatrixMarket, ``.npz`` SciPy, everything else text with an edge a line (``.csv`` and ``.tsv`` may
+begin with a line of names: :mod:`.columns`). A file that begins like MatrixMarket is read as such, whatever its name.
+Text compressed by gzip, bzip2, xz or Zstandard is decompressed while it is read.
 
 Cost of a share: of plain text, reading its bytes; of compressed text, decompressing all bytes up to its end; of
 ``.npz``, loading the whole matrix, because SciPy's format cannot be read in parts.

@@ -91,8 +91,7 @@ class CompactRows:
     Attributes
     ----------
     starts : ndarray of int, shape (rows + 1,)
-        Row i holds entries ``starts[i]`` to ``starts[i + 1] - 1``, by column, equal columns in the order
-        given.
+        Row i holds entries ``starts[i]`` to ``starts[i + 1] - 1``, by column, equal columns in the order given.
     columns : ndarray of int, shape (entries,)
         Column of each entry.
     values : ndarray, shape (entries,), or None

@@ -282,10 +282,7 @@ def _from_slurm(env: _Environment, rendezvous: str | None, token: str | None) ->
         address = _address(env, rendezvous, size, "set SKYPHOS_RENDEZVOUS=host:port")
     else:
         address = _slurm_address(env, step or "0")
-    local_rank, tasks = (
-        env.number("SLURM_LOCALID"),
-        env.first("SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE"),
-    )
+    local_rank, tasks = (env.number("SLURM_LOCALID"), env.first("SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE"))
     local = None
     if local_rank is not None and tasks is not None:
         local = local_rank, tasks_on_node(tasks, env.number("SLURM_NODEID") or 0)

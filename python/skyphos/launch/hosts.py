@@ -320,14 +320,7 @@ def _agent_main() -> int:
     share = HostRanks(job["world_size"], job["first_rank"], job["count"], rendezvous, job["token"])
     with _Host(job) as group:
         group.listen_to_launcher(b"")
-        start_ranks(
-            group,
-            job["command"],
-            share,
-            {**os.environ, **job["env"]},
-            listener=listener,
-            prefix=job["prefix"],
-        )
+        start_ranks(group, job["command"], share, {**os.environ, **job["env"]}, listener=listener, prefix=job["prefix"])
         group.report_to_launcher({"began": share.count})
         if listener is not None:
             listener.close()

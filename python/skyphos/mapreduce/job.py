@@ -200,13 +200,7 @@ class MapReduce:
         return self.iterate(state, iterations=1)
 
     @_collective(lambda job: job.comm)
-    def iterate(
-        self,
-        state: Any = None,
-        *,
-        iterations: int,
-        until: Callable[[Any, Any], bool] | None = None,
-    ) -> Any:
+    def iterate(self, state: Any = None, *, iterations: int, until: Callable[[Any, Any], bool] | None = None) -> Any:
         """Run iterations. Collective.
 
         Parameters

@@ -199,14 +199,7 @@ class NetCdf:
 #: Loaders by name.
 LOADERS: dict[str, Loader] = {"text": Text(), "npy": Npy(), "parquet": Parquet(), "hdf5": Hdf5(), "netcdf": NetCdf()}
 
-_SUFFIXES = {
-    ".npy": "npy",
-    ".parquet": "parquet",
-    ".h5": "hdf5",
-    ".hdf5": "hdf5",
-    ".nc": "netcdf",
-    ".nc4": "netcdf",
-}
+_SUFFIXES = {".npy": "npy", ".parquet": "parquet", ".h5": "hdf5", ".hdf5": "hdf5", ".nc": "netcdf", ".nc4": "netcdf"}
 
 
 def format_of(path: str) -> str:

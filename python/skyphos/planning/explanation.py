@@ -221,11 +221,7 @@ def explanation_of(
 
 
 def _not_by_prediction(
-    predicted: Prediction,
-    others: tuple[tuple[str, float], ...],
-    tried: tuple[tuple[str, float], ...],
-    *,
-    limited: bool,
+    predicted: Prediction, others: tuple[tuple[str, float], ...], tried: tuple[tuple[str, float], ...], *, limited: bool
 ) -> str:
     """The reason for an algorithm other than the one with the least predicted time."""
     least, least_s = min(others, key=lambda other: other[1], default=("", math.inf))

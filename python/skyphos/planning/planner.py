@@ -586,13 +586,7 @@ def predict_plans(
 
 
 def greedy_degrees(
-    ranks: int,
-    n: int,
-    entries: float,
-    *,
-    min_packet_bytes: float,
-    row_bytes: int = 4,
-    alpha: float = 1.0,
+    ranks: int, n: int, entries: float, *, min_packet_bytes: float, row_bytes: int = 4, alpha: float = 1.0
 ) -> list[int]:
     """Degrees by the papers' rule: at each layer the largest whose messages have at least the minimum size (*Kylix*,
     section IV).

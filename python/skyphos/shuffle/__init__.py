@@ -14,12 +14,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Partition", "Shuffle", "ShuffleExplanation", "words"]
 
-_WHERE = {
-    "Partition": ".sender",
-    "Shuffle": ".sender",
-    "ShuffleExplanation": ".explanation",
-    "words": ".text",
-}
+_WHERE = {"Partition": ".sender", "Shuffle": ".sender", "ShuffleExplanation": ".explanation", "words": ".text"}
 
 
 def __getattr__(name: str) -> Any:

@@ -116,9 +116,7 @@ def reduce(comm: Comm, tensors: Tensors, opts: Any) -> Call:
     root = check_root(comm, opts.rootRank)
     out = np.empty(array.shape if comm.rank == root else 0, array.dtype)
     return Call(
-        _reduce_arrays(comm, array, out, op, root),
-        lambda _: fill(tensor, out) if comm.rank == root else None,
-        [tensor],
+        _reduce_arrays(comm, array, out, op, root), lambda _: fill(tensor, out) if comm.rank == root else None, [tensor]
     )
 
 

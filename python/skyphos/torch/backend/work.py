@@ -53,11 +53,7 @@ class TorchWork(C10dWork):
     """
 
     def __init__(
-        self,
-        call: _Call | None,
-        finish: Callable[[Any], None],
-        outputs: list[Any],
-        worker: OrderedWorker | None,
+        self, call: _Call | None, finish: Callable[[Any], None], outputs: list[Any], worker: OrderedWorker | None
     ) -> None:
         super().__init__()
         self._call, self._finish, self._outputs, self._worker = call, finish, outputs, worker

@@ -102,13 +102,7 @@ def take_topk(
 
 
 def quantise(
-    values: torch.Tensor,
-    how: Quantize,
-    *,
-    call: int = 0,
-    rank: int = 0,
-    first_bucket: int = 0,
-    check: bool = True,
+    values: torch.Tensor, how: Quantize, *, call: int = 0, rank: int = 0, first_bucket: int = 0, check: bool = True
 ) -> torch.Tensor:
     """Quantise values stochastically (unbiased), to the same bytes as the native kernel.
 

@@ -21,12 +21,7 @@ INTEGERS = {
     torch.float64: torch.int64,
 }
 #: The bits of infinity as an integer. Those of a NaN are larger.
-INFINITE = {
-    torch.float16: 0x7C00,
-    torch.bfloat16: 0x7F80,
-    torch.float32: 0x7F800000,
-    torch.float64: 0x7FF0000000000000,
-}
+INFINITE = {torch.float16: 0x7C00, torch.bfloat16: 0x7F80, torch.float32: 0x7F800000, torch.float64: 0x7FF0000000000000}
 _LARGEST = torch.finfo(torch.float32).max
 
 

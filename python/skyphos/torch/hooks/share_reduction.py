@@ -173,14 +173,7 @@ def _start_sparse(
         return reduced
 
     return reduce_chosen(
-        levels.across,
-        vector,
-        resolve_op(op),
-        options,
-        sent=sent,
-        restore=lambda: None,
-        finish=finish,
-        async_op=True,
+        levels.across, vector, resolve_op(op), options, sent=sent, restore=lambda: None, finish=finish, async_op=True
     )
 
 
