@@ -113,7 +113,7 @@ def as_rank(rank: Any, size: int, what: str = "rank") -> int:
     """A rank of a group."""
     number = whole(rank, what, -(2**63), 2**63)
     if not 0 <= number < size:
-        said = f"there is not a rank {number}" if what == "rank" else f"{what}={number} is not a rank"
+        said = f"there is no rank {number}" if what == "rank" else f"{what}={number} is not a rank"
         raise BadInput(f"{said} {'in' if what == 'rank' else 'of'} a group of {size}: ranks are 0 to {size - 1}")
     return number
 

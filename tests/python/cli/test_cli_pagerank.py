@@ -311,7 +311,7 @@ def test_columns_that_are_named(tmp_path: Path) -> None:
     weighted.add_weighted_edges_from([(1, 2, 3.0), (2, 1, 1.0), (1, 3, 1.0)])
     assert_equal(read_csv(out), networkx.pagerank(weighted, tol=1e-15, max_iter=2000))
     wrong = skyphos("pagerank", file, "-n", 2, "--columns", "a,b")
-    assert wrong.returncode == 2 and "no role=column" in wrong.stderr
+    assert wrong.returncode == 2 and "not role=column" in wrong.stderr
 
 
 def test_results_through_a_link(graph: Path, tmp_path: Path) -> None:

@@ -157,7 +157,7 @@ def test_columns_that_are_named(folder: Path, columns: str | dict, expected: tup
 @pytest.mark.parametrize(
     ("columns", "why"),
     [
-        ("a,b", "no role=column"),
+        ("a,b", "not role=column"),
         ("source=a", "source and target once"),
         ("source=a,source=b,target=c", "source and target once"),
         ("source=a,target=a", "not one twice"),

@@ -35,7 +35,7 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("tls") / "certificates"
     argv = [sys.executable, "-m", "skyphos.cli", "certificates", str(folder), "--hosts", ",".join(HOSTS)]
     said = subprocess.run(argv, check=True, capture_output=True, text=True, timeout=60)
-    assert "SKYPHOS_TLS_KEY=/etc/skyphos/key.pem" in said.stdout and "authority.key to yourself" in said.stdout
+    assert "SKYPHOS_TLS_KEY=/etc/skyphos/key.pem" in said.stdout and "authority.key secret" in said.stdout
     return folder
 
 

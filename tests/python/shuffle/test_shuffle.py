@@ -412,7 +412,7 @@ class Unpicklable:
         ((["a", b"a"], [1, 2]), "all str or all bytes"),
         (([(1, 2)], [1]), "one dimension"),
         ((pa.array([1, None]), [1, 2]), "must not be null"),
-        ((["\ud800"], [1]), "no text that can be sent"),
+        ((["\ud800"], [1]), "not text that can be sent"),
         (([1], [np.complex128(1)]), "complex128"),
         (([1], [Unpicklable()], "list"), "cannot be pickled: stays here"),
         (([1, 1], [1, 2], _raises), "combine=_raises raised KeyError on key 1.*not this one(.|\n)*Traceback"),

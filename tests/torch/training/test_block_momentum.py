@@ -175,8 +175,8 @@ def other_states() -> None:
         (saved, "'every': 8"),
         (saved | {"every": 4}, "after 5 steps of a block of 4"),
         (saved | {"every": 4, "steps": -2}, "after -2 steps"),
-        ({}, "no state of block_momentum"),
-        (None, "no state of block_momentum"),
+        ({}, "not a state of block_momentum"),
+        (None, "not a state of block_momentum"),
     ]:
         with pytest.raises(sky.errors.BadInput, match=says):
             four.load_state_dict(state)

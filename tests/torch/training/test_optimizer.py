@@ -201,7 +201,7 @@ def refused_states() -> None:
     for copied in (copy.deepcopy, pickle.dumps):
         with pytest.raises(TypeError, match="state_dict"):
             copied(optimizer)
-    with pytest.raises(sky.errors.BadInput, match="no state of a DistributedOptimizer"):
+    with pytest.raises(sky.errors.BadInput, match="not a state of a DistributedOptimizer"):
         optimizer.load_state_dict(torch.optim.SGD(net_of(1).parameters(), lr=0.1).state_dict())
     for parameter in other.param_groups[0]["params"]:
         parameter.grad = torch.ones_like(parameter)
