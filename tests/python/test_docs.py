@@ -23,6 +23,16 @@ def run(script: Path, n: int, *options: str) -> subprocess.CompletedProcess[str]
     return subprocess.run(command, cwd=script.parent, capture_output=True, text=True, timeout=120, check=False)
 
 
+#: The pages of collectives have one block each, whose last comment says for how many ranks it prints what.
+PAGES = [f"docs/collectives/{path.name}" for path in sorted((ROOT / "docs/collectives").glob("[a-z]*.md"))]
+
+
+def ranks_of(page: str) -> int:
+    found = re.search(r"# (\d) ranks: ", blocks(page)[0])
+    assert found is not None, page
+    return int(found[1])
+
+
 @pytest.mark.parametrize(
     ("name", "block", "n"),
     [
@@ -36,6 +46,7 @@ def run(script: Path, n: int, *options: str) -> subprocess.CompletedProcess[str]
         ("docs/mapreduce.md", 2, 1),
         ("docs/machines-that-die.md", 0, 4),
         ("docs/torch.md", 0, 2),
+        *((page, 0, ranks_of(page)) for page in PAGES),
     ],
 )
 def test_code_blocks_run(tmp_path: Path, name: str, block: int, n: int) -> None:
