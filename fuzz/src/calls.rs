@@ -8,7 +8,7 @@ use skyphos::{Comm, Settings, Topology, planner::Profile};
 use skyphos_core::frame::WINDOW_BYTES;
 use skyphos_core::frame::{CallKind, CallSig, Frame, FrameKind, Header};
 use skyphos_core::transport::{Event, Loss};
-use skyphos_types::{CallNumber, CommId, WorldRank};
+use skyphos_types::{CallNumber, CommId, Round, WorldRank};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use std::time::Duration;
 const LIMITS: Limits = Limits { one: WINDOW_BYTES as usize + (64 << 10), all: 40 << 20 };
 
 /// First rounds of these calls.
-const ROUNDS: [u32; 6] = [0, 0x100, 0x200, 0x400, 0x500, 0x1000];
+const ROUNDS: [Round; 6] = [Round(0), Round(0x100), Round(0x200), Round(0x400), Round(0x500), Round(0x1000)];
 
 const KINDS: [FrameKind; 6] = [
     FrameKind::Data,
@@ -103,7 +103,7 @@ fn call(transport: Scripted, what: u8, actions: Vec<PeerAction>) {
 fn script(transport: &Scripted, what: u8, actions: Vec<PeerAction>) {
     use skyphos::Transport as _;
     let (me, size, pool) = (transport.rank(), transport.size(), transport.facts().pool);
-    let mut seqs: BTreeMap<(WorldRank, u32, CallNumber), u32> = BTreeMap::new();
+    let mut seqs: BTreeMap<(WorldRank, Round, CallNumber), u32> = BTreeMap::new();
     // A shrink has its own range of call numbers.
     let here = CallNumber(if what == 4 { 1 << 47 } else { 0 });
     let mut script = transport.script();
@@ -127,7 +127,7 @@ fn script(transport: &Scripted, what: u8, actions: Vec<PeerAction>) {
                     _ => 0,
                 };
                 numbers[..count].iter().for_each(|number| bytes.extend(u32::from(*number % 5).to_le_bytes()));
-                (peer(from), FrameKind::Data, 0, here, Some(u64::MAX), bytes)
+                (peer(from), FrameKind::Data, Round(0), here, Some(u64::MAX), bytes)
             }
             PeerAction::Raw { from, round, kind, call, total, bytes } => {
                 let call = if call < 200 { here } else { CallNumber(u64::from(call - 200)) };

@@ -5,7 +5,7 @@ use skyphos_core::extensions::{NativeCollectives, Replication, UnderReplicas};
 use skyphos_core::frame::{CallKind, Frame, FrameKind};
 use skyphos_core::slab::CHUNK_BYTES;
 use skyphos_core::transport::{Event, Facts, Transport, Waker};
-use skyphos_types::{CallNumber, WorldRank};
+use skyphos_types::{CallNumber, Round, WorldRank};
 use std::time::Duration;
 
 /// A change to a frame.
@@ -105,7 +105,7 @@ impl Liar {
             }
             Edit::Total { value, shift } => header.total = value >> (shift % 64),
             Edit::Seq(seq) => header.seq = seq,
-            Edit::Round(round) => header.round = round,
+            Edit::Round(round) => header.round = Round(round),
             Edit::Call(call) => header.call = CallNumber(u64::from(call)),
             Edit::Width(width) => header.sig.width = width,
             Edit::Failed => header.sig.kind = CallKind::Failed,
@@ -115,7 +115,7 @@ impl Liar {
             Edit::Extra { kind, round, total, bytes } => {
                 let mut other = frame.header;
                 (other.kind, other.total) = (KINDS[usize::from(kind) % KINDS.len()], total);
-                other.round = other.round.wrapping_add(u32::from(round));
+                other.round = Round(other.round.0.wrapping_add(u32::from(round)));
                 self.inner.post(
                     WorldRank(to),
                     Frame { header: other, payload: self.inner.facts().pool.copy_of(&bytes) },

@@ -7,7 +7,7 @@ use skyphos_core::extensions::Replication as _;
 use skyphos_core::frame::{CallKind, CallSig, Frame, FrameKind, Header};
 use skyphos_core::replicated::{Replicated, startup_broadcast};
 use skyphos_core::transport::{Event, Loss, Transport};
-use skyphos_types::{CallNumber, CommId, Error, WorldRank};
+use skyphos_types::{CallNumber, CommId, Error, Round, WorldRank};
 use std::time::Duration;
 
 /// A frame's buffer; and the buffers of a script's frames, with the state that the transport stores for each.
@@ -128,8 +128,8 @@ impl Body {
 
 fn header(kind: FrameKind, call: u8, round: u8, seq: u8) -> Header {
     let sig = CallSig::plain(CallKind::Barrier);
-    let (call, round, seq) = (u64::from(call % 4), u32::from(round % 3), u32::from(seq % 4));
-    Header { kind, comm: CommId(0), call: CallNumber(call), origin: 0, round, seq, total: 10_000, sig }
+    let (call, round) = (CallNumber(u64::from(call % 4)), Round(u32::from(round % 3)));
+    Header { kind, comm: CommId(0), call, origin: 0, round, seq: u32::from(seq % 4), total: 10_000, sig }
 }
 
 /// The input has the numbers of processes and replicas, and a script of events and calls at one process.

@@ -12,7 +12,7 @@ use crate::node::Node;
 use crate::slab::{MessageMut, Payload, PayloadMut};
 use crate::topology::Topology;
 use crate::transport::Loss;
-use skyphos_types::{CallNumber, CommId, DType, Error, GroupRank, ReduceOp, Result, WorldRank};
+use skyphos_types::{CallNumber, CommId, DType, Error, GroupRank, ReduceOp, Result, Round, WorldRank};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::task::Poll;
@@ -269,7 +269,7 @@ impl Endpoint {
     }
 
     /// The next message that any rank has sent in a round, and its sender.
-    pub(crate) fn take_from_any(&self, round: u32) -> Option<(GroupRank, Payload)> {
+    pub(crate) fn take_from_any(&self, round: Round) -> Option<(GroupRank, Payload)> {
         self.node.mail(|m| m.take_from_any(&self.group, self.call, round))
     }
 
@@ -335,14 +335,20 @@ impl Endpoint {
     }
 
     /// Begins a native allreduce. Its result comes as chunk `seq` of this rank's message to itself of that round and length.
-    pub(crate) fn begin_allreduce(&self, op: &ReduceOp, dtype: DType, at: (u32, u32, u64), part: PayloadMut) {
+    pub(crate) fn begin_allreduce(
+        &self,
+        op: &ReduceOp,
+        dtype: DType,
+        at: (Round, u32, u64),
+        part: PayloadMut,
+    ) {
         let (round, seq, total) = at;
         let header = self.header(round, seq, total);
         self.node.transport().begin_allreduce(header, op, dtype, part);
     }
 
     /// The header of a chunk.
-    pub(crate) fn header(&self, round: u32, seq: u32, total: u64) -> Header {
+    pub(crate) fn header(&self, round: Round, seq: u32, total: u64) -> Header {
         let ((comm, call), sig) = (self.wire().expect("a call that sends"), self.sig);
         Header { kind: FrameKind::Data, comm, call, origin: 0, round, seq, total, sig }
     }

@@ -4,10 +4,10 @@ use crate::endpoint::Endpoint;
 use crate::frame::WINDOW_BYTES;
 use crate::message_stream::{Incoming, Outgoing};
 use crate::slab::{Message, MessageMut, Payload};
-use skyphos_types::{GroupRank, Result};
+use skyphos_types::{GroupRank, Result, Round};
 
 /// Round of announcements, which are never received.
-const ANNOUNCE_ROUND: u32 = u32::MAX;
+const ANNOUNCE_ROUND: Round = Round(u32::MAX);
 
 impl Endpoint {
     /// Sends the call's signature to the next rank, in a frame without payload. For collectives in which some ranks exchange no
@@ -25,7 +25,7 @@ impl Endpoint {
     /// either side. Reductions over a plan do not use this.
     pub async fn exchange(
         &self,
-        round: u32,
+        round: Round,
         messages: Vec<(GroupRank, MessageMut)>,
         sources: &[GroupRank],
     ) -> Result<Vec<Message>> {

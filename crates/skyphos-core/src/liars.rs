@@ -11,12 +11,12 @@ use crate::stream::{Assembler, Terms};
 use crate::{Endpoint, Group, Node, Settings};
 use skyphos_kernels::stream::{Shape, View};
 use skyphos_kernels::{BlockHash, Indices};
-use skyphos_types::{CommId, Error, GroupRank, ReduceOp, Result, WorldRank};
+use skyphos_types::{CommId, Error, GroupRank, ReduceOp, Result, Round, WorldRank};
 use std::sync::Arc;
 use std::time::Duration;
 
 /// Rank 0's result of a call in which the two others send `lies`: in each of these rounds, these bytes to all.
-fn hears<R: Send>(lies: &[(u32, Vec<u8>)], call: impl AsyncFn(&Endpoint) -> Result<R> + Sync) -> Result<R> {
+fn hears<R: Send>(lies: &[(Round, Vec<u8>)], call: impl AsyncFn(&Endpoint) -> Result<R> + Sync) -> Result<R> {
     let settings = Settings { timeout: Duration::from_secs(10), ..Settings::default() };
     std::thread::scope(|scope| {
         let ranks: Vec<_> = (0..)
@@ -64,7 +64,7 @@ fn counts_of_unmet_indices_that_no_number_holds() {
     let nothing = [&[1, 0][..], &[0; 16]].concat();
     let unmet = [&u64::MAX.to_le_bytes()[..], &[0]].concat();
     let examples = numbers(&[u64::MAX, 7, 7, 7, 7]);
-    let lies = [(DOWN, nothing), (UP, unmet), (0x300, examples.clone()), (0x301, examples)];
+    let lies = [(DOWN, nothing), (UP, unmet), (Round(0x300), examples.clone()), (Round(0x301), examples)];
     let error = hears(&lies, async |ep| {
         let hash = BlockHash::new(1000, 3);
         let set = || Indices::U64(&[5, 6]).prepare(1000, hash, "indices").unwrap();
@@ -92,7 +92,7 @@ fn samples_of_indices_beyond_the_space() {
     for lie in [[1001, 5], [1, 1000], [u64::MAX, u64::MAX]] {
         // Entries, 64 samples, as many hashes.
         let block: Vec<u64> = [lie[0]].into_iter().chain([lie[1]; 64]).chain([u64::MAX; 64]).collect();
-        let lies = [(0x400, numbers(&block)), (0x401, numbers(&block))];
+        let lies = [(Round(0x400), numbers(&block)), (Round(0x401), numbers(&block))];
         let view = View::Sparse { indices: Indices::U64(&[1, 2]), values: &[1f32; 2] };
         let error = hears(&lies, async |ep| survey(ep, view, 1, 1000, &[]).await.map(drop)).unwrap_err();
         says(&error, "indices that there are not");
@@ -118,7 +118,12 @@ fn counts_of_entries_that_no_rank_can_have() {
     let counts = numbers(&[u64::MAX; 3]);
     // Samples of two entries, then how many are for each rank.
     let block: Vec<u64> = [2].into_iter().chain([5; 64]).collect();
-    let lies = [(0x600, numbers(&block)), (0x601, numbers(&block)), (0x620, counts.clone()), (0x621, counts)];
+    let lies = [
+        (Round(0x600), numbers(&block)),
+        (Round(0x601), numbers(&block)),
+        (Round(0x620), counts.clone()),
+        (Round(0x621), counts),
+    ];
     let error = hears(&lies, async |ep| {
         let view = View::Sparse { indices: Indices::U64(&[1, 2]), values: &[1f32; 2] };
         let shape = Shape { width: 1, wide: true, dense_above: f64::INFINITY, with_present: false };
@@ -131,7 +136,7 @@ fn counts_of_entries_that_no_rank_can_have() {
 #[test]
 fn bits_of_rows_that_there_are_not() {
     // 100 rows in two words; ranks that unite them hand over both, then one, and then get the other.
-    let bitmap = 0x6000_0000;
+    let bitmap = Round(0x6000_0000);
     let all = |words: usize| numbers(&[u64::MAX, u64::MAX][..words]);
     let lies = [(bitmap + 0x1000, all(2)), (bitmap + 0x1001, all(1)), (bitmap + 0x100_0002, all(1))];
     let united = hears(&lies, async |ep| {

@@ -64,7 +64,7 @@ mod liars;
 pub(crate) mod tests {
     use super::*;
     use crate::frame::{CallKind, CallSig};
-    use skyphos_types::{CommId, GroupRank, WorldRank};
+    use skyphos_types::{CommId, GroupRank, Round, WorldRank};
     use std::sync::Arc;
     use std::time::Duration;
 
@@ -106,7 +106,7 @@ pub(crate) mod tests {
                 }
                 let block = [rank as u8; 3];
                 node.call(&group, CallSig::plain(CallKind::AllgatherBytes), async |ep| {
-                    collectives::allgather::allgather_bytes(ep, 0, &block).await
+                    collectives::allgather::allgather_bytes(ep, Round(0), &block).await
                 })
                 .unwrap()
             });
@@ -173,8 +173,12 @@ pub(crate) mod tests {
         let got = on_all(2, 20.0, |rank, node, group| {
             let message = vec![rank as u8 + 1; len];
             node.call(&group, CallSig::plain(CallKind::Barrier), async |ep| {
-                ep.exchange(0, vec![(GroupRank(1 - rank), ep.message_of(&message))], &[GroupRank(1 - rank)])
-                    .await
+                ep.exchange(
+                    Round(0),
+                    vec![(GroupRank(1 - rank), ep.message_of(&message))],
+                    &[GroupRank(1 - rank)],
+                )
+                .await
             })
             .unwrap()
             .remove(0)

@@ -7,7 +7,7 @@ use crate::endpoint::Endpoint;
 use crate::frame::{FrameKind, WINDOW_BYTES};
 use crate::mailbox::Next;
 use crate::slab::{Payload, PayloadMut};
-use skyphos_types::{Error, GroupRank, Result};
+use skyphos_types::{Error, GroupRank, Result, Round};
 use std::sync::atomic::Ordering;
 
 /// Backlog of the transport to one peer, in bytes, above which no more chunks are made.
@@ -17,7 +17,7 @@ const BACKLOG_BYTES: usize = 1 << 20;
 #[derive(Debug)]
 pub struct Outgoing {
     to: GroupRank,
-    round: u32,
+    round: Round,
     total: u64,
     sent: u64,
     seq: u32,
@@ -26,12 +26,12 @@ pub struct Outgoing {
 impl Outgoing {
     /// A message of `total` bytes; an empty one is still sent, as one empty chunk, since its coming
     /// shows the peer that this rank is in the call.
-    pub fn new(to: GroupRank, round: u32, total: u64) -> Outgoing {
+    pub fn new(to: GroupRank, round: Round, total: u64) -> Outgoing {
         Outgoing { to, round, total, sent: 0, seq: 0 }
     }
 
     /// A message of unknown length, whose own bytes mark its end.
-    pub fn open(to: GroupRank, round: u32) -> Outgoing {
+    pub fn open(to: GroupRank, round: Round) -> Outgoing {
         Outgoing::new(to, round, u64::MAX)
     }
 
@@ -92,7 +92,7 @@ impl Outgoing {
 #[derive(Debug)]
 pub struct Incoming {
     from: GroupRank,
-    round: u32,
+    round: Round,
     total: Option<u64>,
     consumed: u64,
     credited: u64,
@@ -100,7 +100,7 @@ pub struct Incoming {
 
 impl Incoming {
     /// The message that `from` sends in `round`.
-    pub fn new(from: GroupRank, round: u32) -> Incoming {
+    pub fn new(from: GroupRank, round: Round) -> Incoming {
         Incoming { from, round, total: None, consumed: 0, credited: 0 }
     }
 

@@ -7,6 +7,7 @@
 use crate::slab::{AlignedVec, Payload};
 use crate::{Incoming, Outgoing};
 use skyphos_kernels::{BlockHash, Prepared};
+use skyphos_types::GroupRank;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -80,7 +81,7 @@ fn spread(k: usize, of: usize, into: usize) -> usize {
 #[derive(Debug)]
 pub struct Layer {
     /// The ranks of this layer's group, ascending; source and destination numbers index this.
-    pub members: Vec<u32>,
+    pub members: Vec<GroupRank>,
     /// This rank's position in `members`.
     pub me: usize,
     /// Positions in the out-set above at which each member's share begins; one more at the end.

@@ -17,11 +17,11 @@ use crate::message_stream::{Incoming, Outgoing};
 use crate::node::Node;
 use crate::slab::Payload;
 use crate::work::Call;
-use skyphos_types::{Error, GroupRank, Result};
+use skyphos_types::{Error, GroupRank, Result, Round};
 use std::sync::Arc;
 
 /// The only exchange of a message.
-const ROUND: u32 = 0;
+const ROUND: Round = Round(0);
 
 /// Parts of a message, at most.
 const MOST_PARTS: u64 = 1 << 20;

@@ -3,6 +3,7 @@
 use skyphos_core::clock::Effort;
 use skyphos_core::frame::ARRAYS;
 use skyphos_plan::{Kernels, Profile, RowKernels};
+use skyphos_types::Round;
 
 /// Processor time of messages and of the kernels, on a core that does nothing else.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -36,8 +37,8 @@ impl Costs {
     }
 
     /// Seconds of a frame at either end.
-    pub fn frame(&self, round: u32, bytes: usize) -> f64 {
-        let byte_s = if round & ARRAYS == 0 { self.byte_s } else { self.array_byte_s };
+    pub fn frame(&self, round: Round, bytes: usize) -> f64 {
+        let byte_s = if round.0 & ARRAYS == 0 { self.byte_s } else { self.array_byte_s };
         self.frame_s + bytes as f64 * byte_s
     }
 

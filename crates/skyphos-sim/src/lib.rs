@@ -32,4 +32,4 @@ pub use distribution::Distribution;
 pub use faults::{Fault, Struck, When};
 pub use network::{Network, Stragglers};
 pub use play::{Outcome, Play, Played, Process, interrupted};
-pub use record::{Record, Round};
+pub use record::{Record, RecordedRound};

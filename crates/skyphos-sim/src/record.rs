@@ -1,10 +1,11 @@
 //! The record of a simulated call: traffic by rank and round, and, for watched ranks, every frame and stretch of work.
 
+use skyphos_types::Round;
 use std::collections::BTreeMap;
 
 /// One rank's traffic in one round of a call.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Round {
+pub struct RecordedRound {
     /// Nanosecond of the first frame, sent or received, and of the last.
     pub first: u64,
     /// See `first`.
@@ -25,7 +26,7 @@ pub struct Flight {
     /// The receiver.
     pub to: u32,
     /// The round.
-    pub round: u32,
+    pub round: Round,
     /// Bytes of its payload.
     pub bytes: u32,
     /// Nanosecond at which it was posted.
@@ -51,7 +52,7 @@ pub struct Busy {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Record {
     /// By rank, then by round.
-    pub rounds: Vec<BTreeMap<u32, Round>>,
+    pub rounds: Vec<BTreeMap<Round, RecordedRound>>,
     /// Every frame of watched ranks, in the order of arrival.
     pub flights: Vec<Flight>,
     /// Every stretch of work of watched ranks, in the order of their ends.
@@ -73,19 +74,19 @@ impl Record {
     }
 
     /// Records a posted frame.
-    pub fn sent(&mut self, rank: u32, round: u32, at: u64, first: bool, bytes: usize) {
+    pub fn sent(&mut self, rank: u32, round: Round, at: u64, first: bool, bytes: usize) {
         let seen = self.at(rank, round, at);
         seen.messages += u64::from(first);
         seen.sent += bytes as u64;
     }
 
     /// Records a frame that has arrived.
-    pub fn received(&mut self, rank: u32, round: u32, at: u64, bytes: usize) {
+    pub fn received(&mut self, rank: u32, round: Round, at: u64, bytes: usize) {
         self.at(rank, round, at).received += bytes as u64;
     }
 
-    fn at(&mut self, rank: u32, round: u32, at: u64) -> &mut Round {
-        let fresh = Round { first: at, last: at, ..Round::default() };
+    fn at(&mut self, rank: u32, round: Round, at: u64) -> &mut RecordedRound {
+        let fresh = RecordedRound { first: at, last: at, ..RecordedRound::default() };
         let seen = self.rounds[rank as usize].entry(round).or_insert(fresh);
         seen.first = seen.first.min(at);
         seen.last = seen.last.max(at);
@@ -104,11 +105,12 @@ impl Record {
     }
 
     /// All rounds of any rank: the earliest first frame, the latest last one, and sums.
-    pub fn by_round(&self) -> BTreeMap<u32, Round> {
-        let mut all: BTreeMap<u32, Round> = BTreeMap::new();
+    pub fn by_round(&self) -> BTreeMap<Round, RecordedRound> {
+        let mut all: BTreeMap<Round, RecordedRound> = BTreeMap::new();
         for (number, round) in self.rounds.iter().flatten() {
-            let seen = all.entry(*number).or_insert(Round { first: u64::MAX, ..Round::default() });
-            *seen = Round {
+            let seen =
+                all.entry(*number).or_insert(RecordedRound { first: u64::MAX, ..RecordedRound::default() });
+            *seen = RecordedRound {
                 first: seen.first.min(round.first),
                 last: seen.last.max(round.last),
                 messages: seen.messages + round.messages,

@@ -6,6 +6,7 @@
 use crate::cluster::Ran;
 use crate::network::Network;
 use serde::Serialize;
+use skyphos_types::Round;
 
 #[derive(Serialize)]
 struct Event {
@@ -62,7 +63,7 @@ fn lanes(mut slices: Vec<Slice>) -> Vec<Vec<Slice>> {
 }
 
 /// The trace of a call's watched ranks, as JSON. `name_of` gives the name of a round.
-pub fn trace<R>(network: &Network, ran: &Ran<R>, name_of: impl Fn(u32) -> String) -> String {
+pub fn trace<R>(network: &Network, ran: &Ran<R>, name_of: impl Fn(Round) -> String) -> String {
     let hosts = network.hosts_of_ranks();
     let micros = |at: u64| at.saturating_sub(ran.begin) as f64 / 1e3;
     let mut lines: Vec<String> = Vec::new();

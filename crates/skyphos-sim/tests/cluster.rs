@@ -6,7 +6,7 @@ use skyphos_core::frame::{CallKind, CallSig};
 use skyphos_core::{Call, Endpoint, Group, Node};
 use skyphos_plan::RowKernels;
 use skyphos_sim::{Cluster, Costs, Distribution, Network, Ran, Stragglers};
-use skyphos_types::{CommId, GroupRank, Result, WorldRank};
+use skyphos_types::{CommId, GroupRank, Result, Round, WorldRank};
 use std::sync::Arc;
 
 /// A cluster whose processors take no time.
@@ -53,7 +53,7 @@ fn every_size_agrees() {
         let network = Network::new(ranks, 1e9, 20e-6);
         let ran = run(&network, 1, |rank, ep| async move {
             barrier(&ep).await?;
-            allgather_bytes(&ep, 50, &[rank as u8; 3]).await
+            allgather_bytes(&ep, Round(50), &[rank as u8; 3]).await
         });
         let want: Vec<Vec<u8>> = (0..ranks).map(|rank| vec![rank as u8; 3]).collect();
         assert!(ran.results.iter().all(|got| got.as_ref().unwrap() == &want), "{ranks} ranks");
@@ -70,7 +70,7 @@ fn one_message_takes_latency_and_its_bytes() {
                 0 => (vec![(GroupRank(1), ep.message_of(&message))], vec![]),
                 _ => (vec![], vec![GroupRank(0)]),
             };
-            ep.exchange(0, sends, &sources).await.map(drop)
+            ep.exchange(Round(0), sends, &sources).await.map(drop)
         });
         let frames = bytes.div_ceil(128 * 1024) as f64;
         let wire = bytes as f64 + frames * 64.0;
@@ -90,7 +90,7 @@ fn links_are_shared_and_uplinks_hold_back() {
             0 => (vec![], (1..size).map(GroupRank).collect()),
             _ => (vec![(GroupRank(0), ep.message_of(&message))], vec![]),
         };
-        ep.exchange(0, sends, &sources).await.map(drop)
+        ep.exchange(Round(0), sends, &sources).await.map(drop)
     };
     let mut network = idle_network(5, 1e8, 0.0);
     let four = 4.0 * bytes as f64 / 1e8;
@@ -102,7 +102,7 @@ fn links_are_shared_and_uplinks_hold_back() {
     // Two racks; what goes between them has a tenth of the rate.
     let pairs = move |rank: u32, ep: Arc<Endpoint>| async move {
         let peer = (rank + 2) % 4;
-        ep.exchange(0, vec![(GroupRank(peer), ep.message_of(&vec![1u8; bytes]))], &[GroupRank(peer)])
+        ep.exchange(Round(0), vec![(GroupRank(peer), ep.message_of(&vec![1u8; bytes]))], &[GroupRank(peer)])
             .await
             .map(drop)
     };
@@ -134,7 +134,7 @@ fn the_same_seed_gives_the_same_trace() {
     network.stragglers = Stragglers { share: 0.2, slowness: Distribution::Uniform(2.0, 4.0) };
     let trace = |seed| {
         let ran = run(&network, seed, |rank, ep| async move {
-            allgather_bytes(&ep, 0, &[rank as u8; 5000]).await.map(drop)
+            allgather_bytes(&ep, Round(0), &[rank as u8; 5000]).await.map(drop)
         });
         skyphos_sim::trace::trace(&network, &ran, |round| format!("round {round}"))
     };
@@ -161,7 +161,7 @@ fn a_call_that_cannot_end_says_who_waits() {
             node.prepare(&group, CallSig::plain(CallKind::Barrier), false, move |ep| async move {
                 match rank {
                     0 => Ok(()),
-                    _ => ep.exchange(0, vec![], &[GroupRank(0)]).await.map(drop),
+                    _ => ep.exchange(Round(0), vec![], &[GroupRank(0)]).await.map(drop),
                 }
             })
         })
@@ -204,7 +204,7 @@ fn time_does_not_wrap_around() {
     for network in networks {
         let mut cluster = Cluster::new(network, 1, false).unwrap();
         let calls: Vec<Call<_>> =
-            calls(&cluster, |rank, ep| async move { allgather_bytes(&ep, 0, &[rank as u8; 9]).await });
+            calls(&cluster, |rank, ep| async move { allgather_bytes(&ep, Round(0), &[rank as u8; 9]).await });
         let error = cluster.run(calls, &[], |_, _| true).err().expect("too late").to_string();
         assert!(error.contains("passes 100 years"), "{error}");
     }

@@ -18,7 +18,7 @@ use skyphos_core::slab::{CHUNK_BYTES, Pool};
 use skyphos_core::transport::{Event, Transport};
 use skyphos_core::{Endpoint, Group, Incoming, Node, Outgoing, Settings};
 use skyphos_tcp::{Options, Tcp, TlsFiles, connect};
-use skyphos_types::{CallNumber, CommId, GroupRank, Result, WorldRank};
+use skyphos_types::{CallNumber, CommId, GroupRank, Result, Round, WorldRank};
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::IntoRawFd;
@@ -172,8 +172,12 @@ fn over_nodes(
         for (_, node, group) in &nodes {
             let exchange = |message: &[u8]| {
                 let got = node.call(group, sig, async |ep| {
-                    ep.exchange(0, vec![(GroupRank(other), ep.message_of(message))], &[GroupRank(other)])
-                        .await
+                    ep.exchange(
+                        Round(0),
+                        vec![(GroupRank(other), ep.message_of(message))],
+                        &[GroupRank(other)],
+                    )
+                    .await
                 });
                 got.map(|mut got| got.remove(0)).expect("exchange")
             };
@@ -187,8 +191,8 @@ fn over_nodes(
             for k in 0..2 * LARGE_TURNS {
                 let sends = k % 2 == rank;
                 let got = node.call(group, sig, async |ep| match sends {
-                    true => ep.exchange(0, vec![(GroupRank(other), ep.message_of(&large))], &[]).await,
-                    false => ep.exchange(0, Vec::new(), &[GroupRank(other)]).await,
+                    true => ep.exchange(Round(0), vec![(GroupRank(other), ep.message_of(&large))], &[]).await,
+                    false => ep.exchange(Round(0), Vec::new(), &[GroupRank(other)]).await,
                 });
                 assert!(got.expect("exchange").iter().all(|message| message.as_bytes().len() == LARGE));
             }
@@ -211,8 +215,8 @@ fn over_nodes(
 
 /// One stream each way, chunk by chunk, as a plan sends and receives.
 async fn both_ways(ep: &Endpoint, other: u32, chunks: u64) -> Result<()> {
-    let mut send = Outgoing::new(GroupRank(other), 0, chunks * CHUNK_BYTES as u64);
-    let mut receive = Incoming::new(GroupRank(other), 0);
+    let mut send = Outgoing::new(GroupRank(other), Round(0), chunks * CHUNK_BYTES as u64);
+    let mut receive = Incoming::new(GroupRank(other), Round(0));
     while !(send.done() && receive.done()) {
         let mut moved = false;
         while let Some(range) = send.next_range(ep, 1) {

@@ -60,6 +60,19 @@ identifier! {
     ProcessId(u32)
 }
 
+identifier! {
+    /// A round of a collective's schedule: a receive matches only messages of its own round.
+    Round(u32)
+}
+
+impl std::ops::Add<u32> for Round {
+    type Output = Round;
+
+    fn add(self, more: u32) -> Round {
+        Round(self.0 + more)
+    }
+}
+
 impl WorldRank {
     /// The process of this rank, on a transport under replication: its ranks are processes.
     pub fn process(self) -> ProcessId {

@@ -15,6 +15,6 @@ mod quantities;
 pub use dtype::{DType, Element, Real};
 pub use error::{Error, NO_MEMBER, Result};
 pub use half::{bf16, f16};
-pub use identifiers::{CallNumber, CommId, GroupRank, ProcessId, WorldRank};
+pub use identifiers::{CallNumber, CommId, GroupRank, ProcessId, Round, WorldRank};
 pub use op::{CustomOp, ReduceOp};
 pub use quantities::{Bytes, Seconds};

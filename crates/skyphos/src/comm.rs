@@ -10,13 +10,13 @@ use skyphos_core::transport::Transport;
 use skyphos_core::{Asked, Call, Endpoint, Group, Node, Settings, Topology};
 use skyphos_plan::Profile;
 use skyphos_tune::{Observations, Tuner, TuningParameters};
-use skyphos_types::{CallNumber, CommId, Error, GroupRank, Result, WorldRank};
+use skyphos_types::{CallNumber, CommId, Error, GroupRank, Result, Round, WorldRank};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 /// First round in which ranks exchange their hosts and racks.
-const PLACES: u32 = 0x1000;
+const PLACES: Round = Round(0x1000);
 
 /// A group of ranks. All methods except the getters are collective: every rank must call the same methods in the same order, or
 /// all ranks get [`Error::Mismatch`].
@@ -144,8 +144,9 @@ impl Comm {
     fn agree(&self, mine: Option<Profile>, adapt: bool, more: bool) -> Result<(Option<Profile>, bool)> {
         let mut block = encode_profile(mine);
         block.extend([u8::from(adapt), u8::from(more)]);
-        let all =
-            self.call(CallSig::plain(CallKind::Profile), async |ep| allgather_bytes(ep, 0, &block).await)?;
+        let all = self.call(CallSig::plain(CallKind::Profile), async |ep| {
+            allgather_bytes(ep, Round(0), &block).await
+        })?;
         let (profile, cores) = decode_profile(&all[0]);
         self.set_profile(profile);
         let [.., adapts, more] = all[0][..] else { unreachable!("as many bytes as here") };
@@ -368,7 +369,7 @@ impl Comm {
         let sig = CallSig::plain(CallKind::Split);
         let (all, call) = self.call(sig, async |ep| {
             ep.checksum_input(|checksum| checksum.add(&block));
-            Ok((allgather_bytes(ep, 0, &block).await?, ep.call_number()))
+            Ok((allgather_bytes(ep, Round(0), &block).await?, ep.call_number()))
         })?;
         let Some(color) = color else { return Ok(None) };
         let mut members: Vec<(i64, u32)> = Vec::new();

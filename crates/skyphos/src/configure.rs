@@ -16,7 +16,7 @@ use skyphos_kernels::{BlockHash, Indices};
 use skyphos_plan::degrees::DEFAULT_ALPHA;
 use skyphos_plan::{Sizes, predict_rows};
 use skyphos_tune::Observations;
-use skyphos_types::{Element, Error, GroupRank, ReduceOp, Result};
+use skyphos_types::{Element, Error, GroupRank, ReduceOp, Result, Round};
 use std::marker::PhantomData;
 
 /// Settings of [`Comm::configure`]. All ranks must pass the same.
@@ -274,7 +274,7 @@ async fn request<T: Element>(
 /// One more than the largest index of all ranks.
 async fn agree_n(ep: &Endpoint, contribute: Indices<'_>, want: Indices<'_>) -> Result<u64> {
     let end = contribute.end().max(want.end()).min(1 << 63);
-    let all = allgather_numbers(ep, 0, &[end]).await?;
+    let all = allgather_numbers(ep, Round(0), &[end]).await?;
     if let Some(rank) = all.iter().position(|numbers| numbers[0] > 1 << 63) {
         return Err(ep.corrupt(GroupRank(rank as u32), "an index above 2^63"));
     }

@@ -10,10 +10,10 @@ use skyphos_plan::degrees::DEFAULT_ALPHA;
 use skyphos_plan::{PlanWork, Profile, Sizes, Stage, Union, choose_degrees};
 use skyphos_tune::plan_degrees::{NO_BLOCK, SampleLayout, best_degrees};
 use skyphos_tune::{Observations, PROFILE_WORDS, agreed_profile};
-use skyphos_types::{GroupRank, Result};
+use skyphos_types::{GroupRank, Result, Round};
 
 /// Round of the exchange, after those of the agreement on n.
-const ROUND: u32 = 0x40;
+const ROUND: Round = Round(0x40);
 
 /// Numbers in front of a rank's samples: its numbers of contributed and wanted indices, whether these are the same set, and
 /// its profile.

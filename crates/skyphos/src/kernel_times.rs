@@ -17,7 +17,7 @@ use skyphos_kernels::Indices;
 use skyphos_kernels::product::{Before, Rows, multiply};
 use skyphos_kernels::stream::{Collector, Fold, Form, Shape, View, dense_form};
 use skyphos_plan::{Kernels, RowKernels};
-use skyphos_types::{ReduceOp, Result};
+use skyphos_types::{ReduceOp, Result, Round};
 use std::hint::black_box;
 use std::time::Instant;
 
@@ -30,7 +30,7 @@ const NEAR: u64 = ENTRIES as u64 * 2;
 const ARRAY_BYTES: usize = 16 << 20;
 
 /// First round of the closing barrier; the opening one begins at 0.
-const END_ROUND: u32 = 0x100;
+const END_ROUND: Round = Round(0x100);
 
 /// The result of [`Comm::kernel_times`].
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -197,7 +197,7 @@ impl Comm {
     /// Measures the kernels on all ranks at the same time, for about 0.1 processor seconds. Collective.
     pub fn kernel_times(&self) -> Result<KernelTimes> {
         self.call(CallSig::plain(CallKind::Measure), async |ep| {
-            barrier_from(ep, 0).await?;
+            barrier_from(ep, Round(0)).await?;
             let (start, cpu_start) = (Instant::now(), cpu_s());
             let (kernels, rows, product_s) = (measure(ep)?, row_times::measure()?, product_s());
             let cores = (cpu_s() - cpu_start) / start.elapsed().as_secs_f64();

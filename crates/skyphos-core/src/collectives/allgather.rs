@@ -5,10 +5,10 @@
 //! Cost: ⌈log2 P⌉ α + (P - 1) b β for blocks of b bytes. Works for any P.
 
 use crate::endpoint::Endpoint;
-use skyphos_types::{Error, GroupRank, Result};
+use skyphos_types::{Error, GroupRank, Result, Round};
 
 /// Gathers every rank's numbers, in rank order. All ranks give equally many. Takes the rounds of [`allgather_bytes`].
-pub async fn allgather_numbers(ep: &Endpoint, first_round: u32, mine: &[u64]) -> Result<Vec<Vec<u64>>> {
+pub async fn allgather_numbers(ep: &Endpoint, first_round: Round, mine: &[u64]) -> Result<Vec<Vec<u64>>> {
     let block: Vec<u8> = mine.iter().flat_map(|v| v.to_le_bytes()).collect();
     let all = allgather_bytes(ep, first_round, &block).await?;
     let numbers = |block: &Vec<u8>| {
@@ -18,7 +18,11 @@ pub async fn allgather_numbers(ep: &Endpoint, first_round: u32, mine: &[u64]) ->
 }
 
 /// [`allgather_numbers`] for counts of indices or entries. Refuses counts beyond 2^32 - 1, so sums over ranks fit.
-pub(crate) async fn allgather_counts(ep: &Endpoint, first_round: u32, mine: &[u64]) -> Result<Vec<Vec<u64>>> {
+pub(crate) async fn allgather_counts(
+    ep: &Endpoint,
+    first_round: Round,
+    mine: &[u64],
+) -> Result<Vec<Vec<u64>>> {
     let all = allgather_numbers(ep, first_round, mine).await?;
     for (rank, counts) in (0..).zip(&all) {
         if counts.iter().any(|count| *count > u64::from(u32::MAX)) {
@@ -29,7 +33,7 @@ pub(crate) async fn allgather_counts(ep: &Endpoint, first_round: u32, mine: &[u6
 }
 
 /// Gathers every rank's `block`, in rank order. All blocks have the same length. Takes ⌈log2 P⌉ rounds from `first_round`.
-pub async fn allgather_bytes(ep: &Endpoint, first_round: u32, block: &[u8]) -> Result<Vec<Vec<u8>>> {
+pub async fn allgather_bytes(ep: &Endpoint, first_round: Round, block: &[u8]) -> Result<Vec<Vec<u8>>> {
     let (me, size, len) = (ep.rank().index(), ep.size() as usize, block.len());
     let mut blocks = block.to_vec();
     let (mut count, mut round) = (1, first_round);

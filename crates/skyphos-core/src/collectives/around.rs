@@ -11,7 +11,7 @@ use crate::clock::Effort;
 use crate::endpoint::Endpoint;
 use crate::message_stream::{Incoming, Outgoing};
 use crate::slab::Payload;
-use skyphos_types::{Element, Error, GroupRank, Result};
+use skyphos_types::{Element, Error, GroupRank, Result, Round};
 use std::ops::Range;
 
 /// The number of numbers in a chunk. Refuses a chunk that does not fit a range of `due` numbers after the first `taken`.
@@ -89,7 +89,7 @@ pub(crate) async fn around<T: Element>(
     ep: &Endpoint,
     RingNeighbours { previous, next }: RingNeighbours,
     steps: usize,
-    round: impl Fn(usize) -> u32,
+    round: impl Fn(usize) -> Round,
     sent_range: impl Fn(usize) -> Range<usize>,
     mut ring_step: impl RingStep<T>,
 ) -> Result<()> {

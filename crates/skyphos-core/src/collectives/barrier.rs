@@ -4,21 +4,21 @@
 //! has a message, directly or through others, from every rank. Cost: ⌈log2 P⌉ α. Works for any P.
 
 use crate::endpoint::Endpoint;
-use skyphos_types::{GroupRank, Result};
+use skyphos_types::{GroupRank, Result, Round};
 
 /// Returns when every rank of the group has entered.
 pub async fn barrier(ep: &Endpoint) -> Result<()> {
-    barrier_from(ep, 0).await
+    barrier_from(ep, Round(0)).await
 }
 
 /// A barrier at the end of another collective, in ⌈log2 P⌉ rounds from `first_round`. No rank returns before all have done
 /// their part, so an error on one rank is raised on all.
-pub async fn barrier_from(ep: &Endpoint, first_round: u32) -> Result<()> {
+pub async fn barrier_from(ep: &Endpoint, first_round: Round) -> Result<()> {
     all_true(ep, first_round, true).await.map(|_| ())
 }
 
 /// A barrier that returns the logical and of all ranks' flags. An empty message means true, one of a byte means false.
-pub async fn all_true(ep: &Endpoint, first_round: u32, flag: bool) -> Result<bool> {
+pub async fn all_true(ep: &Endpoint, first_round: Round, flag: bool) -> Result<bool> {
     let (me, size) = (ep.rank().0, ep.size());
     let (mut step, mut round, mut all) = (1, first_round, flag);
     while step < size {

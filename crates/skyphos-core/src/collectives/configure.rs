@@ -27,10 +27,10 @@ use crate::slab::AlignedVec;
 use skyphos_kernels::{
     BLOCK_BITS, BlockHash, IndexSet, Locator, MISSING, Permutation, Prepared, split_ranges,
 };
-use skyphos_types::{Element, Error, GroupRank, ReduceOp, Result};
+use skyphos_types::{Element, Error, GroupRank, ReduceOp, Result, Round};
 
 /// Round of the exchange of examples of missing indices.
-const EXAMPLES: u32 = 0x300;
+const EXAMPLES: Round = Round(0x300);
 /// Examples that each rank gives.
 const EXAMPLES_EACH: usize = 4;
 
@@ -172,7 +172,8 @@ async fn run<T: Element>(ep: &Endpoint, request: Request, with: Option<Values<'_
     let (mut built, mut lo, mut hi) = (Vec::new(), 0, hash.range());
     for (k, group) in layers(&degrees, ep.rank().0, ep.topology()).into_iter().enumerate() {
         let bounds = split_ranges(lo, hi, group.members.len() as u32);
-        let cut = Cut { members: group.members, me: group.me, bounds: &bounds };
+        let members = group.members.into_iter().map(GroupRank).collect();
+        let cut = Cut { members, me: group.me, bounds: &bounds };
         let source = sums.as_ref().map(Sums::source);
         let down = go_down(ep, &cut, &sets, source.as_ref(), width, DOWN + k as u32).await?;
         if let Some(sums) = &mut sums {

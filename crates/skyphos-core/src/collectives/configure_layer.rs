@@ -11,11 +11,11 @@ use crate::endpoint::Endpoint;
 use crate::plan::Layer;
 use crate::slab::{Message, MessageMut};
 use skyphos_kernels::{fold_rows, gather_rows};
-use skyphos_types::{Element, Error, GroupRank, ReduceOp, Result};
+use skyphos_types::{Element, Error, GroupRank, ReduceOp, Result, Round};
 
 /// A layer's group and the bounds of its members' ranges.
 pub(crate) struct Cut<'a> {
-    pub(crate) members: Vec<u32>,
+    pub(crate) members: Vec<GroupRank>,
     pub(crate) me: usize,
     pub(crate) bounds: &'a [u64],
 }
@@ -66,7 +66,7 @@ pub(crate) async fn go_down<T: Element>(
     sets: &Sets,
     values: Option<&(RowSource<'_, T>, Option<RowSource<'_, u32>>)>,
     width: usize,
-    round: u32,
+    round: Round,
 ) -> Result<Down> {
     let degree = cut.members.len();
     let [out_split, in_split] = sets.splits(cut.bounds);
@@ -100,10 +100,9 @@ pub(crate) async fn go_down<T: Element>(
                 ones.copy_rows(start, rows, 1, bytemuck::cast_slice_mut(&mut bytes[sections.counts.clone()]));
             }
         });
-        messages.push((GroupRank(cut.members[j]), message));
+        messages.push((cut.members[j], message));
     }
-    let others: Vec<GroupRank> =
-        cut.members.iter().copied().map(GroupRank).filter(|m| *m != ep.rank()).collect();
+    let others: Vec<GroupRank> = cut.members.iter().copied().filter(|m| *m != ep.rank()).collect();
     let mut replies = ep.exchange(round, messages, &others).await?.into_iter();
 
     let (lo, hi) = (cut.bounds[cut.me], cut.bounds[cut.me + 1]);
@@ -117,7 +116,7 @@ pub(crate) async fn go_down<T: Element>(
         }
         let message = replies.next().expect("a message from every other member");
         let damaged = |message: &str| Error::Corrupt {
-            rank: ep.world_rank(GroupRank(cut.members[j])).0,
+            rank: ep.world_rank(cut.members[j]).0,
             message: message.to_owned(),
         };
         let (same, bytes) = message.as_bytes().split_first().ok_or_else(|| damaged("an empty message"))?;
@@ -207,7 +206,7 @@ pub(crate) async fn go_up<T: Element>(
     unmet: Unmet,
     mut values: Option<(&[T], &mut RowTarget<'_, T>)>,
     width: usize,
-    round: u32,
+    round: Round,
 ) -> Result<Unmet> {
     let Unmet { bits: unmet, count: total } = unmet;
     let (is_unmet, row_bytes) = (|p: u32| unmet[p as usize], width * size_of::<T>());
@@ -239,10 +238,9 @@ pub(crate) async fn go_up<T: Element>(
                 gather_rows(source, map, width, bytemuck::cast_slice_mut(&mut bytes[sections.values]));
             }
         });
-        messages.push((GroupRank(layer.members[j]), message));
+        messages.push((layer.members[j], message));
     }
-    let others: Vec<GroupRank> =
-        layer.members.iter().copied().map(GroupRank).filter(|m| *m != ep.rank()).collect();
+    let others: Vec<GroupRank> = layer.members.iter().copied().filter(|m| *m != ep.rank()).collect();
     let answers = ep.exchange(round, messages, &others).await?;
 
     let above = *layer.in_split.last().expect("split has an end");
@@ -263,7 +261,7 @@ pub(crate) async fn go_up<T: Element>(
     for (k, answer) in answers.iter().enumerate() {
         let j = if k < layer.me { k } else { k + 1 };
         let damaged = || Error::Corrupt {
-            rank: ep.world_rank(GroupRank(layer.members[j])).0,
+            rank: ep.world_rank(layer.members[j]).0,
             message: "an answer that does not fit the indices requested".to_owned(),
         };
         let (start, rows) = (layer.in_split[j], layer.in_split[j + 1] - layer.in_split[j]);

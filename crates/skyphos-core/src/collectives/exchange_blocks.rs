@@ -12,13 +12,13 @@ use crate::endpoint::Endpoint;
 use crate::frame::ARRAYS;
 use crate::message_stream::{Incoming, Outgoing};
 use crate::transport::Loss;
-use skyphos_types::{GroupRank, Result};
+use skyphos_types::{GroupRank, Result, Round};
 
 /// Rounds: short blocks; lengths of long blocks; requests; long blocks.
-const PUSHED: u32 = ARRAYS | 0x600;
-const ANNOUNCED: u32 = 0x601;
-const FETCH: u32 = 0x602;
-const FETCHED: u32 = ARRAYS | 0x603;
+const PUSHED: Round = Round(ARRAYS | 0x600);
+const ANNOUNCED: Round = Round(0x601);
+const FETCH: Round = Round(0x602);
+const FETCHED: Round = Round(ARRAYS | 0x603);
 
 /// Bytes of an announced length.
 const LEN_BYTES: usize = 8;

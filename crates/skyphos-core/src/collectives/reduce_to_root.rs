@@ -9,12 +9,12 @@ use crate::collectives::barrier::barrier_from;
 use crate::endpoint::Endpoint;
 use crate::stream::{Assembler, Stream, Terms, exchange_and_place, send};
 use skyphos_kernels::stream::{Form, View};
-use skyphos_types::{Element, Result};
+use skyphos_types::{Element, Result, Round};
 
 /// Round of the gather at the root.
-const UP: u32 = 0x200;
+const UP: Round = Round(0x200);
 /// First round of the closing barrier.
-const END: u32 = 0x500;
+const END: Round = Round(0x500);
 
 /// Reduces to `root`; returns `None` on other ranks. `bounds` are the bounds of the ranks' ranges.
 pub async fn reduce_to_root<T: Element>(

@@ -8,10 +8,10 @@ use crate::endpoint::Endpoint;
 use crate::message_stream::{Incoming, Outgoing};
 use crate::survivors::{Decision, Message, Survivor};
 use crate::transport::Loss;
-use skyphos_types::{GroupRank, Result};
+use skyphos_types::{GroupRank, Result, Round};
 
 /// The only round.
-const ROUND: u32 = 0;
+const ROUND: Round = Round(0);
 
 /// One rank's state of the agreement.
 pub struct Shrinking {

@@ -8,7 +8,7 @@ use crate::collectives::weights::cut_by_weight;
 use crate::endpoint::Endpoint;
 use skyphos_kernels::stream::View;
 use skyphos_kernels::{Index, sketch, union_of, with_indices};
-use skyphos_types::{Element, GroupRank, Result};
+use skyphos_types::{Element, GroupRank, Result, Round};
 
 /// Number of sampled indices, and of hashes in the sketch, that each of `ranks` ranks sends. The total over all ranks determines
 /// the accuracy, so with more ranks each one sends fewer.
@@ -24,7 +24,7 @@ const NO_HASH: u64 = u64::MAX;
 const DOUBT: f64 = 3.0;
 
 /// First round of the sample's exchange.
-const SAMPLE_ROUND: u32 = 0x400;
+const SAMPLE_ROUND: Round = Round(0x400);
 
 /// The result of sampling all ranks' indices; the same on all ranks.
 pub struct Survey {
@@ -144,7 +144,7 @@ pub(super) async fn sample<T: Element>(
 /// The bounds of one range per rank with about equally many entries, by `samples` sampled indices per rank.
 pub async fn cut<T: Element>(
     ep: &Endpoint,
-    round: u32,
+    round: Round,
     view: View<'_, T>,
     n: u64,
     samples: usize,
@@ -155,7 +155,7 @@ pub async fn cut<T: Element>(
 /// Surveys with given samples and hashes. A rank's block on the wire: entries, samples, further numbers, hashes.
 async fn survey_of<T: Element>(
     ep: &Endpoint,
-    round: u32,
+    round: Round,
     (view, width, n): (View<'_, T>, usize, u64),
     samples: usize,
     hashes: Vec<u64>,

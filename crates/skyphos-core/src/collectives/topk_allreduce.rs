@@ -25,14 +25,14 @@ use crate::slab::Payload;
 use crate::stream::{Assembler, ReducedRange, Terms, encode, exchange};
 use skyphos_kernels::Magnitude;
 use skyphos_kernels::stream::{Form, IndexList, View};
-use skyphos_types::Result;
+use skyphos_types::{Result, Round};
 
 /// First rounds of the phases, each followed by free numbers for ⌈log2 P⌉ rounds or for layers.
-const COUNT: u32 = 0x600;
-const DIGIT: u32 = 0x700;
-const OWN: u32 = 0x800;
-const BALANCE: u32 = 0x900;
-const FIRST: u32 = 0xa00;
+const COUNT: Round = Round(0x600);
+const DIGIT: Round = Round(0x700);
+const OWN: Round = Round(0x800);
+const BALANCE: Round = Round(0x900);
+const FIRST: Round = Round(0xa00);
 
 /// Number of values that a digit of a magnitude, a byte, can have.
 const DIGIT_VALUES: usize = 256;

@@ -4,22 +4,22 @@ use crate::clock::Effort;
 use crate::endpoint::Endpoint;
 use crate::message_stream::{Incoming, Outgoing};
 use crate::plan::{Buffers, Layer, Map, WaitingChunk};
-use skyphos_types::{Error, GroupRank, Result};
+use skyphos_types::{Error, Result, Round};
 
 impl Buffers {
     /// Begins the messages of one layer; member j is sent `bytes(j)` bytes.
-    pub(crate) fn start(&mut self, layer: &Layer, round: u32, bytes: impl Fn(usize) -> usize) {
+    pub(crate) fn start(&mut self, layer: &Layer, round: Round, bytes: impl Fn(usize) -> usize) {
         let size = layer.members.len();
         self.sends.clear();
         self.receives.clear();
         // Each rank sends to its successor first, so that the senders do not all start with the same rank.
         for step in 1..size {
             let j = (layer.me + step) % size;
-            self.sends.push(Outgoing::new(GroupRank(layer.members[j]), round, bytes(j) as u64));
+            self.sends.push(Outgoing::new(layer.members[j], round, bytes(j) as u64));
         }
         for (j, member) in layer.members.iter().enumerate() {
             if j != layer.me {
-                self.receives.push(Incoming::new(GroupRank(*member), round));
+                self.receives.push(Incoming::new(*member, round));
             }
         }
         self.waiting.resize_with(size.max(self.waiting.len()), Default::default);
@@ -70,7 +70,7 @@ impl Buffers {
                     || (receive.done() && start + count < rows(j))
                 {
                     return Err(Error::Corrupt {
-                        rank: ep.world_rank(GroupRank(layer.members[j])).0,
+                        rank: ep.world_rank(layer.members[j]).0,
                         message: format!(
                             "{} bytes after {start} of {} rows of {row} bytes",
                             chunk.len(),

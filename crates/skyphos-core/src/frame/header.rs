@@ -4,7 +4,7 @@ use super::call_kind::CallKind;
 use super::call_sig::CallSig;
 use super::kind::FrameKind;
 use crate::slab::CHUNK_BYTES;
-use skyphos_types::{CallNumber, CommId};
+use skyphos_types::{CallNumber, CommId, Round};
 
 /// Bytes of an encoded header.
 pub const HEADER_BYTES: usize = 64;
@@ -35,7 +35,7 @@ pub struct Header {
     /// The original sender of a forwarded chunk; else 0.
     pub origin: u16,
     /// The exchange of the call.
-    pub round: u32,
+    pub round: Round,
     /// Number of the chunk in its message.
     pub seq: u32,
     /// Bytes of the whole message; other frames use it as the table in [`crate::frame`] says.
@@ -48,7 +48,7 @@ impl Header {
     /// A control frame of a call.
     pub fn control(kind: FrameKind, comm: CommId, call: CallNumber) -> Header {
         let sig = CallSig::plain(CallKind::Barrier);
-        Header { kind, comm, call, origin: 0, round: 0, seq: 0, total: 0, sig }
+        Header { kind, comm, call, origin: 0, round: Round(0), seq: 0, total: 0, sig }
     }
 
     /// The header's bytes, checksum included.
@@ -69,7 +69,7 @@ impl Header {
         b[8..16].copy_from_slice(&self.comm.0.to_le_bytes());
         b[16..24]
             .copy_from_slice(&(self.call.0 & CALL_MASK | u64::from(self.origin) << CALL_BITS).to_le_bytes());
-        b[24..28].copy_from_slice(&self.round.to_le_bytes());
+        b[24..28].copy_from_slice(&self.round.0.to_le_bytes());
         b[28..32].copy_from_slice(&self.seq.to_le_bytes());
         let len = len as u32 | u32::from(self.sig.outcomes) << LEN_BITS;
         b[32..36].copy_from_slice(&len.to_le_bytes());
@@ -132,7 +132,7 @@ impl Header {
             comm: CommId(u64_at(8)),
             call: CallNumber(u64_at(16) & CALL_MASK),
             origin: (u64_at(16) >> CALL_BITS) as u16,
-            round: u32_at(24),
+            round: Round(u32_at(24)),
             seq: u32_at(28),
             total: u64_at(40),
             sig,
@@ -177,7 +177,7 @@ mod tests {
             comm: CommId(5),
             call: CallNumber(1 << 40),
             origin: 40_000,
-            round: 3,
+            round: Round(3),
             seq: 9,
             total: 1 << 33,
             sig,

@@ -8,7 +8,7 @@ use super::stream::Stream;
 use crate::arguments::Arguments;
 use crate::frame::{CallSig, Frame, FrameKind, Header};
 use crate::slab::Payload;
-use skyphos_types::{CallNumber, CommId, Error, WorldRank};
+use skyphos_types::{CallNumber, CommId, Error, Round, WorldRank};
 use std::collections::VecDeque;
 
 /// Everything that has arrived for one call.
@@ -32,9 +32,9 @@ pub(super) struct CallBox {
     pub(super) early_outcomes: Vec<(WorldRank, Payload)>,
     pub(super) streams: Vec<Stream>,
     /// (round, sender, index of the stream), sorted: a rank may receive from thousands.
-    pub(super) places: Vec<(u32, WorldRank, u32)>,
+    pub(super) places: Vec<(Round, WorldRank, u32)>,
     /// (peer, round, bytes that the peer has consumed)
-    pub(super) credits: Vec<(WorldRank, u32, u64)>,
+    pub(super) credits: Vec<(WorldRank, Round, u64)>,
     /// The error that ended the call, and whether it came from another rank.
     pub(super) failed: Option<(Error, bool)>,
     /// Ranks that answered a probe.
@@ -98,7 +98,7 @@ impl CallBox {
     }
 
     /// The index of a stream in `places`. `Err`: the index at which it belongs.
-    pub(super) fn place_of(&self, from: WorldRank, round: u32) -> Result<usize, usize> {
+    pub(super) fn place_of(&self, from: WorldRank, round: Round) -> Result<usize, usize> {
         self.places.binary_search_by_key(&(round, from), |(round, from, _)| (*round, *from))
     }
 
@@ -125,7 +125,7 @@ impl CallBox {
     }
 
     /// Notes how many bytes of a stream a peer has consumed.
-    pub(super) fn take_credit(&mut self, from: WorldRank, round: u32, consumed: u64) {
+    pub(super) fn take_credit(&mut self, from: WorldRank, round: Round, consumed: u64) {
         match self.credits.iter_mut().find(|(p, r, _)| (*p, *r) == (from, round)) {
             Some((_, _, bytes)) => *bytes = (*bytes).max(consumed),
             None => self.credits.push((from, round, consumed)),
@@ -221,10 +221,10 @@ mod tests {
     fn the_largest_credit_of_a_stream_counts() {
         let mut b = CallBox::default();
         for (from, round, consumed) in [(1, 0, 10), (1, 0, 30), (1, 0, 20), (1, 7, 5), (2, 0, 1)] {
-            b.take_credit(WorldRank(from), round, consumed);
+            b.take_credit(WorldRank(from), Round(round), consumed);
         }
         let credits = [(1, 0, 30), (1, 7, 5), (2, 0, 1)];
-        assert_eq!(b.credits, credits.map(|(from, round, bytes)| (WorldRank(from), round, bytes)));
+        assert_eq!(b.credits, credits.map(|(from, round, bytes)| (WorldRank(from), Round(round), bytes)));
     }
 
     #[test]
@@ -266,7 +266,7 @@ mod tests {
             ..CallBox::default()
         };
         b.set_absent(WorldRank(2), Absence::Lost);
-        b.take_credit(WorldRank(1), 0, 5);
+        b.take_credit(WorldRank(1), Round(0), 5);
         b.present.push(WorldRank(1));
         b.doubts.push((WorldRank(1), false));
         b.fail(Error::Interrupted, false);

@@ -7,7 +7,7 @@ use crate::arguments::Arguments;
 use crate::frame::{CallKind, CallSig};
 use crate::group::Group;
 use crate::slab::Payload;
-use skyphos_types::{CallNumber, CommId, Error, GroupRank, WorldRank};
+use skyphos_types::{CallNumber, CommId, Error, GroupRank, Round, WorldRank};
 use std::sync::Arc;
 
 /// Number of the call in which the survivors agree on the new group. It is outside of the sequence of calls, since survivors enter it
@@ -91,7 +91,7 @@ impl Mailbox {
         &mut self,
         group: &Group,
         call: CallNumber,
-        round: u32,
+        round: Round,
     ) -> Option<(GroupRank, Payload)> {
         let b = self.find(group.comm, call)?;
         let first = b.places.partition_point(|(at, ..)| *at < round);
@@ -169,7 +169,7 @@ impl Mailbox {
         comm: CommId,
         call: CallNumber,
         from: WorldRank,
-        round: u32,
+        round: Round,
     ) -> Result<Next, Error> {
         let b = self.find(comm, call).expect("an open call");
         if let Some((error, _)) = &b.failed {
@@ -189,7 +189,7 @@ impl Mailbox {
     }
 
     /// Bytes that a peer has consumed of the stream to it. Unlimited for a peer that is gone, since frames to it are dropped.
-    pub(crate) fn credit(&mut self, comm: CommId, call: CallNumber, peer: WorldRank, round: u32) -> u64 {
+    pub(crate) fn credit(&mut self, comm: CommId, call: CallNumber, peer: WorldRank, round: Round) -> u64 {
         if self.lost_peers.contains_key(&peer) {
             return u64::MAX / 2;
         }

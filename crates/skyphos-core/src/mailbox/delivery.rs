@@ -19,10 +19,10 @@ use super::stream::Stream;
 use crate::frame::{CallKind, CallSig, Frame, FrameKind, Header};
 use crate::group::Group;
 use crate::transport::{Event, Loss};
-use skyphos_types::{CallNumber, CommId, Error, WorldRank};
+use skyphos_types::{CallNumber, CommId, Error, Round, WorldRank};
 
 /// Round of an abort whose sender's program does not learn of the failure.
-pub(crate) const UNSEEN: u32 = 1;
+pub(crate) const UNSEEN: Round = Round(1);
 
 impl Mailbox {
     /// Delivers one event.

@@ -13,13 +13,13 @@ use super::outcomes::Outcomes;
 use super::reply::Reply;
 use super::state::Mailbox;
 use crate::frame::{CallSig, Frame, FrameKind, Header};
-use skyphos_types::{CallNumber, CommId, Error, WorldRank};
+use skyphos_types::{CallNumber, CommId, Error, Round, WorldRank};
 
 impl Mailbox {
     /// A peer's outcomes have arrived for a call: compares them, or keeps them until this rank enters the call.
     pub(super) fn deliver_outcomes(&mut self, from: WorldRank, frame: Frame) {
         let Header { comm, call, round, .. } = frame.header;
-        let asks = round == 0;
+        let asks = round == Round(0);
         match self.box_of(comm, call) {
             Some(k) if self.calls[k].own.is_some() => {
                 self.receive_outcomes(k, from, frame.payload.as_bytes(), asks)
@@ -29,7 +29,7 @@ impl Mailbox {
                 early.retain(|(peer, _)| *peer != from);
                 early.push((from, frame.payload));
             }
-            None if asks => self.send_outcomes(from, comm, call, 1),
+            None if asks => self.send_outcomes(from, comm, call, Round(1)),
             None => {}
         }
     }
@@ -115,12 +115,12 @@ impl Mailbox {
         if !b.doubts.iter().any(|(one, _)| *one == peer) {
             b.doubts.push((peer, false));
             let (comm, call) = (b.comm, b.call);
-            self.send_outcomes(peer, comm, call, 0);
+            self.send_outcomes(peer, comm, call, Round(0));
         }
     }
 
     /// Sends a peer the outcomes that this rank's program knows; round 0 asks for the peer's.
-    pub(super) fn send_outcomes(&mut self, peer: WorldRank, comm: CommId, call: CallNumber, round: u32) {
+    pub(super) fn send_outcomes(&mut self, peer: WorldRank, comm: CommId, call: CallNumber, round: Round) {
         let Some(outcomes) = self.outcomes_of(comm) else { return };
         let payload = outcomes.to_wire();
         let header = Header { round, ..Header::control(FrameKind::Outcomes, comm, call) };
@@ -149,7 +149,7 @@ impl Mailbox {
             b.fail(error, false);
         }
         if asks {
-            self.send_outcomes(peer, comm, call, 1);
+            self.send_outcomes(peer, comm, call, Round(1));
         }
     }
 

@@ -15,7 +15,7 @@ use super::state::Mailbox;
 use crate::frame::{CallKind, CallSig, Frame, FrameKind, Header};
 use crate::group::Group;
 use crate::transport::Loss;
-use skyphos_types::{CallNumber, CommId, Error, WorldRank};
+use skyphos_types::{CallNumber, CommId, Error, Round, WorldRank};
 
 impl Mailbox {
     /// Begins a point-to-point call. It fails at once if a rank that it needs makes no more calls.
@@ -134,7 +134,7 @@ impl Mailbox {
         let Some(b) = self.find(group, call) else { return };
         b.message = Some(envelope.id);
         b.envelope = Some(envelope);
-        b.places.push((0, envelope.id.peer, b.streams.len() as u32));
+        b.places.push((Round(0), envelope.id.peer, b.streams.len() as u32));
         b.streams.push(stream);
         b.version += 1;
         if let Some(error) = failed {

@@ -6,7 +6,7 @@ use crate::frame::{CallKind, CallSig, Frame, FrameKind, Header};
 use crate::group::Group;
 use crate::slab::{Payload, Pool};
 use crate::transport::{Event, Loss};
-use skyphos_types::{CallNumber, CommId, Error, GroupRank, WorldRank};
+use skyphos_types::{CallNumber, CommId, Error, GroupRank, Round, WorldRank};
 use std::sync::Arc;
 
 const COMM: CommId = CommId(7);
@@ -100,7 +100,7 @@ fn different_calls_after_different_failures_are_no_mismatch() {
         mail.replies.iter().any(|reply| reply.to == WorldRank(1) && reply.header.kind == FrameKind::Outcomes)
     );
     let payload: Payload = Pool::default().copy_of(&theirs.to_wire());
-    let header = Header { round: 1, ..Header::control(FrameKind::Outcomes, COMM, CallNumber(2)) };
+    let header = Header { round: Round(1), ..Header::control(FrameKind::Outcomes, COMM, CallNumber(2)) };
     mail.deliver(Event::Frame { from: WorldRank(1), frame: Frame { header, payload } });
     let error = error_of(&mut mail, CallNumber(2)).unwrap();
     assert!(error.contains("ranks 0 and 1 no longer agree"), "{error}");
@@ -108,7 +108,7 @@ fn different_calls_after_different_failures_are_no_mismatch() {
 
 #[test]
 fn only_an_error_that_the_program_sees_contradicts_a_completed_call() {
-    for (round, is_seen) in [(UNSEEN, false), (0, true)] {
+    for (round, is_seen) in [(UNSEEN, false), (Round(0), true)] {
         let (mut mail, _) = in_two_calls();
         mail.end(COMM, CallNumber(0), true);
         let left = Error::Aborted { rank: 2, cause: "its Comm was closed".to_owned() };

@@ -9,7 +9,7 @@
 
 use super::chunk::Chunk;
 use super::inflow::Acknowledgement;
-use skyphos_types::{CallNumber, CommId, ProcessId, WorldRank};
+use skyphos_types::{CallNumber, CommId, ProcessId, Round, WorldRank};
 
 /// Bytes of a message's head, and of each chunk.
 const HEAD: usize = 28;
@@ -26,7 +26,7 @@ pub(super) fn encode(list: &[Acknowledgement]) -> Vec<u8> {
         let (comm, call, round, by) = message(&run[0]);
         bytes.extend(comm.0.to_le_bytes());
         bytes.extend(call.0.to_le_bytes());
-        [round, by.0, run.len() as u32].iter().for_each(|word| bytes.extend(word.to_le_bytes()));
+        [round.0, by.0, run.len() as u32].iter().for_each(|word| bytes.extend(word.to_le_bytes()));
         for ack in run {
             bytes.extend(ack.chunk.seq.to_le_bytes());
             bytes.extend(ack.sum.to_le_bytes());
@@ -42,14 +42,15 @@ pub(super) fn decode(mut bytes: &[u8], rank: WorldRank) -> Option<Vec<Acknowledg
         let (head, rest) = bytes.split_at_checked(HEAD)?;
         let long = |k: usize| u64::from_le_bytes(head[k..k + 8].try_into().expect("8 bytes"));
         let word = |k: usize| u32::from_le_bytes(head[k..k + 4].try_into().expect("4 bytes"));
-        let (comm, call, round, by, count) = (long(0), long(8), word(16), word(20), word(24) as usize);
+        let (comm, call, round) = (CommId(long(0)), CallNumber(long(8)), Round(word(16)));
+        let (by, count) = (ProcessId(word(20)), word(24) as usize);
         let (list, rest) = rest.split_at_checked(count.checked_mul(EACH)?)?;
         for each in list.chunks_exact(EACH) {
             let word = |k: usize| u32::from_le_bytes(each[k..k + 4].try_into().expect("4 bytes"));
             all_read.push(Acknowledgement {
-                chunk: Chunk { comm: CommId(comm), call: CallNumber(call), round, rank, seq: word(0) },
+                chunk: Chunk { comm, call, round, rank, seq: word(0) },
                 sum: word(4),
-                by: ProcessId(by),
+                by,
             });
         }
         bytes = rest;
@@ -68,11 +69,11 @@ mod tests {
             Acknowledgement { chunk, sum: seq.wrapping_mul(0x9e37_79b9), by }
         };
         let all = [
-            have(CallNumber(1), 0, 0, ProcessId(2)),
-            have(CallNumber(1), 0, 2, ProcessId(2)),
-            have(CallNumber(1), 0, 3, ProcessId(6)),
-            have(CallNumber(1), 1, 0, ProcessId(6)),
-            have(CallNumber(2), 1, 1, ProcessId(6)),
+            have(CallNumber(1), Round(0), 0, ProcessId(2)),
+            have(CallNumber(1), Round(0), 2, ProcessId(2)),
+            have(CallNumber(1), Round(0), 3, ProcessId(6)),
+            have(CallNumber(1), Round(1), 0, ProcessId(6)),
+            have(CallNumber(2), Round(1), 1, ProcessId(6)),
         ];
         for count in 0..=all.len() {
             let bytes = encode(&all[..count]);

@@ -2,7 +2,7 @@
 
 use crate::frame::Header;
 use crate::slab::Payload;
-use skyphos_types::{CallNumber, CommId, ProcessId, WorldRank};
+use skyphos_types::{CallNumber, CommId, ProcessId, Round, WorldRank};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The name of a chunk: the same on all replicas of its sender and of its receiver.
@@ -13,7 +13,7 @@ pub struct Chunk {
     /// The call's number in the group.
     pub call: CallNumber,
     /// Exchange of the call.
-    pub round: u32,
+    pub round: Round,
     /// The rank at the other end.
     pub rank: WorldRank,
     /// Its number in the message.

@@ -3,7 +3,7 @@
 use super::chunk::{Body, Chunk, ChunkMismatch, Over};
 use super::numbering::Numbering;
 use crate::frame::{FrameKind, Header};
-use skyphos_types::{CallNumber, CommId, ProcessId, WorldRank};
+use skyphos_types::{CallNumber, CommId, ProcessId, Round, WorldRank};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// Calls whose checksums are remembered after they have ended: copies that come late are compared too.
@@ -52,7 +52,7 @@ struct Call<B> {
     /// Processes from which chunks came.
     brought: BTreeSet<ProcessId>,
     /// By round and sender's rank.
-    streams: BTreeMap<(u32, WorldRank), Stream<B>>,
+    streams: BTreeMap<(Round, WorldRank), Stream<B>>,
     /// By rank: the processes that have left the call, and the abort of one of them.
     left: BTreeMap<WorldRank, (BTreeSet<ProcessId>, Header, B)>,
 }

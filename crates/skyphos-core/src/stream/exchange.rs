@@ -4,7 +4,7 @@ use crate::endpoint::Endpoint;
 use crate::message_stream::{Incoming, Outgoing};
 use crate::slab::Payload;
 use crate::stream::segments::Segments;
-use skyphos_types::{GroupRank, Result};
+use skyphos_types::{GroupRank, Result, Round};
 use std::collections::VecDeque;
 
 /// The most segments by which this rank may be ahead of others in its own stream: 1 MB.
@@ -94,7 +94,7 @@ impl<'a> Stream<'a> {
 /// one of its own.
 pub async fn exchange_streams(
     ep: &Endpoint,
-    round: u32,
+    round: Round,
     mut streams: Vec<Stream<'_>>,
     sources: &[u32],
     consumer: &mut impl Consumer,
@@ -156,7 +156,7 @@ pub async fn exchange_streams(
 /// source k, in the order of the source's list.
 pub async fn exchange(
     ep: &Endpoint,
-    round: u32,
+    round: Round,
     sends: &[(u32, &[Payload])],
     sources: &[u32],
     on_segment: impl FnMut(usize, Payload) -> Result<()>,
@@ -166,7 +166,7 @@ pub async fn exchange(
 }
 
 /// Sends a stream without receiving any.
-pub async fn send(ep: &Endpoint, round: u32, stream: Stream<'_>) -> Result<()> {
+pub async fn send(ep: &Endpoint, round: Round, stream: Stream<'_>) -> Result<()> {
     exchange_streams(ep, round, vec![stream], &[], &mut UntilEnd(|_, _| Ok(()))).await
 }
 

@@ -4,7 +4,7 @@ use crate::endpoint::Endpoint;
 use crate::slab::Payload;
 use crate::stream::assemble::Assembler;
 use crate::stream::exchange::{Consumer, Stream, exchange_streams};
-use skyphos_types::{Element, GroupRank, Result};
+use skyphos_types::{Element, GroupRank, Result, Round};
 use std::ops::Range;
 
 /// Exchanges streams and assembles those received. `sources` are ranks and the leaves of the assembler that they send, one
@@ -12,7 +12,7 @@ use std::ops::Range;
 /// segments by source.
 pub async fn exchange_and_place<T: Element>(
     ep: &Endpoint,
-    round: u32,
+    round: Round,
     streams: Vec<Stream<'_>>,
     sources: &[(u32, Range<usize>)],
     assembler: &mut Assembler<T>,

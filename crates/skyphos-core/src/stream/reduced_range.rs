@@ -10,7 +10,7 @@ use crate::stream::terms::Terms;
 use skyphos_kernels::stream::{
     Collector, Fold, FoldError, Form, View, entries, set_bits_between, stream_entries,
 };
-use skyphos_types::{Element, Error, GroupRank, ReduceOp, Result};
+use skyphos_types::{Element, Error, GroupRank, ReduceOp, Result, Round};
 
 /// The reduction of the entries in `lo..hi`.
 pub struct ReducedRange<T> {
@@ -88,7 +88,7 @@ impl<T: Element> ReducedRange<T> {
 pub async fn exchange_and_fold<T: Element>(
     ep: &Endpoint,
     terms: Terms<'_>,
-    round: u32,
+    round: Round,
     streams: Vec<Stream<'_>>,
     sources: &[u32],
     (lo, hi): (u64, u64),

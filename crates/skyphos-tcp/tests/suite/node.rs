@@ -4,7 +4,7 @@ use crate::common::{each_way, on_all, on_each};
 use skyphos_core::collectives::{allgather::allgather_bytes, barrier::barrier};
 use skyphos_core::frame::WINDOW_BYTES;
 use skyphos_core::frame::{CallKind, CallSig};
-use skyphos_types::GroupRank;
+use skyphos_types::{GroupRank, Round};
 
 #[test]
 fn barrier_allgather_and_exchange_at_every_size() {
@@ -15,7 +15,7 @@ fn barrier_allgather_and_exchange_at_every_size() {
             }
             let block = [rank as u8; 5];
             let sig = CallSig::plain(CallKind::AllgatherBytes);
-            let all = node.call(&group, sig, async |ep| allgather_bytes(ep, 0, &block).await).unwrap();
+            let all = node.call(&group, sig, async |ep| allgather_bytes(ep, Round(0), &block).await).unwrap();
             let others: Vec<u32> = (0..size).filter(|r| *r != rank).collect();
             let message = |to: u32| vec![(rank * 16 + to) as u8; 300_000 + rank as usize];
             let sig = CallSig::plain(CallKind::Barrier);
@@ -23,7 +23,7 @@ fn barrier_allgather_and_exchange_at_every_size() {
                 let messages =
                     others.iter().map(|to| (GroupRank(*to), ep.message_of(&message(*to)))).collect();
                 let sources: Vec<GroupRank> = others.iter().copied().map(GroupRank).collect();
-                ep.exchange(0, messages, &sources).await
+                ep.exchange(Round(0), messages, &sources).await
             });
             for (from, bytes) in others.iter().zip(came.unwrap()) {
                 assert_eq!(bytes.as_bytes().len(), 300_000 + *from as usize);
@@ -45,7 +45,8 @@ fn messages_larger_than_window_and_sockets_flow_both_ways() {
             let other = 1 - rank;
             let sig = CallSig::plain(CallKind::Barrier);
             let came = node.call(&group, sig, async |ep| {
-                ep.exchange(0, vec![(GroupRank(other), ep.message_of(&message))], &[GroupRank(other)]).await
+                ep.exchange(Round(0), vec![(GroupRank(other), ep.message_of(&message))], &[GroupRank(other)])
+                    .await
             });
             let came = came.unwrap().remove(0);
             assert!((0..len).all(|k| came.as_bytes()[k] == (k * 7 + other as usize) as u8));

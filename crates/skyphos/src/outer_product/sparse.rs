@@ -24,12 +24,12 @@ use skyphos_kernels::stream::{Form, IndexList, SparseVec, View, put_entries};
 use skyphos_kernels::{Indices, split_ranges};
 use skyphos_plan::outer::SparseOuterWork;
 use skyphos_tune::{Algorithm, DenseThreshold, Observations, PROFILE_WORDS, agreed_profile};
-use skyphos_types::{Element, Error, ReduceOp, Result};
+use skyphos_types::{Element, Error, ReduceOp, Result, Round};
 use std::marker::PhantomData;
 use std::ops::Range;
 
 /// Rounds of the gather of rows of G, after those of factors.
-const ROWS: u32 = 0x2100;
+const ROWS: Round = Round(0x2100);
 
 /// Positions in a rank's numbers: its pairs, entries of a and of b, multiply-adds of its own product; then its profile.
 const PROFILE: usize = 4;
@@ -378,7 +378,7 @@ async fn gathered<T: Factor>(
     let (indices, values) = travelling(agreed, own, None);
     let view = View::Sparse { indices: Indices::U64(&indices), values: &values };
     let item = encode(ep, view, 1, 0, 0, agreed.span());
-    let items = allgather_then(ep, 0, agreed.exchange, item, |_, _| Ok(())).await?;
+    let items = allgather_then(ep, Round(0), agreed.exchange, item, |_, _| Ok(())).await?;
     came_of::<T>(ep, agreed, &items)
 }
 

@@ -1,10 +1,12 @@
 //! The rounds of a measurement.
 
+use skyphos_types::Round;
+
 /// The opening barrier.
-pub(super) const BEGIN_ROUND: u32 = 0;
+pub(super) const BEGIN_ROUND: Round = Round(0);
 
 /// The messages that are measured.
-pub(super) const DATA_ROUND: u32 = 0x100;
+pub(super) const DATA_ROUND: Round = Round(0x100);
 
 /// The closing barrier.
-pub(super) const END_ROUND: u32 = 0x200;
+pub(super) const END_ROUND: Round = Round(0x200);

@@ -2,13 +2,14 @@
 
 use skyphos_core::frame::ARRAYS;
 use skyphos_tune::Algorithm;
+use skyphos_types::Round;
 
 /// The round of announcements, which no rank waits for, without the bit [`ARRAYS`].
 const ANNOUNCE: u32 = !ARRAYS;
 
-/// The name of a round, given its number in frames. Rounds of one layer or step have the same name.
-pub fn name_of(phase: &str, algorithm: Algorithm, round: u32) -> String {
-    let (arrays, round) = (round & ARRAYS != 0, round & !ARRAYS);
+/// The name of a round. Rounds of one layer or step have the same name.
+pub fn name_of(phase: &str, algorithm: Algorithm, round: Round) -> String {
+    let (arrays, round) = (round.0 & ARRAYS != 0, round.0 & !ARRAYS);
     let step = |name: &str, k: u32| format!("{name} {k}");
     let doubling = phase == "allreduce" && algorithm == Algorithm::RecursiveDoubling;
     match (phase, round) {

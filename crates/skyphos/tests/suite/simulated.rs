@@ -4,6 +4,7 @@ use proptest::prelude::*;
 use skyphos::sim::{Cluster, Distribution, Network, Stragglers};
 use skyphos::simulate::{Collective, Law, Phase, Scenario, name_of, simulate};
 use skyphos::{Algorithm, AllreduceOptions, Comm, Form, IndexList, SparseVec};
+use skyphos_types::Round;
 use std::collections::BTreeMap;
 
 fn scenario(ranks: u32, collective: Collective) -> Scenario {
@@ -131,6 +132,7 @@ fn bytes_by_layer_are_those_of_proposition_4_1() {
     let union = scenario.law.union(scenario.n, scenario.entries);
     let rounds = reduce.ran.record.by_round();
     for (number, joined, degree) in [(0x100, 1.0, 8.0), (0x101, 8.0, 4.0), (0x102, 32.0, 2.0)] {
+        let number = Round(number);
         let want = union.entries(joined) / joined * (degree - 1.0) / degree * 4.0 * 64.0;
         let got = rounds[&number].sent as f64;
         assert!(

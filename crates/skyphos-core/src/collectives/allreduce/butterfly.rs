@@ -18,14 +18,14 @@ use crate::endpoint::Endpoint;
 use crate::slab::Payload;
 use crate::stream::{Assembler, ReducedRange, Stream, Terms, exchange_and_fold, exchange_and_place};
 use skyphos_kernels::stream::{Form, Shape, View};
-use skyphos_types::{Element, ReduceOp, Result};
+use skyphos_types::{Element, ReduceOp, Result, Round};
 use std::ops::Range;
 
 /// Rounds going down and up (plus the layer).
-const DOWN: u32 = 0x100;
-const UP: u32 = 0x200;
+const DOWN: Round = Round(0x100);
+const UP: Round = Round(0x200);
 /// Round in which reduced ranges go to their owners.
-const HAND_OVER: u32 = 0x300;
+const HAND_OVER: Round = Round(0x300);
 
 /// The form of the reduced ranges.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -143,7 +143,7 @@ async fn reduce_pair<T: Element>(
     part: ReducedRange<T>,
     terms: Terms<'_>,
     pair: &Neighbours,
-    round: u32,
+    round: Round,
 ) -> Result<ReducedRange<T>> {
     let (width, range) = (terms.shape.width, (part.lo, part.hi));
     let density = density_of(&part, width);

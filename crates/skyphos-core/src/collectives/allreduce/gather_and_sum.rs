@@ -6,7 +6,7 @@
 use crate::endpoint::Endpoint;
 use crate::stream::{Stream, Terms, exchange_and_fold};
 use skyphos_kernels::stream::{Form, View};
-use skyphos_types::{Element, Result};
+use skyphos_types::{Element, Result, Round};
 
 /// The reduction of all ranks' vectors.
 pub async fn gather_and_sum<T: Element>(
@@ -19,7 +19,8 @@ pub async fn gather_and_sum<T: Element>(
     let own = Stream::new(terms.encode_input(ep, view, 0, terms.n), receivers);
     let sources: Vec<u32> = (0..size).collect();
     let density = view.nnz(width) as f64 / terms.n.max(1) as f64;
-    let mut part = exchange_and_fold::<T>(ep, terms, 0, vec![own], &sources, (0, terms.n), density).await?;
+    let mut part =
+        exchange_and_fold::<T>(ep, terms, Round(0), vec![own], &sources, (0, terms.n), density).await?;
     part.finish(terms.op, size, width)?;
     Ok(part.form)
 }

@@ -22,18 +22,18 @@ use crate::stream::{
     fold_failed, fold_segment, send,
 };
 use skyphos_kernels::stream::{Collector, Fold, Form, IndexList, Shape, View};
-use skyphos_types::{Element, GroupRank, Result};
+use skyphos_types::{Element, GroupRank, Result, Round};
 use std::collections::VecDeque;
 
 /// Rounds of the inputs and the results of ranks from 2^k on; the exchanges have rounds from 0 on.
-const IN: u32 = 0x100;
-const OUT: u32 = 0x101;
+const IN: Round = Round(0x100);
+const OUT: Round = Round(0x101);
 
 /// Segments that a round queues for its partner before the network takes them.
 const AHEAD: usize = 4;
 
 /// One round on this rank: the exchange with a partner, and the sum of both streams.
-struct Round<T> {
+struct DoublingRound<T> {
     partner: u32,
     /// This rank and the partner, in the order in which their streams are added.
     sources: [u32; 2],
@@ -49,15 +49,15 @@ struct Round<T> {
     incoming: Incoming,
 }
 
-impl<T: Element> Round<T> {
+impl<T: Element> DoublingRound<T> {
     fn new(
         ep: &Endpoint,
         terms: Terms<'_>,
-        round: u32,
+        round: Round,
         partner: u32,
         density: f64,
         last: bool,
-    ) -> Result<Round<T>> {
+    ) -> Result<DoublingRound<T>> {
         let (me, n) = (ep.rank().0, terms.n);
         let identity = terms.op.identity::<T>()?;
         // A sum that goes into a next round is sparse, since it is taken out in pieces.
@@ -65,7 +65,7 @@ impl<T: Element> Round<T> {
             true => (terms.shape, (2.0 * density * n as f64).min(n as f64) as usize),
             false => (Shape { dense_above: f64::INFINITY, ..terms.shape }, 0),
         };
-        Ok(Round {
+        Ok(DoublingRound {
             partner,
             sources: [me.min(partner), me.max(partner)],
             fold: Fold::new(terms.op, 2, shape.width, 0, n, density)?,
@@ -157,20 +157,20 @@ pub async fn recursive_doubling<T: Element>(
         return Ok(result.finish());
     }
     let extra = (me + core < size).then_some((IN, me + core));
-    let exchanges = (0..core.ilog2()).map(|i| (i, me ^ 1 << i));
-    let schedule: Vec<(u32, u32)> = extra.into_iter().chain(exchanges).collect();
-    let mut rounds: Vec<Round<T>> = Vec::with_capacity(schedule.len());
+    let exchanges = (0..core.ilog2()).map(|i| (Round(i), me ^ 1 << i));
+    let schedule: Vec<(Round, u32)> = extra.into_iter().chain(exchanges).collect();
+    let mut rounds: Vec<DoublingRound<T>> = Vec::with_capacity(schedule.len());
     for (k, (round, partner)) in schedule.iter().enumerate() {
         let expected = (density * (1u64 << k) as f64).min(1.0);
-        rounds.push(Round::new(ep, terms, *round, *partner, expected, k + 1 == schedule.len())?);
+        rounds.push(DoublingRound::new(ep, terms, *round, *partner, expected, k + 1 == schedule.len())?);
     }
     if rounds.is_empty() {
         let streams = vec![Stream::new(own, [me])];
-        let mut alone = exchange_and_fold(ep, terms, 0, streams, &[me], (0, n), density).await?;
+        let mut alone = exchange_and_fold(ep, terms, Round(0), streams, &[me], (0, n), density).await?;
         alone.finish(terms.op, size, width)?;
         return Ok(alone.form);
     }
-    while !rounds.iter().all(Round::done) {
+    while !rounds.iter().all(DoublingRound::done) {
         let mut moved = false;
         while rounds[0].takes_more(ep) {
             rounds[0].feed(ep, terms, own.next(), own.ended())?;
@@ -200,8 +200,8 @@ pub async fn recursive_doubling<T: Element>(
 fn feed_next<T: Element>(
     ep: &Endpoint,
     terms: Terms<'_>,
-    round: &mut Round<T>,
-    next: &mut Round<T>,
+    round: &mut DoublingRound<T>,
+    next: &mut DoublingRound<T>,
 ) -> Result<bool> {
     let (width, end) = (terms.shape.width, round.fold.done() && round.has_all() && round.fed);
     let each = (SEGMENT_BYTES / (width * size_of::<T>() + 2)).max(1);

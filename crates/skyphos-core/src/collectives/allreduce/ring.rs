@@ -11,11 +11,11 @@
 use crate::endpoint::Endpoint;
 use crate::stream::{Assembler, ReducedRange, Stream, Terms, exchange_and_fold, exchange_and_place};
 use skyphos_kernels::stream::{Form, View};
-use skyphos_types::{Element, Result};
+use skyphos_types::{Element, Result, Round};
 
 /// Rounds of the two phases (plus the step).
-const REDUCE: u32 = 0x1000;
-const GATHER: u32 = 0x100_0000;
+const REDUCE: Round = Round(0x1000);
+const GATHER: Round = Round(0x100_0000);
 
 /// The reduction of all ranks' vectors; `bounds` are those of the ranks' ranges.
 pub async fn ring<T: Element>(
@@ -46,7 +46,7 @@ pub async fn ring<T: Element>(
         Some(part) => part,
         None => {
             let alone = vec![Stream::new(own(0), [ep.rank().0])];
-            exchange_and_fold(ep, terms, 0, alone, &[ep.rank().0], (0, terms.n), density).await?
+            exchange_and_fold(ep, terms, Round(0), alone, &[ep.rank().0], (0, terms.n), density).await?
         }
     };
     part.finish(terms.op, ep.size(), width)?;

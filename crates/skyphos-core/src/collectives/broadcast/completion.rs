@@ -24,12 +24,12 @@ use crate::endpoint::Endpoint;
 use crate::mailbox::Absence;
 use crate::message_stream::{Incoming, Outgoing};
 use crate::slab::Payload;
-use skyphos_types::{Error, GroupRank, Result};
+use skyphos_types::{Error, GroupRank, Result, Round};
 use std::ops::Range;
 use std::time::Duration;
 
 /// The round of control messages.
-const CONTROL: u32 = 0x120;
+const CONTROL: Round = Round(0x120);
 
 /// A control message.
 #[derive(Clone, Debug, PartialEq, Eq)]

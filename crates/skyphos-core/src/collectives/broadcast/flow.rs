@@ -12,12 +12,12 @@ use crate::endpoint::Endpoint;
 use crate::frame::ARRAYS;
 use crate::message_stream::{Incoming, Outgoing};
 use crate::ranges::Ranges;
-use skyphos_types::{Error, GroupRank, Result};
+use skyphos_types::{Error, GroupRank, Result, Round};
 use std::ops::Range;
 
 /// Rounds of streams: those of the route, and those that a rank requested after a loss.
-const ROUTED: u32 = ARRAYS | 0x200;
-const REQUESTED: u32 = ARRAYS | 0x0100_0000;
+const ROUTED: Round = Round(ARRAYS | 0x200);
+const REQUESTED: Round = Round(ARRAYS | 0x0100_0000);
 
 /// A range of the message on its way to this rank.
 struct Inbound {
@@ -31,7 +31,7 @@ struct Inbound {
 }
 
 impl Inbound {
-    fn new(from: u32, round: u32, rest: Range<usize>, forward: Option<usize>) -> Inbound {
+    fn new(from: u32, round: Round, rest: Range<usize>, forward: Option<usize>) -> Inbound {
         Inbound { from, incoming: Incoming::new(GroupRank(from), round), total: rest.len(), rest, forward }
     }
 }
@@ -43,7 +43,7 @@ struct Outbound {
 }
 
 impl Outbound {
-    fn new(to: &[u32], round: u32, rest: Range<usize>) -> Outbound {
+    fn new(to: &[u32], round: Round, rest: Range<usize>) -> Outbound {
         let sends =
             to.iter().map(|to| (*to, Outgoing::new(GroupRank(*to), round, rest.len() as u64))).collect();
         Outbound { rest, sends }

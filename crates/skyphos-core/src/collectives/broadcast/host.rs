@@ -17,12 +17,12 @@ use super::store::Store;
 use crate::endpoint::Endpoint;
 use crate::message_stream::{Incoming, Outgoing};
 use crate::shared_memory::host_region::UnfilledCopy;
-use skyphos_types::{GroupRank, Result};
+use skyphos_types::{GroupRank, Result, Round};
 
 /// Rounds: the offer of the region; a follower's answer; reports of how far the region is filled.
-const OFFER: u32 = 0x110;
-const ANSWER: u32 = 0x111;
-const FILLED: u32 = 0x112;
+const OFFER: Round = Round(0x110);
+const ANSWER: Round = Round(0x111);
+const FILLED: Round = Round(0x112);
 
 /// Bytes between two reports to the followers. Without reports they would time out while a long message arrives.
 const REPORT_BYTES: usize = 64 << 20;

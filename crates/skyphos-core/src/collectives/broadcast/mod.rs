@@ -40,15 +40,15 @@ use completion::{Completion, Polled};
 use flow::Flow;
 use host::{Follower, Followers};
 use shared::Shared;
-use skyphos_types::{Error, GroupRank, Result};
+use skyphos_types::{Error, GroupRank, Result, Round};
 use std::time::Duration;
 use store::Store;
 use table::Table;
 use tree::relays;
 
 /// Rounds of the table: down the tree, and on request.
-const TABLE: u32 = 0x100;
-const TABLE_REQUESTED: u32 = 0x101;
+const TABLE: Round = Round(0x100);
+const TABLE_REQUESTED: Round = Round(0x101);
 
 /// Bytes that a root copies into its host's shared memory between two looks at the network.
 const SHARE_STEP_BYTES: usize = 1 << 20;
@@ -174,7 +174,7 @@ impl TableSender {
     }
 
     /// Sends all chunks at once, without waiting for credit: the table is short.
-    fn send(&self, ep: &Endpoint, to: u32, round: u32) {
+    fn send(&self, ep: &Endpoint, to: u32, round: Round) {
         let mut send = Outgoing::new(GroupRank(to), round, self.0.len() as u64);
         for chunk in self.0.chunks(ep.node().chunk_bytes()) {
             send.push_shared(ep, ep.node().pool().copy_of(chunk));

@@ -10,12 +10,12 @@ use crate::endpoint::Endpoint;
 use crate::frame::ARRAYS;
 use crate::message_stream::{Incoming, Outgoing};
 use crate::slab::Payload;
-use skyphos_types::{Error, GroupRank, Result, WorldRank};
+use skyphos_types::{Error, GroupRank, Result, Round, WorldRank};
 use std::ops::Range;
 
 /// The round of collectives with a single round. A gather has another one, because it may follow a collective in its call.
-const ROUND: u32 = ARRAYS | 0x400;
-const TO_ROOT: u32 = ARRAYS | 0x401;
+const ROUND: Round = Round(ARRAYS | 0x400);
+const TO_ROOT: Round = Round(ARRAYS | 0x401);
 
 /// An array's bytes, and the range of each rank's block.
 struct Blocks<A, F> {
@@ -47,7 +47,7 @@ impl<A, F: Fn(u32) -> Range<usize>> Blocks<A, F> {
 /// Sends blocks of `from` (of `out`, if `from` has no bytes) to some ranks, and receives blocks of `out` from some.
 async fn exchange_blocks<F: Fn(u32) -> Range<usize>>(
     ep: &Endpoint,
-    round: u32,
+    round: Round,
     from: Blocks<Option<&[u8]>, impl Fn(u32) -> Range<usize>>,
     out: &mut Blocks<&mut [u8], F>,
     sends: &[Parcel],
@@ -124,7 +124,7 @@ pub async fn allgather_arrays(ep: &Endpoint, schedule: Schedule, own: &[u8], out
             ep,
             RingNeighbours::by_rank(ep),
             size as usize - 1,
-            |step| step as u32,
+            |step| Round(step as u32),
             sent_range,
             Closures(
                 |range: Range<usize>, chunk: &mut [u8]| {
@@ -142,7 +142,7 @@ pub async fn allgather_arrays(ep: &Endpoint, schedule: Schedule, own: &[u8], out
     for (k, round) in rounds(schedule, me, size).into_iter().enumerate() {
         let mut all = Blocks { bytes: &mut *out, of: block };
         let from_out = Blocks { bytes: None, of: block };
-        exchange_blocks(ep, k as u32, from_out, &mut all, &round.sends, &round.receives).await?;
+        exchange_blocks(ep, Round(k as u32), from_out, &mut all, &round.sends, &round.receives).await?;
     }
     Ok(())
 }

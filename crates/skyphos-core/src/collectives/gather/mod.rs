@@ -10,17 +10,17 @@ pub use arrays::{
     allgather_arrays, alltoall_arrays, alltoall_uneven, gather_equal_arrays, message, scatter_arrays,
 };
 pub(crate) use arrays::{gather_arrays, scatter_blocks};
-pub use schedule::{Parcel, Round, Schedule, rounds};
+pub use schedule::{Parcel, Schedule, ScheduleRound, rounds};
 
 use crate::collectives::barrier::barrier_from;
 use crate::endpoint::Endpoint;
 use crate::slab::Payload;
 use crate::stream::exchange;
-use skyphos_types::{GroupRank, Result};
+use skyphos_types::{GroupRank, Result, Round};
 use std::collections::VecDeque;
 
 /// First round of the closing barrier, in collectives where some ranks get no message from others.
-const END: u32 = 0x500;
+const END: Round = Round(0x500);
 
 /// One vector on the wire.
 pub type Item = Vec<Payload>;
@@ -76,7 +76,7 @@ impl Unpacker {
 /// Exchanges parcels in one round. `sources` are ranks and numbers of items. Returns the items by source.
 async fn exchange_parcels(
     ep: &Endpoint,
-    round: u32,
+    round: Round,
     sends: &[(u32, Vec<Payload>)],
     sources: &[(u32, usize)],
 ) -> Result<Vec<VecDeque<Item>>> {
@@ -95,13 +95,13 @@ async fn exchange_parcels(
 
 /// Gathers every rank's item on all ranks, in rank order.
 pub async fn allgather(ep: &Endpoint, schedule: Schedule, own: Item) -> Result<Vec<Item>> {
-    allgather_then(ep, 0, schedule, own, |_, _| Ok(())).await
+    allgather_then(ep, Round(0), schedule, own, |_, _| Ok(())).await
 }
 
 /// [`allgather`] with rounds from `first_round` on. `on_item` gets each item of another rank as it arrives.
 pub async fn allgather_then(
     ep: &Endpoint,
-    first_round: u32,
+    first_round: Round,
     schedule: Schedule,
     own: Item,
     mut on_item: impl FnMut(u32, &Item) -> Result<()>,
@@ -130,12 +130,13 @@ pub async fn allgather_then(
 pub async fn gather(ep: &Endpoint, root: u32, own: Item) -> Result<Vec<Item>> {
     ep.announce();
     if ep.rank().0 != root {
-        exchange_parcels(ep, 0, &[(root, pack(ep, std::iter::once(&own)))], &[]).await?;
+        exchange_parcels(ep, Round(0), &[(root, pack(ep, std::iter::once(&own)))], &[]).await?;
         barrier_from(ep, END).await?;
         return Ok(Vec::new());
     }
     let others: Vec<(u32, usize)> = (0..ep.size()).filter(|r| *r != root).map(|r| (r, 1)).collect();
-    let mut all: Vec<Item> = exchange_parcels(ep, 0, &[], &others).await?.into_iter().flatten().collect();
+    let mut all: Vec<Item> =
+        exchange_parcels(ep, Round(0), &[], &others).await?.into_iter().flatten().collect();
     all.insert(root as usize, own);
     barrier_from(ep, END).await?;
     Ok(all)
@@ -149,7 +150,8 @@ pub async fn alltoall(ep: &Endpoint, items: &[Item]) -> Result<Vec<Item>> {
         .map(|to| (to, pack(ep, std::iter::once(&items[to as usize]))))
         .collect();
     let others: Vec<(u32, usize)> = (0..size).filter(|r| *r != me).map(|r| (r, 1)).collect();
-    let mut all: Vec<Item> = exchange_parcels(ep, 0, &sends, &others).await?.into_iter().flatten().collect();
+    let mut all: Vec<Item> =
+        exchange_parcels(ep, Round(0), &sends, &others).await?.into_iter().flatten().collect();
     all.insert(me as usize, items[me as usize].clone());
     Ok(all)
 }
@@ -158,7 +160,7 @@ pub async fn alltoall(ep: &Endpoint, items: &[Item]) -> Result<Vec<Item>> {
 pub async fn scatter(ep: &Endpoint, root: u32, items: &[Item]) -> Result<Item> {
     ep.announce();
     if ep.rank().0 != root {
-        let mut parcels = exchange_parcels(ep, 0, &[], &[(root, 1)]).await?;
+        let mut parcels = exchange_parcels(ep, Round(0), &[], &[(root, 1)]).await?;
         barrier_from(ep, END).await?;
         return Ok(parcels.remove(0).remove(0).expect("one item"));
     }
@@ -166,7 +168,7 @@ pub async fn scatter(ep: &Endpoint, root: u32, items: &[Item]) -> Result<Item> {
         .filter(|r| *r != root)
         .map(|to| (to, pack(ep, std::iter::once(&items[to as usize]))))
         .collect();
-    exchange_parcels(ep, 0, &sends, &[]).await?;
+    exchange_parcels(ep, Round(0), &sends, &[]).await?;
     barrier_from(ep, END).await?;
     Ok(items[root as usize].clone())
 }

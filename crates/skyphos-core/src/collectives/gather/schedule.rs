@@ -58,7 +58,7 @@ pub type Parcel = (u32, Vec<u32>);
 
 /// The messages of one rank in one round, all at once.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Round {
+pub struct ScheduleRound {
     /// Messages that it sends.
     pub sends: Vec<Parcel>,
     /// Messages that it receives.
@@ -66,13 +66,13 @@ pub struct Round {
 }
 
 /// The rounds of rank `me` of `size`.
-pub fn rounds(schedule: Schedule, me: u32, size: u32) -> Vec<Round> {
+pub fn rounds(schedule: Schedule, me: u32, size: u32) -> Vec<ScheduleRound> {
     match schedule {
         _ if size == 1 => Vec::new(),
         Schedule::Direct => {
             let peers = || (1..size).map(|step| (me + step) % size);
             let sends = peers().map(|peer| (peer, vec![me])).collect();
-            vec![Round { sends, receives: peers().map(|peer| (peer, vec![peer])).collect() }]
+            vec![ScheduleRound { sends, receives: peers().map(|peer| (peer, vec![peer])).collect() }]
         }
         Schedule::Ring => (0..size - 1)
             .map(|step| {
@@ -106,12 +106,12 @@ pub fn rounds(schedule: Schedule, me: u32, size: u32) -> Vec<Round> {
 }
 
 /// A round with one message each way.
-fn one(to: u32, items: Vec<u32>, from: u32, items_of: impl Fn(u32) -> Vec<u32>) -> Round {
-    Round { sends: vec![(to, items)], receives: vec![(from, items_of(from))] }
+fn one(to: u32, items: Vec<u32>, from: u32, items_of: impl Fn(u32) -> Vec<u32>) -> ScheduleRound {
+    ScheduleRound { sends: vec![(to, items)], receives: vec![(from, items_of(from))] }
 }
 
 /// Bruck's rounds, or their mirror image.
-fn doubling(me: u32, size: u32, forward: bool) -> Vec<Round> {
+fn doubling(me: u32, size: u32, forward: bool) -> Vec<ScheduleRound> {
     let ahead =
         |rank: u32, steps: u32| if forward { (rank + size - steps) % size } else { (rank + steps) % size };
     let back = |rank: u32, steps: u32| ahead(rank, size - steps);
@@ -127,7 +127,7 @@ fn doubling(me: u32, size: u32, forward: bool) -> Vec<Round> {
 }
 
 /// Chen et al.: pairs of ranks exchange their items, then each rank forwards the pair of items that it received last.
-fn neighbour_exchange(me: u32, size: u32) -> Vec<Round> {
+fn neighbour_exchange(me: u32, size: u32) -> Vec<ScheduleRound> {
     // All ranks are simulated, since a rank receives what its neighbour received in the round before.
     let partner = |rank: u32, round: u32| {
         let right = rank.is_multiple_of(2) == round.is_multiple_of(2);
@@ -149,17 +149,22 @@ fn neighbour_exchange(me: u32, size: u32) -> Vec<Round> {
 
 /// Wraps a schedule of `core` ranks for more ranks: a rank from `core` on first hands its item to rank - core, which sends it
 /// along with its own, and gets all others in a last round.
-fn with_extras(me: u32, size: u32, core: u32, inner: impl Fn(u32) -> Vec<Round>) -> Vec<Round> {
+fn with_extras(
+    me: u32,
+    size: u32,
+    core: u32,
+    inner: impl Fn(u32) -> Vec<ScheduleRound>,
+) -> Vec<ScheduleRound> {
     let extra = |rank: u32| Some(rank + core).filter(|e| *e < size);
     let rest = |rank: u32| (0..size).filter(|r| *r != rank).collect::<Vec<_>>();
     // Every rank has the same number of rounds, so that round numbers agree.
     let with_extra =
         |items: &[u32]| items.iter().flat_map(|r| [Some(*r), extra(*r)]).flatten().collect::<Vec<_>>();
-    let (mut first, mut last) = (Round::default(), Round::default());
-    let middle: Vec<Round> = if me >= core {
+    let (mut first, mut last) = (ScheduleRound::default(), ScheduleRound::default());
+    let middle: Vec<ScheduleRound> = if me >= core {
         first.sends.push((me - core, vec![me]));
         last.receives.push((me - core, rest(me)));
-        inner(0).iter().map(|_| Round::default()).collect()
+        inner(0).iter().map(|_| ScheduleRound::default()).collect()
     } else {
         if let Some(extra) = extra(me) {
             first.receives.push((extra, vec![extra]));
@@ -168,7 +173,10 @@ fn with_extras(me: u32, size: u32, core: u32, inner: impl Fn(u32) -> Vec<Round>)
         let widen = |parcels: Vec<Parcel>| {
             parcels.into_iter().map(|(rank, items)| (rank, with_extra(&items))).collect()
         };
-        inner(me).into_iter().map(|r| Round { sends: widen(r.sends), receives: widen(r.receives) }).collect()
+        inner(me)
+            .into_iter()
+            .map(|r| ScheduleRound { sends: widen(r.sends), receives: widen(r.receives) })
+            .collect()
     };
     if size == core {
         return middle;
@@ -185,7 +193,7 @@ mod tests {
     fn every_rank_gets_every_item_once() {
         for schedule in Schedule::ALL {
             for size in 1..=40u32 {
-                let plans: Vec<Vec<Round>> = (0..size).map(|me| rounds(schedule, me, size)).collect();
+                let plans: Vec<Vec<ScheduleRound>> = (0..size).map(|me| rounds(schedule, me, size)).collect();
                 let mut items_of: Vec<BTreeSet<u32>> = (0..size).map(|me| [me].into()).collect();
                 for k in 0..plans[0].len() {
                     let before = items_of.clone();

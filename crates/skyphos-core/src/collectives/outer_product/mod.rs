@@ -32,12 +32,12 @@ use crate::collectives::allgather::allgather_numbers;
 use crate::collectives::barrier::barrier_from;
 use crate::endpoint::Endpoint;
 use crate::frame::ARRAYS;
-use skyphos_types::{Error, Result};
+use skyphos_types::{Error, Result, Round};
 
 /// Rounds: of the numbers of rows, of factors, and of blocks and the ring (plus the step).
-const SHAPES: u32 = 0x2000;
-const FACTORS: u32 = ARRAYS | 0x3000;
-const BLOCKS: u32 = ARRAYS | 0x300_0000;
+const SHAPES: Round = Round(0x2000);
+const FACTORS: Round = Round(ARRAYS | 0x3000);
+const BLOCKS: Round = Round(ARRAYS | 0x300_0000);
 
 /// The shape of a sum, which all ranks know.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -12,7 +12,7 @@ use crate::collectives::gather::{Schedule, allgather_then, rounds};
 use crate::endpoint::Endpoint;
 use crate::slab::{CHUNK_BYTES, Payload};
 use skyphos_kernels::product::Factor;
-use skyphos_types::{GroupRank, Result};
+use skyphos_types::{GroupRank, Result, Round};
 use std::ops::Range;
 
 /// The exchange of factors.
@@ -171,7 +171,7 @@ async fn in_rounds<T: Factor>(
     };
     let most = CHUNK_BYTES / size_of::<T>();
     let item = own.a.chunks(most).chain(own.b.chunks(most)).map(chunk).collect();
-    allgather_then(ep, 0, schedule, item, |rank, item| {
+    allgather_then(ep, Round(0), schedule, item, |rank, item| {
         item.iter().try_for_each(|chunk| take::<T>(ep, rank, chunk, factors))?;
         compute_tile(ep, factors, tiles);
         Ok(())

@@ -8,7 +8,7 @@ use crate::message_stream::{Incoming, Outgoing};
 use crate::plan::{BlockCuts, Buffers, Layer, Plan, Stats};
 use crate::slab::AlignedVec;
 use skyphos_kernels::fold_rows;
-use skyphos_types::{Element, ReduceOp, Result};
+use skyphos_types::{Element, ReduceOp, Result, Round};
 
 impl Run<'_> {
     /// The number of ranks that contribute each index of the bottom range: a reduction of ones.
@@ -31,7 +31,7 @@ impl Run<'_> {
         plan: &Plan,
         buffers: &mut Buffers,
         values: &[T],
-        round: u32,
+        round: Round,
     ) -> Result<()> {
         let order = &plan.contribute.order;
         if plan.contribute.repeats.is_empty() {
@@ -51,7 +51,7 @@ impl Run<'_> {
         plan: &Plan,
         buffers: &mut Buffers,
         top: RowSource<'_, T>,
-        round: u32,
+        round: Round,
     ) -> Result<()> {
         let mut sums = std::mem::take(&mut buffers.down);
         sums.resize_with(plan.layers.len(), AlignedVec::default);
@@ -80,7 +80,7 @@ impl Run<'_> {
         buffers: &mut Buffers,
         source: RowSource<'_, T>,
         sum: &mut [T],
-        round: u32,
+        round: Round,
     ) -> Result<()> {
         let (ep, width, row) = (self.ep, self.width, self.width * size_of::<T>());
         let identity = self.op.identity::<T>()?;

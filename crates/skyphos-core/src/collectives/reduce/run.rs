@@ -3,12 +3,12 @@
 use crate::endpoint::Endpoint;
 use crate::message_stream::Incoming;
 use crate::plan::Stats;
-use skyphos_types::{ReduceOp, Result};
+use skyphos_types::{ReduceOp, Result, Round};
 
 /// Round numbers of the exchanges going down (plus the layer).
-pub(crate) const DOWN: u32 = 0x100;
+pub(crate) const DOWN: Round = Round(0x100);
 /// Round numbers of the exchanges coming up.
-pub(crate) const UP: u32 = 0x200;
+pub(crate) const UP: Round = Round(0x200);
 
 /// The order in which the values of one index are added.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -7,7 +7,7 @@ use crate::message_stream::{Incoming, Outgoing};
 use crate::plan::{Buffers, Layer, Plan};
 use crate::slab::AlignedVec;
 use skyphos_kernels::gather_rows;
-use skyphos_types::{Element, Result};
+use skyphos_types::{Element, Result, Round};
 
 impl Run<'_> {
     /// Goes up all layers, to the caller's result.
@@ -16,7 +16,7 @@ impl Run<'_> {
         plan: &Plan,
         buffers: &mut Buffers,
         out: &mut [T],
-        round: u32,
+        round: Round,
     ) -> Result<()> {
         let mut results = std::mem::take(&mut buffers.up);
         results.resize_with(plan.layers.len(), AlignedVec::default);
@@ -56,7 +56,7 @@ impl Run<'_> {
         buffers: &mut Buffers,
         source: &[T],
         mut target: RowTarget<'_, T>,
-        round: u32,
+        round: Round,
     ) -> Result<()> {
         let (ep, width, row) = (self.ep, self.width, self.width * size_of::<T>());
         buffers.start(layer, round, |j| layer.in_maps[j].len() * row);

@@ -43,7 +43,7 @@ impl<B: Body> Outflow<B> {
             if first.is_empty() {
                 first.clone_from(&receivers);
             }
-            let via = first[(chunk.seq.wrapping_add(chunk.round) as usize) % first.len()];
+            let via = first[(chunk.seq.wrapping_add(chunk.round.0) as usize) % first.len()];
             self.queues[via.index()].push(Queued::Own { chunk, bytes, pass_on: true });
             for process in receivers.into_iter().filter(|process| *process != via) {
                 self.queues[process.index()].fallback.push_back(Fallback { chunk, via: Some(via) });

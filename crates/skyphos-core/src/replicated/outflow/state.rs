@@ -5,7 +5,7 @@ use crate::frame::Header;
 use crate::replicated::chunk::{Body, Chunk};
 use crate::replicated::delay::DelayEstimate;
 use crate::replicated::numbering::Numbering;
-use skyphos_types::{CallNumber, CommId, ProcessId, WorldRank};
+use skyphos_types::{CallNumber, CommId, ProcessId, Round, WorldRank};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -36,7 +36,7 @@ pub struct Outflow<B> {
     pub(super) queues: Vec<Queue<B>>,
     pub(super) pending: BTreeMap<Chunk, Pending<B>>,
     /// The exchange of the chunk that was posted last, and its number.
-    pub(super) last: (CommId, CallNumber, u32),
+    pub(super) last: (CommId, CallNumber, Round),
     pub(super) exchanges: u64,
     /// Acknowledged chunks that this process has not posted yet: bits of the receivers, checksum, and sender.
     pub(super) early_acks: BTreeMap<Chunk, (u32, u32, ProcessId)>,
@@ -94,7 +94,7 @@ impl<B: Body> Outflow<B> {
         let all = self.numbering.processes_of(self.numbering.rank());
         let count = all.clone().count() as u32;
         // Messages of one chunk are spread too.
-        let words = [chunk.round, chunk.rank.0, self.numbering.replica_of(to)];
+        let words = [chunk.round.0, chunk.rank.0, self.numbering.replica_of(to)];
         let turn = words.into_iter().fold(chunk.seq, u32::wrapping_add);
         let in_turn = all.clone().skip((turn % count) as usize).chain(all.take((turn % count) as usize));
         in_turn.into_iter().find(|process| self.is_active(*process, chunk)).unwrap_or(self.numbering.me())

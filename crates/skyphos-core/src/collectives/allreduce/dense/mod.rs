@@ -24,16 +24,16 @@ pub use ring::{ring, ring_of_entries, ring_reduce_scatter};
 
 use crate::frame::ARRAYS;
 use skyphos_kernels::split_ranges;
-use skyphos_types::{Element, ReduceOp};
+use skyphos_types::{Element, ReduceOp, Round};
 use std::ops::Range;
 
 /// Rounds of the phases (plus the step).
-const REDUCE: u32 = ARRAYS | 0x1000;
-const GATHER: u32 = ARRAYS | 0x100_0000;
+const REDUCE: Round = Round(ARRAYS | 0x1000);
+const GATHER: Round = Round(ARRAYS | 0x100_0000);
 
 /// Rounds of the transport's own allreduce: agreement to use it, and its results.
-const ASK: u32 = 0x1000;
-const OWN: u32 = ARRAYS | 0x200_0000;
+const ASK: Round = Round(0x1000);
+const OWN: Round = Round(ARRAYS | 0x200_0000);
 
 /// Offset of the rounds of a bitmap, whose allreduce runs at the same time as its array's.
 const BITMAP: u32 = 0x4000_0000;

@@ -9,13 +9,13 @@ use crate::collectives::around::numbers;
 use crate::endpoint::Endpoint;
 use crate::message_stream::{Incoming, Outgoing};
 use skyphos_kernels::fold_all;
-use skyphos_types::{Element, Error, GroupRank, ReduceOp, Result};
+use skyphos_types::{Element, Error, GroupRank, ReduceOp, Result, Round};
 use std::ops::Range;
 
 /// Sends one range of `array` and receives another, which is added to the array if there is an operation, else copied.
 async fn swap<T: Element>(
     ep: &Endpoint,
-    round: u32,
+    round: Round,
     array: &mut [T],
     send: Option<(u32, Range<usize>)>,
     receive: Option<(u32, Range<usize>)>,
@@ -72,12 +72,12 @@ pub async fn rabenseifner<T: Element>(ep: &Endpoint, op: &ReduceOp, array: &mut 
 
 /// Unites the bitmaps of all ranks in place, beside an allreduce of the same call.
 pub(super) async fn unite(ep: &Endpoint, bits: &mut [u64]) -> Result<()> {
-    halve_and_double(ep, (BITMAP + REDUCE, BITMAP + GATHER), &ReduceOp::Or, bits).await
+    halve_and_double(ep, (REDUCE + BITMAP, GATHER + BITMAP), &ReduceOp::Or, bits).await
 }
 
 async fn halve_and_double<T: Element>(
     ep: &Endpoint,
-    (reduce, gather): (u32, u32),
+    (reduce, gather): (Round, Round),
     op: &ReduceOp,
     array: &mut [T],
 ) -> Result<()> {
