@@ -4,30 +4,30 @@
 use crate::allocation::{Limits, within};
 use crate::pem::files;
 use crate::split_kind;
-use skyphos_tcp::fuzzing::{Files, PIECE, body, kind, link, proved};
+use skyphos_tcp::fuzzing::{Files, PIECE_BYTES, decode_body, hello_with_proof, kind_byte, read_link};
 use std::sync::LazyLock;
 
 /// An unauthenticated peer: TLS reads 64 KB ahead, and a message may have as many bytes.
 const STRANGER: Limits = Limits { one: 80 << 10, all: 512 << 10 };
 
 /// A rank: its buffer grows with the bytes that have arrived.
-const MEMBER: Limits = Limits { one: 8 * PIECE, all: 32 * PIECE };
+const MEMBER: Limits = Limits { one: 8 * PIECE_BYTES, all: 32 * PIECE_BYTES };
 
 /// A message's body: its fields take no more bytes than it has, except where it has many small fields.
-const BODY: Limits = Limits { one: 16 * PIECE, all: 48 * PIECE };
+const BODY: Limits = Limits { one: 16 * PIECE_BYTES, all: 48 * PIECE_BYTES };
 
 static FILES: LazyLock<Files> = LazyLock::new(|| Files::read(files()).expect("our own files"));
-static OPENING: LazyLock<Vec<u8>> = LazyLock::new(|| FILES.opening());
+static OPENING: LazyLock<Vec<u8>> = LazyLock::new(|| FILES.client_hello());
 
 /// The first byte selects the decoder of the rest.
 pub fn run(data: &[u8]) {
     LazyLock::force(&OPENING);
     let (what, data) = split_kind(data, 8);
-    let data = &data[..data.len().min(4 * PIECE)];
+    let data = &data[..data.len().min(4 * PIECE_BYTES)];
     match what {
-        0 => within(BODY, || body(data)),
-        1 => within(BODY, || body(&proved(data))),
-        2 => within(BODY, || body(&[b"SKYPHOS", data].concat())),
+        0 => within(BODY, || decode_body(data)),
+        1 => within(BODY, || decode_body(&hello_with_proof(data))),
+        2 => within(BODY, || decode_body(&[b"SKYPHOS", data].concat())),
         3 => stream(data, None, true, false),
         4 => stream(data, None, true, true),
         5 => stream(&framed(data), None, data.len() % 2 == 0, true),
@@ -52,7 +52,7 @@ fn framed(mut data: &[u8]) -> Vec<u8> {
     while let Some(([number, len], rest)) = data.split_first_chunk() {
         let (body, rest) = rest.split_at(rest.len().min(usize::from(*len)));
         all.extend((body.len() as u32 + 1).to_le_bytes());
-        all.push(kind(*number));
+        all.push(kind_byte(*number));
         all.extend(body);
         data = rest;
     }
@@ -66,9 +66,9 @@ fn stream(data: &[u8], tls: Option<&Files>, incoming: bool, member: bool) {
     let (one, rest) = data.split_at(first.min(data.len()));
     let (two, three) = rest.split_at(second.min(rest.len()));
     let pieces: Vec<&[u8]> =
-        [one, two].into_iter().chain(three.chunks(PIECE)).filter(|p| !p.is_empty()).collect();
+        [one, two].into_iter().chain(three.chunks(PIECE_BYTES)).filter(|p| !p.is_empty()).collect();
     let limits = if member { MEMBER } else { STRANGER };
-    let (messages, end) = within(limits, || link(&pieces, tls, incoming, member));
+    let (messages, end) = within(limits, || read_link(&pieces, tls, incoming, member));
     if tls.is_some() {
         return assert!(messages.is_empty(), "random bytes passed TLS");
     }
@@ -79,6 +79,6 @@ fn stream(data: &[u8], tls: Option<&Files>, incoming: bool, member: bool) {
         assert!(member || data.len() - all.len() < 4 + longest);
     }
     for message in messages {
-        body(&message[5..]);
+        decode_body(&message[5..]);
     }
 }

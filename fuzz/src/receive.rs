@@ -7,7 +7,7 @@ use skyphos_core::frame::{CallKind, CallSig, FrameKind, HEADER_BYTES, Header};
 use skyphos_core::shared_memory::arena::{ARENA_BYTES, SLOTS};
 use skyphos_core::slab::CHUNK_BYTES;
 use skyphos_core::transport::Event;
-use skyphos_tcp::fuzzing::{PIECE, Receiver};
+use skyphos_tcp::fuzzing::{PIECE_BYTES, Receiver};
 use skyphos_types::{CallNumber, CommId, WorldRank};
 
 /// A frame's buffer; and the buffers of all frames of a script with those of the receiver.
@@ -150,13 +150,13 @@ fn receive(
 ) -> (Vec<Event>, String) {
     let (mut events, mut cuts) = (Vec::new(), cuts.iter().cycle());
     loop {
-        let cut = cuts.next().map_or(PIECE, |cut| usize::from(*cut).max(1));
-        let (piece, rest) = stream.split_at(cut.min(stream.len()).min(PIECE));
+        let cut = cuts.next().map_or(PIECE_BYTES, |cut| usize::from(*cut).max(1));
+        let (piece, rest) = stream.split_at(cut.min(stream.len()).min(PIECE_BYTES));
         let bytes = (!piece.is_empty()).then_some(piece);
         if let (None, Some((written, read))) = (bytes, counters) {
-            receiver.lie(written, read);
+            receiver.publish_false_counters(written, read);
         }
-        let took = within(LIMITS, || receiver.take(bytes, &mut events));
+        let took = within(LIMITS, || receiver.write_and_read(bytes, &mut events));
         match took {
             Some(end) => return (events, end),
             None => assert!(bytes.is_some(), "the end of a stream is not reported"),

@@ -3,7 +3,7 @@
 use crate::message::Seat;
 use crate::options::Options;
 use crate::sockets::{self, Tuning};
-use crate::wire::Idle;
+use crate::wire::DetachedWire;
 use skyphos_core::host::Host;
 use skyphos_core::shared_memory::arena::Arena;
 use skyphos_types::Result;
@@ -13,7 +13,7 @@ use std::sync::Arc;
 /// Host and address of all ranks, and a connection to each other rank.
 pub(crate) struct Connections {
     pub(crate) seats: Vec<Seat>,
-    pub(crate) wires: Vec<Option<Idle>>,
+    pub(crate) wires: Vec<Option<DetachedWire>>,
     /// This rank's arena, if other ranks of the host have opened it.
     pub(crate) arena: Option<Arc<Arena>>,
 }

@@ -24,6 +24,7 @@ mod lobby;
 mod mesh;
 mod message;
 mod options;
+mod peer;
 mod pulse;
 mod receive;
 mod register;
@@ -71,7 +72,7 @@ pub fn connect(options: Options) -> Result<Tcp> {
         _ => join::join(options, tls)?,
     };
     share::share(rank, &mut connections, shares, &share::WaitLimit::until(until, interrupted))?;
-    for wire::Idle { stream, .. } in connections.wires.iter().flatten() {
+    for wire::DetachedWire { stream, .. } in connections.wires.iter().flatten() {
         // Both fail only on a broken connection, which the first use reports.
         let _ = sockets::widen_within_host(stream, &tuning);
         if tuning.congestion.is_none() {

@@ -71,7 +71,7 @@ impl Link {
 
     /// The nonce that proofs cover.
     pub(crate) fn nonce(&self) -> Option<Nonce> {
-        self.wire.bound(&self.server_nonce)
+        self.wire.channel_binding(&self.server_nonce)
     }
 
     /// The next message; `None` if it has not arrived completely. An error ends the link.

@@ -8,7 +8,7 @@ use crate::link::{End, Link, Trust};
 use crate::message::{Kind, Message, challenge};
 use crate::sockets::{self, Tuning};
 use crate::tls::Tls;
-use crate::wire::{Idle, Wire};
+use crate::wire::{DetachedWire, Wire};
 use mio::net::{TcpListener, TcpStream};
 use mio::{Events, Interest, Poll, Token};
 use skyphos_types::{Error, Result};
@@ -168,13 +168,13 @@ impl Lobby {
     }
 
     /// Takes a settled connection out, for the transport.
-    pub(crate) fn take(&mut self, id: usize) -> Result<Idle> {
+    pub(crate) fn take(&mut self, id: usize) -> Result<DetachedWire> {
         let mut link = self.links.remove(&id).ok_or_else(|| Error::bad_input("a connection was lost"))?;
         let registry = self.poll.registry();
         registry
             .deregister(&mut link.wire.stream)
             .map_err(|e| system("cannot take over a connection", &e))?;
-        Ok(link.wire.idle())
+        Ok(link.wire.detach())
     }
 
     /// The next event; `None` once `until` has passed.

@@ -19,7 +19,7 @@ use std::sync::Arc;
 const MAX_CAPACITY: usize = 512 * 1024;
 const MIN_CAPACITY: usize = 64 * 1024;
 
-/// Bytes of the rings of all ranks of a host.
+/// Bytes of all rings of a host, unless the least capacity takes more.
 const HOST_BYTES: usize = 64 << 20;
 
 /// Bytes copied before they are published. The other side reads them while this side copies the next piece.
@@ -148,7 +148,7 @@ impl Rings {
 
     /// Writes as much as there is room for. Returns the number of bytes.
     pub(crate) fn write(&mut self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
-        let (mut taken, mut hidden) = (0, 0);
+        let (mut taken, mut unpublished) = (0, 0);
         let mut room = self.limit.saturating_sub((self.written - self.seen) as usize);
         'all: for slice in slices {
             let mut rest = &slice[..];
@@ -159,15 +159,15 @@ impl Rings {
                         break 'all;
                     }
                 }
-                let (to, straight) = self.address(self.out, self.written);
-                let len = rest.len().min(room).min(straight).min(PIECE - hidden);
+                let (to, contiguous) = self.address(self.out, self.written);
+                let len = rest.len().min(room).min(contiguous).min(PIECE - unpublished);
                 // SAFETY: `len` bytes are free, up to the ring's end, and the other process does not read them before they are published.
                 unsafe { std::ptr::copy_nonoverlapping(rest.as_ptr(), to, len) };
                 rest = &rest[len..];
                 self.written += len as u64;
-                (taken, hidden, room) = (taken + len, hidden + len, room - len);
-                if hidden == PIECE {
-                    hidden = 0;
+                (taken, unpublished, room) = (taken + len, unpublished + len, room - len);
+                if unpublished == PIECE {
+                    unpublished = 0;
                     self.outgoing().publish_written(self.written);
                 }
             }
@@ -194,23 +194,23 @@ impl Rings {
     /// Reads into the buffers as much as is there. Returns the number of bytes.
     pub(crate) fn read(&mut self, buffers: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
         let mut left = self.readable()?;
-        let (mut got, mut hidden) = (0, 0);
+        let (mut got, mut unpublished) = (0, 0);
         'all: for buffer in buffers {
             let mut rest = &mut buffer[..];
             while !rest.is_empty() {
                 if left == 0 {
                     break 'all;
                 }
-                let (from, straight) = self.address(1 - self.out, self.read);
-                let len = rest.len().min(left).min(straight).min(PIECE - hidden);
+                let (from, contiguous) = self.address(1 - self.out, self.read);
+                let len = rest.len().min(left).min(contiguous).min(PIECE - unpublished);
                 // SAFETY: the other process has published these `len` bytes, up to the ring's end, and does not overwrite them before
                 // they are counted as read.
                 unsafe { std::ptr::copy_nonoverlapping(from.cast_const(), rest.as_mut_ptr(), len) };
                 rest = &mut rest[len..];
                 self.read += len as u64;
-                (got, hidden, left) = (got + len, hidden + len, left - len);
-                if hidden == PIECE {
-                    hidden = 0;
+                (got, unpublished, left) = (got + len, unpublished + len, left - len);
+                if unpublished == PIECE {
+                    unpublished = 0;
                     self.incoming().publish_read(self.read);
                 }
             }
@@ -232,7 +232,7 @@ impl Rings {
 
     /// Publishes false counters.
     #[cfg(feature = "fuzzing")]
-    pub(crate) fn lie(&self, written: u64, read: u64) {
+    pub(crate) fn publish_false_counters(&self, written: u64, read: u64) {
         self.outgoing().publish_written(written);
         self.incoming().publish_read(read);
     }
@@ -277,23 +277,23 @@ mod tests {
             let (mut one, mut other) = pair(MIN_CAPACITY);
             let (mut next, mut due) = ([0u64; 2], [0u64; 2]);
             let byte = |k: u64| (k * 31 % 251) as u8;
-            for (way, writes, len) in steps {
-                let (from, to) = if way { (&mut one, &mut other) } else { (&mut other, &mut one) };
-                let way = usize::from(way);
+            for (forward, writes, len) in steps {
+                let (from, to) = if forward { (&mut one, &mut other) } else { (&mut other, &mut one) };
+                let direction = usize::from(forward);
                 if writes {
-                    let bytes: Vec<u8> = (next[way]..next[way] + len as u64).map(byte).collect();
+                    let bytes: Vec<u8> = (next[direction]..next[direction] + len as u64).map(byte).collect();
                     let took = write(from, &bytes);
-                    prop_assert_eq!(took, len.min(MIN_CAPACITY - (next[way] - due[way]) as usize));
-                    next[way] += took as u64;
+                    prop_assert_eq!(took, len.min(MIN_CAPACITY - (next[direction] - due[direction]) as usize));
+                    next[direction] += took as u64;
                 } else {
                     let got = read(to, len);
-                    prop_assert_eq!(got.len(), len.min((next[way] - due[way]) as usize));
+                    prop_assert_eq!(got.len(), len.min((next[direction] - due[direction]) as usize));
                     for byte_got in got {
-                        prop_assert_eq!(byte_got, byte(due[way]));
-                        due[way] += 1;
+                        prop_assert_eq!(byte_got, byte(due[direction]));
+                        due[direction] += 1;
                     }
                 }
-                prop_assert_eq!(to.is_readable(), next[way] > due[way]);
+                prop_assert_eq!(to.is_readable(), next[direction] > due[direction]);
             }
         }
     }
@@ -302,8 +302,8 @@ mod tests {
     #[test]
     fn sleeping_ends_are_woken() {
         let (mut one, mut other) = pair(MIN_CAPACITY);
-        let (bell, heard) = std::sync::mpsc::channel::<()>();
-        let (room, free) = std::sync::mpsc::channel::<()>();
+        let (wake_reader, reader_woken) = std::sync::mpsc::channel::<()>();
+        let (wake_writer, writer_woken) = std::sync::mpsc::channel::<()>();
         let total = 20_000_000u64;
         let patience = std::time::Duration::from_secs(60);
         std::thread::scope(|scope| {
@@ -311,17 +311,17 @@ mod tests {
                 let bytes: Vec<u8> = (0..50_000u64).map(|k| (k % 251) as u8).collect();
                 let mut sent = 0u64;
                 while sent < total {
-                    // Whole periods, so the next bytes are known.
+                    // The bytes repeat with period 251.
                     let from = (sent % 251) as usize;
                     let len =
                         (bytes.len() - from).min((total - sent) as usize).min(1 + sent as usize % 49_000);
                     let took = one.write(&[IoSlice::new(&bytes[from..from + len])]).unwrap();
                     sent += took as u64;
                     if took > 0 && one.must_wake_reader() {
-                        bell.send(()).unwrap();
+                        wake_reader.send(()).unwrap();
                     }
                     if took < len && one.is_blocked().unwrap() {
-                        free.recv_timeout(patience).expect("the writer is not woken");
+                        writer_woken.recv_timeout(patience).expect("the writer is not woken");
                     }
                 }
             });
@@ -332,10 +332,10 @@ mod tests {
                 assert!(buffer[..n].iter().zip(got..).all(|(byte, k)| *byte == (k % 251) as u8), "{got}");
                 got += n as u64;
                 if n > 0 && other.must_wake_writer() {
-                    let _ = room.send(()); // the writer may be done
+                    let _ = wake_writer.send(()); // the writer may be done
                 }
                 if n == 0 && got < total && other.begin_sleep() {
-                    heard.recv_timeout(patience).expect("the reader is not woken");
+                    reader_woken.recv_timeout(patience).expect("the reader is not woken");
                 }
                 other.end_sleep();
             }

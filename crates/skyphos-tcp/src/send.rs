@@ -65,7 +65,7 @@ impl Outbox {
     }
 
     /// Limits the bytes on loan.
-    pub(crate) fn hold_back(&mut self, bytes: usize) {
+    pub(crate) fn limit_loans(&mut self, bytes: usize) {
         if let Some(lender) = &mut self.lender {
             lender.limit(bytes);
         }

@@ -96,7 +96,7 @@ pub(crate) fn share(rank: u32, connections: &mut Connections, wanted: bool, limi
             && connections.seats[peer].machine == machine
             && let Some(wire) = connections.wires[peer].take()
         {
-            near.push((peer, wire.wake()));
+            near.push((peer, wire.attach()));
         }
     }
     let capacity = ring::capacity(near.len() + 1);
@@ -121,8 +121,8 @@ pub(crate) fn share(rank: u32, connections: &mut Connections, wanted: bool, limi
     let shared = shared.map_err(lost)?;
     for ((peer, wire), rings) in near.into_iter().zip(shared) {
         connections.wires[peer] = Some(match rings {
-            Some(rings) => wire.through(rings),
-            None => wire.idle(),
+            Some(rings) => wire.detach_with(rings),
+            None => wire.detach(),
         });
     }
     Ok(())

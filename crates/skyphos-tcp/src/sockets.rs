@@ -1,9 +1,10 @@
 //! Sockets: addresses, options, and kernel queries that the standard library lacks.
 
+use rustix::net::{SendAncillaryBuffer, SendFlags, sendmsg};
 use skyphos_core::transport::Loss;
 use skyphos_types::{Error, Result};
 use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
-use std::io::{self, ErrorKind};
+use std::io::{self, ErrorKind, IoSlice};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
 use std::time::Duration;
@@ -143,9 +144,14 @@ pub(crate) fn prepare(stream: impl AsFd) -> io::Result<()> {
     keep_alive(stream, KEEP_ALIVE)
 }
 
-/// Limits the unsent bytes in the kernel. Bytes queued in this process instead can still be cancelled.
-pub(crate) fn hold_back(stream: impl AsFd, bytes: usize) {
-    // On a system without this option fewer bytes can be cancelled.
+/// Sends bytes. NOSIGNAL: a peer that is gone is an error here, not a SIGPIPE to the user's program.
+pub(crate) fn send(stream: impl AsFd, slices: &[IoSlice<'_>]) -> io::Result<usize> {
+    Ok(sendmsg(stream, slices, &mut SendAncillaryBuffer::default(), SendFlags::NOSIGNAL)?)
+}
+
+/// Limits the unsent bytes in the kernel, so that more of them stay in this process's queue, from which they can be removed.
+pub(crate) fn limit_unsent(stream: impl AsFd, bytes: usize) {
+    // On a system without this option, the queue holds fewer of the unsent bytes.
     let _ = SockRef::from(&stream).set_tcp_notsent_lowat(bytes as u32);
 }
 

@@ -7,8 +7,7 @@ use crate::Tcp;
 use crate::connections::Connections;
 use crate::message::Seat;
 use crate::tls::{Tls, read};
-use crate::transport::lose;
-use crate::wire::{Idle, Wire};
+use crate::wire::{DetachedWire, Wire};
 use proptest::prelude::*;
 use skyphos_core::frame::{Frame, FrameKind, HEADER_BYTES, Header};
 use skyphos_core::slab::{CHUNK_BYTES, Payload, Pool};
@@ -29,10 +28,10 @@ fn sockets() -> (TcpStream, TcpStream) {
 /// A transport of two ranks from a connected socket.
 fn tcp(rank: u32, stream: TcpStream) -> Tcp {
     stream.set_nonblocking(true).unwrap();
-    over(rank, Idle::plain(stream))
+    over(rank, DetachedWire::plain(stream))
 }
 
-fn over(rank: u32, wire: Idle) -> Tcp {
+fn over(rank: u32, wire: DetachedWire) -> Tcp {
     let seat = |k: u32| Seat { machine: k, address: ([127, 0, 0, 1], 9).into(), host: format!("h{k}") };
     let mut wires = vec![Some(wire)];
     wires.insert(rank as usize, None);
@@ -47,7 +46,7 @@ fn pair() -> (Tcp, Tcp) {
 
 /// A pair over TLS.
 fn encrypted(tls: &Tls, one: TcpStream, other: TcpStream) -> (Tcp, Tcp) {
-    let [one, other] = encrypted_wires(tls, one, other).map(Wire::idle);
+    let [one, other] = encrypted_wires(tls, one, other).map(Wire::detach);
     (over(0, one), over(1, other))
 }
 
@@ -211,14 +210,14 @@ fn damage_closes_the_connection_and_says_so() {
 }
 
 #[test]
-fn who_is_given_up_hears_it_after_what_had_begun_and_knows_that_the_other_may_live() {
+fn a_peer_that_is_given_up_gets_the_notice_after_the_frame_that_had_begun() {
     for (mut a, mut b) in pairs() {
         // More than the kernel takes: a frame has begun, and others wait behind it.
         for call in 0..200 {
             a.post(WorldRank(1), frame(FrameKind::Data, CallNumber(call), &vec![3; CHUNK_BYTES]));
         }
         let mut events = Vec::new();
-        lose(&mut a.peers_mut()[1], 1, "silent", Loss::Silent, &mut events);
+        a.peers_mut()[1].lose(1, "silent", Loss::Silent, &mut events);
         assert!(
             matches!(&events[..], [Event::PeerDown { loss: Loss::Silent, .. }])
                 && a.backlog(WorldRank(1)) == 0
@@ -482,7 +481,7 @@ fn frames_that_came_with_the_bring_up_are_found_without_an_event() {
     while other.read(&mut [0]).is_err() {
         std::thread::yield_now();
     }
-    let (start, mut events, mut b) = (Instant::now(), Vec::new(), over(1, other.idle()));
+    let (start, mut events, mut b) = (Instant::now(), Vec::new(), over(1, other.detach()));
     b.poll(LONG, &mut events);
     assert!(start.elapsed() < LONG / 2);
     assert_eq!(calls(&events), [1, 2]);
@@ -571,6 +570,6 @@ proptest! {
                 Ok(_) => prop_assert!(false, "nobody proved anything"),
             }
         }
-        prop_assert!(wire.bound(&[0; 32]).is_none());
+        prop_assert!(wire.channel_binding(&[0; 32]).is_none());
     }
 }

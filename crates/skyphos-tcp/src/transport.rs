@@ -23,18 +23,19 @@
 use crate::connections::Connections;
 use crate::lobby::system;
 use crate::options::FOR_EVER;
+use crate::peer::{Peer, last_frame};
 use crate::pulse::{self, Pulse};
 use crate::receive::{FAR, Inbox, ReadContext, Stop, discard};
 use crate::send::Outbox;
-use crate::sockets::{self, lost};
-use crate::wire::{Idle, Wire};
+use crate::sockets;
+use crate::wire::{DetachedWire, Wire};
 use mio::{Events, Interest, Poll, Token};
 use skyphos_core::Topology;
 use skyphos_core::extensions::{NativeCollectives, Replication, UnderReplicas};
-use skyphos_core::frame::{Frame, FrameKind, Header};
-use skyphos_core::slab::{Payload, Pool};
+use skyphos_core::frame::{Frame, FrameKind};
+use skyphos_core::slab::Pool;
 use skyphos_core::transport::{Event, Facts, Loss, Transport, Waker, goodbye_cause};
-use skyphos_types::{CallNumber, CommId, Result, WorldRank};
+use skyphos_types::{Result, WorldRank};
 use std::io::ErrorKind;
 use std::net::Shutdown;
 use std::ops::Not;
@@ -44,26 +45,11 @@ use std::time::{Duration, Instant};
 /// Events taken from the kernel at once; more wait for the next call.
 const EVENTS: usize = 1024;
 
-/// Polls in a row that may skip the sockets: see [`Tcp::may_skip_sockets`].
-const SHORT_POLLS: u32 = 16;
+/// Most polls in a row that skip the sockets: see [`Tcp::may_skip_sockets`].
+const MAX_SKIPPED: u32 = 16;
 
 /// How often a closing rank checks whether its last bytes are acknowledged, which no event reports.
 const ACK_CHECK_EVERY: Duration = Duration::from_millis(1);
-
-/// One connection.
-pub(crate) struct Peer {
-    wire: Option<Wire>,
-    outbox: Outbox,
-    inbox: Inbox,
-    /// The peer is in `Tcp::unread`.
-    unread: bool,
-    /// The peer has closed its side, or the socket has an error: read to the end of the stream.
-    ending: bool,
-    /// The loss and cause of a failed write. The peer's earlier frames are read before it is reported.
-    broken: Option<(Loss, String)>,
-    /// The peer is lost but may live. It is still being notified; its frames are not read any more.
-    given_up: bool,
-}
 
 /// Frames between ranks over TCP; see [`crate::connect`].
 pub struct Tcp {
@@ -78,25 +64,27 @@ pub struct Tcp {
     /// Peers that may be read from without waiting for an event.
     unread: Vec<u32>,
     /// Peers that this rank shares memory with.
-    near: Vec<u32>,
-    /// Polls since the sockets were last polled.
-    short_polls: u32,
-    /// Posted frames are not written yet, and the peers that have such frames.
+    memory_peers: Vec<u32>,
+    /// Polls in a row that have skipped the sockets.
+    skipped: u32,
+    /// Posted frames are queued, and written when the cork is removed.
     corked: bool,
+    /// Peers with frames that were queued since the cork was set.
     corked_peers: Vec<u32>,
-    /// Peers whose backlog shrank when corked frames were written, to be reported as writable.
-    relieved: Vec<u32>,
-    /// Events of peers that were given up.
+    /// Peers whose backlog shrank when corked frames were written. The next poll reports them as writable.
+    writable: Vec<u32>,
+    /// Losses of peers that the caller gave up. The next poll reports them.
     given_up: Vec<Event>,
     /// Buffers of incoming frames.
     pool: Pool,
-    /// Buffers of outgoing frames.
+    /// Buffers of outgoing frames; peers on this host may borrow them.
     lending: Pool,
+    /// Read-ahead for small frames, shared by all connections.
     buffer: Box<[u8]>,
     pulse: Pulse,
     /// The reason why this rank's program has failed; else empty.
     failure_reason: String,
-    /// Peers have proved that they know the group's token, or have a certificate.
+    /// All peers have proved that they know the group's token, or have a certificate.
     pub(crate) proven: bool,
     /// Ranks of a host may share memory.
     pub(crate) shares_memory: bool,
@@ -110,9 +98,9 @@ impl Tcp {
         let poll = Poll::new().map_err(failed)?;
         let waker = mio::Waker::new(poll.registry(), Token(size)).map_err(failed)?;
         let mut peers = Vec::with_capacity(size);
-        let (mut unread, mut near) = (Vec::with_capacity(size), Vec::new());
+        let (mut unread, mut memory_peers) = (Vec::with_capacity(size), Vec::new());
         for (peer, wire) in wires.into_iter().enumerate() {
-            let mut wire = wire.map(Idle::wake);
+            let mut wire = wire.map(DetachedWire::attach);
             if let Some(Wire { stream, .. }) = &mut wire {
                 // This fails only on a broken connection, which the next use reports.
                 let _ = pulse::beat(&*stream, heartbeat);
@@ -120,20 +108,19 @@ impl Tcp {
                 poll.registry().register(stream, Token(peer), interest).map_err(failed)?;
             }
             // Frames may have arrived with the last message of the bring-up, and be decrypted already: no event reports them.
-            let waits = wire.as_ref().is_some_and(Wire::is_encrypted);
-            if waits {
+            let encrypted = wire.as_ref().is_some_and(Wire::is_encrypted);
+            if encrypted {
                 unread.push(peer as u32);
             }
             let shared = wire.as_ref().is_some_and(Wire::is_shared);
             if shared {
-                near.push(peer as u32);
+                memory_peers.push(peer as u32);
             }
             let mut rings = wire.as_mut().and_then(Wire::rings);
             let lender = rings.as_mut().and_then(|rings| rings.lender.take());
             let borrower = rings.and_then(|rings| rings.borrower.take());
             let (outbox, inbox) = (Outbox::apart(shared, lender), Inbox::apart(shared, borrower));
-            let (ending, broken, given_up) = (false, None, false);
-            peers.push(Peer { wire, outbox, inbox, unread: waits, ending, broken, given_up });
+            peers.push(Peer { unread: encrypted, ..Peer::new(wire, outbox, inbox) });
         }
         let machine = seats[rank as usize].machine;
         Ok(Tcp {
@@ -149,11 +136,11 @@ impl Tcp {
             waker: Arc::new(waker),
             peers,
             unread,
-            near,
-            short_polls: 0,
+            memory_peers,
+            skipped: 0,
             corked: false,
             corked_peers: Vec::new(),
-            relieved: Vec::new(),
+            writable: Vec::new(),
             given_up: Vec::new(),
             pool: Pool::default(),
             lending: arena.map_or_else(Pool::default, Pool::lending),
@@ -182,8 +169,8 @@ impl Tcp {
 
     /// Checks the shared memory: while this rank is awake, no event reports bytes that arrive there.
     fn check_shared_memory(&mut self, events: &mut Vec<Event>) {
-        let Tcp { near, peers, unread, .. } = self;
-        for &rank in near.iter() {
+        let Tcp { memory_peers, peers, unread, .. } = self;
+        for &rank in memory_peers.iter() {
             let peer = &mut peers[rank as usize];
             let Some(rings) = peer.wire.as_mut().and_then(Wire::rings) else { continue };
             peer.outbox.collect();
@@ -203,7 +190,7 @@ impl Tcp {
     /// Tells the peers that share memory whether this rank needs a wake-up byte. Returns `false` if bytes have arrived already.
     fn set_sleeping(&mut self, sleeps: bool) -> bool {
         let mut quiet = true;
-        for rank in &self.near {
+        for rank in &self.memory_peers {
             let Some(rings) = self.peers[*rank as usize].wire.as_mut().and_then(Wire::rings) else {
                 continue;
             };
@@ -219,14 +206,15 @@ impl Tcp {
     /// that a peer has died, which a later poll may find.
     fn may_skip_sockets(&mut self, pause: Duration) -> bool {
         let may =
-            pause.is_zero() && self.near.len() + 1 == self.peers.len() && self.short_polls < SHORT_POLLS;
-        self.short_polls = if may { self.short_polls + 1 } else { 0 };
+            pause.is_zero() && self.memory_peers.len() + 1 == self.peers.len() && self.skipped < MAX_SKIPPED;
+        self.skipped = if may { self.skipped + 1 } else { 0 };
         may
     }
 
-    /// Waits for events, and writes to the peers that are writable. Returns whether a waker ended the wait; `Err` if a signal did.
+    /// Waits for events, and writes to the peers that are writable. Returns whether a waker ended the wait; `Err` if a signal or a
+    /// failure did.
     fn wait(&mut self, wait: Duration, events: &mut Vec<Event>) -> std::result::Result<bool, ()> {
-        let sleeps = !wait.is_zero() && !self.near.is_empty();
+        let sleeps = !wait.is_zero() && !self.memory_peers.is_empty();
         let wait = if sleeps && !self.set_sleeping(true) { Duration::ZERO } else { wait };
         let polled = self.poll.poll(&mut self.ready, Some(wait));
         if sleeps {
@@ -238,25 +226,25 @@ impl Tcp {
             Err(e) => {
                 let cause = format!("this rank cannot wait for the network any more: {e}");
                 let all = self.peers.iter_mut().enumerate();
-                all.for_each(|(rank, peer)| lose(peer, rank as u32, &cause, Loss::Silent, events));
+                all.for_each(|(rank, peer)| peer.lose(rank as u32, &cause, Loss::Silent, events));
                 return Err(());
             }
         }
         let mut woken = false;
-        for happened in &self.ready {
-            let Token(rank) = happened.token();
+        for event in &self.ready {
+            let Token(rank) = event.token();
             let Some(peer) = self.peers.get_mut(rank) else {
                 woken = true;
                 continue;
             };
-            if happened.is_writable() && peer.is_waiting() {
+            if event.is_writable() && peer.is_waiting() {
                 peer.write();
                 if peer.outbox.relieved() && !peer.given_up {
                     events.push(Event::Writable { rank: WorldRank(rank as u32) });
                 }
             }
-            peer.ending |= happened.is_read_closed() || happened.is_error();
-            let readable = happened.is_readable() || peer.ending || peer.broken.is_some();
+            peer.ending |= event.is_read_closed() || event.is_error();
+            let readable = event.is_readable() || peer.ending || peer.broken.is_some();
             if readable && !peer.unread && !peer.given_up && peer.wire.is_some() {
                 peer.unread = true;
                 self.unread.push(rank as u32);
@@ -286,8 +274,8 @@ impl Tcp {
                     }
                 }
                 (Stop::Drained | Stop::Broken(..), Some((loss, cause)))
-                | (Stop::Broken(loss, cause), None) => lose(peer, from, &cause, loss, events),
-                (Stop::Bye(why), _) => lose(peer, from, goodbye_cause(&why), Loss::Left, events),
+                | (Stop::Broken(loss, cause), None) => peer.lose(from, &cause, loss, events),
+                (Stop::Bye(why), _) => peer.lose(from, goodbye_cause(&why), Loss::Left, events),
             }
             peer.unread
         });
@@ -296,10 +284,10 @@ impl Tcp {
     /// Reports peers whose hosts have been silent for too long.
     fn report_silent_peers(&mut self, events: &mut Vec<Event>) {
         for (rank, peer) in self.peers.iter_mut().enumerate() {
-            let heard = peer.wire.as_ref().filter(|_| !peer.given_up);
-            let silent = heard.and_then(|wire| self.pulse.lost(rank, &wire.stream));
+            let open = peer.wire.as_ref().filter(|_| !peer.given_up);
+            let silent = open.and_then(|wire| self.pulse.lost(rank, &wire.stream));
             if let Some(silent) = silent {
-                lose(peer, rank as u32, &Pulse::cause(silent), Loss::Silent, events);
+                peer.lose(rank as u32, &Pulse::cause(silent), Loss::Silent, events);
             }
         }
     }
@@ -335,50 +323,6 @@ impl Tcp {
     }
 }
 
-impl Peer {
-    /// Whether bytes wait to be sent, here or in the wire: TLS has messages of its own.
-    fn is_waiting(&self) -> bool {
-        !self.outbox.is_empty() || self.wire.as_ref().is_some_and(|wire| !wire.is_flushed())
-    }
-
-    /// Writes as much as possible. After a failure the queue is empty; the next poll reads the peer's earlier frames, then reports it
-    /// as lost.
-    fn write(&mut self) {
-        let Some(wire) = &mut self.wire else { return };
-        if let Err(e) = self.outbox.write(wire) {
-            self.outbox.clear();
-            self.broken.get_or_insert_with(|| (sockets::loss_of(&e), lost(&e)));
-        } else if self.given_up && self.outbox.is_empty() {
-            // Not closed: with unread input the kernel would reset the connection, and drop the last frame.
-            let _ = wire.stream.shutdown(Shutdown::Write);
-        }
-    }
-}
-
-/// Reports a peer as lost, and closes its connection. A peer that may live is notified first, if possible, since the end of a
-/// connection without notice means that the process has ended.
-pub(crate) fn lose(peer: &mut Peer, rank: u32, cause: &str, loss: Loss, events: &mut Vec<Event>) {
-    if peer.wire.is_none() || std::mem::replace(&mut peer.given_up, true) {
-        return;
-    }
-    events.push(Event::PeerDown { rank: WorldRank(rank), cause: cause.to_owned(), loss });
-    if loss == Loss::Silent && peer.broken.is_none() {
-        peer.outbox.drop_rest();
-        peer.outbox.push(&last_frame(FrameKind::GivenUp));
-        peer.write();
-        if peer.broken.is_none() {
-            return;
-        }
-    }
-    peer.outbox.clear();
-    peer.wire = None;
-}
-
-/// A frame after which none follows.
-fn last_frame(kind: FrameKind) -> Frame {
-    Frame { header: Header::control(kind, CommId(0), CallNumber(0)), payload: Payload::default() }
-}
-
 impl NativeCollectives for Tcp {}
 
 impl Replication for Tcp {}
@@ -397,15 +341,15 @@ impl UnderReplicas for Tcp {
 
     fn limit_ahead(&mut self, bytes: usize) {
         for peer in &mut self.peers {
-            peer.outbox.hold_back(bytes);
+            peer.outbox.limit_loans(bytes);
             if let Some(wire) = &mut peer.wire {
-                wire.hold_back(bytes);
+                wire.limit_unsent(bytes);
             }
         }
     }
 
     fn give_up(&mut self, peer: WorldRank, cause: &str) {
-        lose(&mut self.peers[peer.index()], peer.0, cause, Loss::Silent, &mut self.given_up);
+        self.peers[peer.index()].lose(peer.0, cause, Loss::Silent, &mut self.given_up);
     }
 }
 
@@ -453,7 +397,7 @@ impl Transport for Tcp {
         for to in std::mem::take(&mut self.corked_peers) {
             self.write(to);
             if self.peers[to as usize].outbox.relieved() {
-                self.relieved.push(to);
+                self.writable.push(to);
             }
         }
     }
@@ -469,7 +413,7 @@ impl Transport for Tcp {
 
     fn poll(&mut self, wait: Duration, events: &mut Vec<Event>) {
         let before = events.len();
-        events.extend(self.relieved.drain(..).map(|rank| Event::Writable { rank: WorldRank(rank) }));
+        events.extend(self.writable.drain(..).map(|rank| Event::Writable { rank: WorldRank(rank) }));
         events.append(&mut self.given_up);
         let until = (!wait.is_zero()).then(|| Instant::now() + wait.min(FOR_EVER));
         let mut left = wait;
@@ -517,7 +461,7 @@ impl Transport for Tcp {
             if open.is_empty() || left.is_zero() {
                 break;
             }
-            // Whatever this reports, the loop checks every connection that is left.
+            // The events do not matter: the loop checks every open connection.
             let _ = self.poll.poll(&mut self.ready, Some(left.min(ACK_CHECK_EVERY)));
         }
         for peer in &mut self.peers {
