@@ -82,7 +82,7 @@ fn group_start(data: &[u8]) {
     let Ok((places, wire)) = within(LIMITS, || skyphos::fuzzing::places(data)) else { return };
     let size = (data.len() / 8) as u32;
     assert!(places.hosts().len() == size as usize && places.ranks_per_host() <= size.max(1));
-    assert!((0..size).all(|rank| places.rank_at(places.place_of(rank)) == rank));
+    assert!((0..size).all(|rank| places.rank_at(places.index_of(rank)) == rank));
     assert_eq!(skyphos::fuzzing::places(&wire).expect("an encoded topology").0, places);
     let some: Vec<u32> = (0..size).step_by(2).collect();
     assert_eq!(places.of_group(&some).hosts().len(), some.len());

@@ -24,8 +24,8 @@ impl Node {
     pub(crate) fn launch(node: &Arc<Node>, task: Box<dyn Step>) {
         {
             let mut held = lock(&node.tasks.held);
-            if held.0 > 0 {
-                return held.1.push(task);
+            if held.depth > 0 {
+                return held.calls.push(task);
             }
         }
         Node::launch_all(node, vec![task]);
@@ -83,25 +83,25 @@ impl Node {
     /// Holds the calls that are started from now on until [`Node::release`], or until this rank waits for anything, so that
     /// their messages travel together.
     pub fn hold(&self) {
-        lock(&self.tasks.held).0 += 1;
+        lock(&self.tasks.held).depth += 1;
     }
 
     /// Starts the held calls.
     pub fn release(self: &Arc<Node>) {
         let calls = {
             let mut held = lock(&self.tasks.held);
-            held.0 = held.0.saturating_sub(1);
-            if held.0 > 0 {
+            held.depth = held.depth.saturating_sub(1);
+            if held.depth > 0 {
                 return;
             }
-            std::mem::take(&mut held.1)
+            std::mem::take(&mut held.calls)
         };
         self.launch_fused(calls);
     }
 
     /// Starts the held calls though they were not released: this rank is about to wait.
     pub(crate) fn release_held(self: &Arc<Node>) {
-        let calls = std::mem::take(&mut lock(&self.tasks.held).1);
+        let calls = std::mem::take(&mut lock(&self.tasks.held).calls);
         self.launch_fused(calls);
     }
 
@@ -161,20 +161,18 @@ impl Node {
         if self.poll_calls(background) {
             return false;
         }
-        let seen: Vec<_> = {
+        let last_polls: Vec<_> = {
             let active = lock(&self.tasks.active);
             active
                 .iter()
                 .filter(|call| !background || !call.waiters_only())
-                .map(|call| call.last_seen())
+                .map(|call| call.last_poll())
                 .collect()
         };
         let news = |mail: &mut Mailbox| {
             until.is_some_and(|ready| ready.load(Ordering::Acquire))
                 || !lock(&self.tasks.fresh).is_empty()
-                || seen.iter().any(|(comm, call, version, woken)| {
-                    woken.0.load(Ordering::Acquire) || mail.version(*comm, *call) != *version
-                })
+                || last_polls.iter().any(|call| call.has_news(mail))
         };
         self.wait_until(news, most.min(self.longest_wait()))
     }

@@ -2,7 +2,7 @@
 //!
 //! A rank's index is a number of mixed radix with one digit per layer; the first layer's digit is the least significant. In layer
 //! i the d_i ranks that differ only in digit i form a group, and the rank with digit c takes part c of the range that they share.
-//! One layer of degree P is the direct algorithm; degrees of 2 make the binary butterfly. The index is the rank's position in the
+//! One layer of degree P is the direct algorithm; degrees of 2 make the binary butterfly. The index is the rank's in the
 //! order of the [`Topology`], so the first layers, which carry most bytes, join ranks of one host, and the next ones hosts of one
 //! rack.
 
@@ -36,17 +36,17 @@ pub fn check_degrees(degrees: &[u32], size: u32) -> Result<()> {
     Ok(())
 }
 
-/// The neighbours of a rank, layer by layer. With more than one layer, digits are those of the position in the topology's order.
+/// The neighbours of a rank, layer by layer. With more than one layer, the digits are those of the index in the topology's order.
 pub fn layers(degrees: &[u32], rank: u32, topology: &Topology) -> Vec<Neighbours> {
-    let placed = degrees.len() > 1;
-    let place = if placed { topology.place_of(rank) } else { rank };
-    let rank_at = |place: u32| if placed { topology.rank_at(place) } else { place };
+    let in_order = degrees.len() > 1;
+    let index = if in_order { topology.index_of(rank) } else { rank };
+    let rank_at = |index: u32| if in_order { topology.rank_at(index) } else { index };
     let mut stride = 1;
     degrees
         .iter()
         .map(|d| {
-            let digit = place / stride % d;
-            let first = place - digit * stride;
+            let digit = index / stride % d;
+            let first = index - digit * stride;
             let members = (0..*d).map(|c| rank_at(first + c * stride)).collect();
             stride *= d;
             Neighbours { members, me: digit as usize }
@@ -78,13 +78,13 @@ pub fn rank_of_part(degrees: &[u32], part: u32, topology: &Topology) -> u32 {
     if degrees.len() == 1 {
         return part;
     }
-    let (mut rest, mut parts, mut stride, mut place) = (part, degrees.iter().product::<u32>(), 1, 0);
+    let (mut rest, mut parts, mut stride, mut index) = (part, degrees.iter().product::<u32>(), 1, 0);
     for d in degrees {
         parts /= d;
-        place += rest / parts * stride;
+        index += rest / parts * stride;
         (rest, stride) = (rest % parts, stride * d);
     }
-    topology.rank_at(place)
+    topology.rank_at(index)
 }
 
 #[cfg(test)]

@@ -73,7 +73,7 @@ impl Drop for CallGuard<'_> {
             }
         });
         if node.has_background_work()
-            && let Some((comm, call)) = self.ep.wire()
+            && let Some((comm, call)) = self.ep.frame_id()
         {
             node.transport().end_call(comm, call, failed);
         }

@@ -1,8 +1,7 @@
 //! A collective's view of the network: its group, its call, and waiting for progress.
 //!
-//! Ranks here are the group's. [`Endpoint::progress`] is the one thing a collective awaits; messages are in
-//! [`crate::message_stream`] and [`crate::exchange`]. Dropping any of these leaves nothing behind: what still comes is dropped
-//! with the call.
+//! Ranks here are the group's. A collective awaits only [`Endpoint::progress`]; messages are in [`crate::message_stream`] and
+//! [`crate::exchange`]. Dropping any of these futures leaves nothing behind: frames that arrive later are dropped with the call.
 
 use crate::clock::Effort;
 use crate::frame::{CallKind, CallSig, FrameKind, Header};
@@ -26,6 +25,7 @@ pub struct Endpoint {
     sig: CallSig,
     /// The message of a point-to-point call, once it is known.
     pub(crate) message: OnceLock<MessageId>,
+    /// The version of the call's box when the collective last looked.
     seen: AtomicU64,
     pub(crate) sent_bytes: AtomicU64,
     pub(crate) sent_frames: AtomicU64,
@@ -61,23 +61,23 @@ impl Endpoint {
         self.sig.kind == CallKind::PointToPoint
     }
 
-    /// The call as frames name it: its group and number, or the message's.
-    pub(crate) fn wire(&self) -> Option<(CommId, CallNumber)> {
+    /// The group and the call number in this call's frames; those of the message if the call is point-to-point. `None` for a
+    /// receive that has no message yet.
+    pub(crate) fn frame_id(&self) -> Option<(CommId, CallNumber)> {
         match self.is_message() {
             true => self.message.get().map(|id| (id.pair, id.count)),
             false => Some((self.group.comm, self.call)),
         }
     }
 
-    /// The transport's ranks of the other ranks in the call. A receive has none before it has a message; a message may be from
-    /// this rank, or to it.
+    /// The other ranks in the call. A receive has none before it has a message. The peer of a message may be this rank itself.
     pub(crate) fn others(&self) -> impl Iterator<Item = WorldRank> {
         let (me, is_message) = (self.node.rank(), self.is_message());
         let all = self.group.ranks.iter().copied().filter(move |rank| !is_message && *rank != me);
         all.chain(self.message.get().map(|id| id.peer))
     }
 
-    /// The transport's ranks of the ranks that the call waits for.
+    /// The ranks that the call waits for.
     pub(crate) fn awaited(&self) -> Vec<WorldRank> {
         match self.filter().filter(|_| self.message.get().is_none()) {
             Some(Filter { source: Some(source), .. }) => vec![source],
@@ -96,7 +96,7 @@ impl Endpoint {
 
     /// The header of a control frame of the call.
     pub(crate) fn control(&self, kind: FrameKind) -> Header {
-        let (comm, call) = self.wire().expect("the call has a peer");
+        let (comm, call) = self.frame_id().expect("the call has a peer");
         let header = Header::control(kind, comm, call);
         match self.is_message() {
             true => {
@@ -116,17 +116,17 @@ impl Endpoint {
         self.group.ranks.len() as u32
     }
 
-    /// Where the group's ranks are.
+    /// Hosts and racks of the group's ranks.
     pub fn topology(&self) -> &Topology {
         &self.group.topology
     }
 
-    /// The node under it.
+    /// This process's node.
     pub fn node(&self) -> &Arc<Node> {
         &self.node
     }
 
-    /// The transport's number of a rank of the group.
+    /// A rank of the group as the transport numbers it.
     pub fn world_rank(&self, rank: GroupRank) -> WorldRank {
         self.group.world_rank(rank)
     }
@@ -144,12 +144,13 @@ impl Endpoint {
         (&self.group, self.call)
     }
 
+    /// Whether anything has happened in the call since the collective last looked.
     pub(crate) fn has_news(&self, mail: &mut Mailbox) -> bool {
         mail.look(self.group.comm, self.call)
             .map_or(true, |version| version != self.seen.load(Ordering::Relaxed))
     }
 
-    /// The version of the call's box at the collective's last look.
+    /// The version of the call's box when the collective last looked.
     pub(crate) fn seen(&self) -> u64 {
         self.seen.load(Ordering::Relaxed)
     }
@@ -163,7 +164,7 @@ impl Endpoint {
         self.node.mail(|m| m.look(self.group.comm, self.call)).map_err(|(e, _)| e)
     }
 
-    /// Takes all that has happened so far for seen. `Err` if the call failed.
+    /// Marks all events of the call so far as seen. `Err` if the call failed.
     pub(crate) fn catch_up(&self) -> Result<()> {
         self.seen.store(self.version()?, Ordering::Relaxed);
         Ok(())
@@ -203,7 +204,7 @@ impl Endpoint {
         self.node.now()
     }
 
-    /// A buffer for a chunk; in a simulation without data, its length alone.
+    /// A buffer for a chunk. In a simulation without data it has only a length.
     pub fn chunk(&self, len: usize) -> PayloadMut {
         match self.is_sized() {
             true => PayloadMut::sized(len),
@@ -211,7 +212,7 @@ impl Endpoint {
         }
     }
 
-    /// A buffer for a chunk that `ranks` ranks get, this one possibly among them.
+    /// A buffer for a chunk that goes to `ranks` ranks, which may include this one.
     pub fn chunk_for(&self, ranks: usize, len: usize) -> PayloadMut {
         match ranks > 2 && !self.is_sized() {
             true => self.node.pool().take_for_several(len),
@@ -224,7 +225,7 @@ impl Endpoint {
         self.node.clock().is_sized()
     }
 
-    /// Does work on data: see [`Clock::compute`](crate::clock::Clock::compute).
+    /// Runs a piece of work and charges its cost to the clock: see [`Clock::compute`](crate::clock::Clock::compute).
     pub fn compute<R: Default>(&self, effort: Effort, work: impl FnOnce() -> R) -> R {
         self.node.clock().compute(effort, work)
     }
@@ -234,22 +235,22 @@ impl Endpoint {
         self.compute(effort, || Some(work())).unwrap_or(Ok(()))
     }
 
-    /// Adds the cost of work on data that is done elsewhere to the clock.
+    /// Charges the cost of work that is done elsewhere to the clock.
     pub fn spend(&self, effort: Effort) {
         self.node.clock().spend(effort);
     }
 
-    /// How ranks of the group were lost.
+    /// How each rank of the group was lost; `None` for ranks that are not.
     pub fn losses(&self) -> Vec<Option<Loss>> {
         self.node.mail(|m| m.losses(&self.group))
     }
 
-    /// A count that changes with [`Endpoint::absences`].
+    /// A number that grows with [`Endpoint::absences`].
     pub(crate) fn count_absences(&self) -> usize {
         self.node.mail(|m| m.count_absences(&self.group, self.call))
     }
 
-    /// Ranks that take no more part in this call, which outlives losses.
+    /// Ranks that have left this call, which goes on without them.
     pub(crate) fn absences(&self) -> Vec<(GroupRank, Absence)> {
         self.node.mail(|m| m.absences(&self.group, self.call))
     }
@@ -273,10 +274,10 @@ impl Endpoint {
         self.node.mail(|m| m.take_from_any(&self.group, self.call, round))
     }
 
-    /// Other ranks have lost a rank: this one counts on it in no later call.
-    pub(crate) fn miss(&self, rank: GroupRank) {
+    /// Records that other ranks have lost a rank: calls that need it fail from now on.
+    pub(crate) fn note_lost_elsewhere(&self, rank: GroupRank) {
         let error = self.lost(rank);
-        self.node.mail(|mail| mail.miss(self.world_rank(rank), &error));
+        self.node.mail(|mail| mail.note_lost_elsewhere(self.world_rank(rank), &error));
     }
 
     /// If a rank is lost, reports to all ranks that this one makes no more calls in the group, since they may wait for it in one.
@@ -298,7 +299,7 @@ impl Endpoint {
         self.node.wait_until(|_| false, Duration::ZERO);
     }
 
-    /// Completes when something has happened in this call since the last completion.
+    /// Completes once anything has happened in this call since the last completion.
     pub async fn progress(&self) -> Result<()> {
         self.progress_until(Duration::MAX).await
     }
@@ -317,43 +318,35 @@ impl Endpoint {
         .await
     }
 
-    /// Ends the call on all ranks with an error. Does nothing if it is over.
+    /// Ends the call on all ranks with an error. Does nothing if the call is over.
     pub fn fail(&self, error: Error) {
         self.node.mail(|mail| mail.fail(self.group.comm, self.call, error));
         self.node.wake_waiters();
     }
 
-    /// Lets the call check again what it waits for: something has changed on this rank.
+    /// Lets the call check its condition again, after a change on this rank.
     pub fn look_again(&self) {
         self.node.mail(|mail| mail.touch(self.group.comm, self.call));
         self.node.wake_waiters();
     }
 
-    /// Whether the transport has a native allreduce for these ranks and numbers of this type. The same on all ranks.
+    /// Whether the transport has a native allreduce for this group, operation and type. The same on all ranks.
     pub fn has_allreduce(&self, op: &ReduceOp, dtype: DType) -> bool {
         self.size() == self.node.size() && self.node.transport().has_allreduce(op, dtype)
     }
 
-    /// Begins a native allreduce. Its result comes as chunk `seq` of this rank's message to itself of that round and length.
-    pub(crate) fn begin_allreduce(
-        &self,
-        op: &ReduceOp,
-        dtype: DType,
-        at: (Round, u32, u64),
-        part: PayloadMut,
-    ) {
-        let (round, seq, total) = at;
-        let header = self.header(round, seq, total);
+    /// Begins a native allreduce. Its result arrives as the chunk with this header in this rank's message to itself.
+    pub(crate) fn begin_allreduce(&self, header: Header, op: &ReduceOp, dtype: DType, part: PayloadMut) {
         self.node.transport().begin_allreduce(header, op, dtype, part);
     }
 
-    /// The header of a chunk.
+    /// The header of chunk `seq` of a message of `total` bytes.
     pub(crate) fn header(&self, round: Round, seq: u32, total: u64) -> Header {
-        let ((comm, call), sig) = (self.wire().expect("a call that sends"), self.sig);
+        let ((comm, call), sig) = (self.frame_id().expect("a call that sends"), self.sig);
         Header { kind: FrameKind::Data, comm, call, origin: 0, round, seq, total, sig }
     }
 
-    /// Room for a message of `len` bytes.
+    /// A buffer for a message of `len` bytes.
     pub fn message(&self, len: usize) -> MessageMut {
         match self.is_sized() {
             true => MessageMut::Sized(len),

@@ -21,7 +21,7 @@ impl Endpoint {
         let mut checksum = InputChecksum(crc_fast::Digest::new(crc_fast::CrcAlgorithm::Crc64Nvme));
         checksum.add(self.sig().with_hashes().as_bytes());
         add_input(&mut checksum);
-        let (comm, call) = self.wire().expect("a call with input");
+        let (comm, call) = self.frame_id().expect("a call with input");
         self.node().transport().set_input_checksum(comm, call, checksum.0.finalize());
     }
 }

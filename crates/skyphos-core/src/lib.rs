@@ -58,7 +58,7 @@ pub use topology::Topology;
 pub use work::{Call, Steps, Work};
 
 #[cfg(test)]
-mod liars;
+mod malformed_messages;
 
 #[cfg(test)]
 pub(crate) mod tests {

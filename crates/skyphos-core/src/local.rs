@@ -1,6 +1,6 @@
 //! Ranks of one process: the smallest transport, for tests, notebooks and examples.
 //!
-//! Each rank has an [`Inbox`]; posting moves the frame into the peer's. Payloads are shared, not copied.
+//! Each rank has an [`Inbox`]; posting moves a frame into the peer's inbox. Payloads are shared, not copied.
 
 mod inbox;
 mod sync;
@@ -14,6 +14,7 @@ use skyphos_types::{Result, WorldRank};
 use std::sync::Arc;
 use std::time::Duration;
 
+/// The inboxes of all ranks.
 struct Hub {
     inboxes: Vec<Inbox<Event>>,
 }
@@ -23,7 +24,7 @@ pub struct Local {
     hub: Arc<Hub>,
     rank: WorldRank,
     closed: bool,
-    /// Why its program has failed.
+    /// The reason why this rank's program has failed; else empty.
     failure_reason: String,
 }
 
@@ -42,6 +43,7 @@ pub fn local_group(size: u32) -> Vec<Local> {
 }
 
 impl Local {
+    /// Reports the end of this rank to all others, once.
     fn leave(&mut self, loss: Loss, cause: &str) {
         if std::mem::replace(&mut self.closed, true) {
             return;
@@ -107,7 +109,7 @@ impl UnderReplicas for Local {
     fn give_up(&mut self, peer: WorldRank, cause: &str) {
         let down = |rank, cause: &str| Event::PeerDown { rank, cause: cause.to_owned(), loss: Loss::Silent };
         self.hub.inboxes[self.rank.index()].put(down(peer, cause));
-        self.hub.inboxes[peer.index()].put(down(self.rank, "it has given this one up"));
+        self.hub.inboxes[peer.index()].put(down(self.rank, "it has given this rank up"));
     }
 }
 

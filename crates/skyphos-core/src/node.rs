@@ -1,9 +1,9 @@
 //! A process's end of the network: one transport, one mailbox, and the thread that drives both.
 //!
-//! A caller that must wait becomes the *driver*: it polls the transport, files what comes, and wakes
-//! other callers whose frames were among it. A second caller waits on a condition variable until the
-//! driver leaves. A hand-off between threads would cost more than a small allreduce, so the node has a
-//! thread of its own only for calls that go on while no caller waits ([`crate::background`]).
+//! A caller that must wait becomes the *driver*: it polls the transport, files the frames that arrive, and wakes the callers that
+//! wait for them. A second caller waits on a condition variable until the driver leaves. A hand-off between threads would cost
+//! more than a small allreduce, so the node has a thread of its own only for calls that go on while no caller waits
+//! ([`crate::background`]).
 
 use crate::clock::Clock;
 use crate::frame::{Frame, Header};
@@ -30,7 +30,7 @@ const SPIN: Duration = Duration::from_micros(30);
 /// Longest reason for a program's failure that peers receive, in bytes.
 const FAILURE_REASON_BYTES: usize = 900;
 
-/// Longest wait for peers to take the bytes that were sent before a node closed.
+/// Longest wait for peers to acknowledge the last bytes when a node closes.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Settings of a node.
@@ -40,7 +40,7 @@ pub struct Settings {
     pub timeout: Duration,
     /// Threads that merge large messages, the caller included.
     pub threads: usize,
-    /// Called from time to time while a call waits. Returns whether the user has interrupted.
+    /// Called about every 100 ms while a call waits. True once the user has interrupted the program.
     pub interrupted: Option<fn() -> bool>,
 }
 
@@ -55,7 +55,7 @@ pub(crate) struct SharedMailbox {
     pub(crate) mail: Mailbox,
     /// Whether a thread polls the transport.
     pub(crate) driving: bool,
-    /// Threads that wait for it to leave.
+    /// Threads that wait for the driver to leave.
     pub(crate) waiters: usize,
 }
 
@@ -126,20 +126,20 @@ impl Node {
             facts,
         });
         if virtual_time || node.facts.is_for_callers_only {
-            // A simulated process has one thread; and a thread of ours may not use a transport that is for callers.
-            node.tasks.needs_no_thread();
+            // A simulated rank has no threads, and some transports may be used only by the caller's threads.
+            node.tasks.forbid_thread();
         } else if process.is_some() {
             Node::start_background_work(&node)?;
         }
         Ok(node)
     }
 
-    /// This process's rank in the transport.
+    /// This process's rank on the transport.
     pub fn rank(&self) -> WorldRank {
         self.rank
     }
 
-    /// Ranks in the transport.
+    /// Ranks of the transport.
     pub fn size(&self) -> u32 {
         self.size
     }
@@ -154,7 +154,7 @@ impl Node {
         &self.facts.addresses[rank.index()]
     }
 
-    /// Where the ranks are, as the transport knows it.
+    /// Hosts and racks of the transport's ranks.
     pub fn topology(&self) -> &Topology {
         &self.facts.topology
     }
@@ -179,7 +179,7 @@ impl Node {
         self.facts.clock.now()
     }
 
-    /// Where buffers come from.
+    /// The pool of the buffers of frames.
     pub fn pool(&self) -> &Pool {
         &self.facts.pool
     }
@@ -194,6 +194,7 @@ impl Node {
         &self.settings
     }
 
+    /// Sends a frame, which may go to this rank itself.
     pub(crate) fn post(&self, to: WorldRank, header: Header, payload: Payload) {
         let frame = Frame { header, payload };
         if to == self.rank {
@@ -207,12 +208,12 @@ impl Node {
         self.transport().backlog(to)
     }
 
-    /// Takes the transport's native collectives for one call. `false`: another call has them, or has failed with them.
+    /// Reserves the transport's native collectives for one call. `false` if another call uses them, or has failed in one.
     pub(crate) fn take_native_collectives(&self) -> bool {
         !self.native_in_use.swap(true, Ordering::AcqRel)
     }
 
-    /// Gives the native collectives back, once nothing of the call is under way on any rank.
+    /// Ends the reservation, once the call's native collectives have ended on all ranks.
     pub(crate) fn release_native_collectives(&self) {
         self.native_in_use.store(false, Ordering::Release);
     }
@@ -222,7 +223,7 @@ impl Node {
         self.mail(|m| m.open_comm(group));
     }
 
-    /// Forgets a group. A call that is still in it on another thread fails.
+    /// Forgets a group. Calls of it that are under way on other threads fail.
     pub fn close_group(self: &Arc<Node>, comm: CommId) {
         self.mail(|m| m.close_comm(comm));
         (self.waker)();
@@ -230,7 +231,7 @@ impl Node {
         self.end_calls(comm);
     }
 
-    /// Calls of a group that failed here because ranks had called different things.
+    /// Calls of a group that failed here because ranks made different calls.
     pub fn mismatches(&self, group: &Group) -> u64 {
         self.mail(|m| m.mismatches(group.comm))
     }
@@ -245,7 +246,7 @@ impl Node {
         self.process.is_this()
     }
 
-    /// Notes why this rank's program has failed. Peers receive it when the node closes or is dropped.
+    /// Stores the reason why this rank's program has failed. Peers receive it when the node closes or is dropped.
     pub fn set_failure_reason(&self, why: &str) {
         if self.is_ours() {
             let mut end = why.len().min(FAILURE_REASON_BYTES);
@@ -256,7 +257,8 @@ impl Node {
         }
     }
 
-    /// Sends a goodbye frame to all ranks, after all queued bytes. `Err`: calls that had ended were found to be wrong.
+    /// Sends queued frames and a goodbye to all ranks. `Err` if a transport with replicas finds that results of earlier calls
+    /// were wrong.
     pub fn close(&self) -> Result<()> {
         if !self.is_ours() {
             return Ok(());
@@ -270,17 +272,17 @@ impl Node {
         self.facts.on_one_host
     }
 
-    /// Whether messages of other ranks may be trusted like this program's own data: all ranks are authenticated, or on this host.
+    /// Whether other ranks' messages are trusted like this program's own data: all ranks are authenticated, or on this host.
     pub fn is_trusted(&self) -> bool {
         self.facts.on_one_host || self.facts.is_authenticated
     }
 
-    /// Whether ranks are processes or threads of real hosts, one each.
+    /// Whether each rank is one process or thread on a real host: neither simulated nor replicated.
     pub fn knows_hosts(&self) -> bool {
         matches!(self.facts.clock, Clock::Real(_)) && !self.is_replicated()
     }
 
-    /// Whether ranks of this host may share memory, for all this rank knows.
+    /// Whether this rank may share memory with ranks of its host. Other ranks' settings may forbid it.
     pub fn shares_memory(&self) -> bool {
         self.facts.shares_memory && matches!(self.facts.clock, Clock::Real(_))
     }

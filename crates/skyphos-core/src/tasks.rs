@@ -1,4 +1,4 @@
-//! Calls under way on a node, and the state that its thread waits for.
+//! Calls under way on a node, and the condition on which its thread sleeps.
 
 use crate::mailbox::Mailbox;
 use skyphos_types::{CallNumber, CommId};
@@ -10,7 +10,7 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A call under way, whatever its result's type.
+/// A call under way, without the type of its result.
 pub(crate) trait Step: Send {
     /// Polls the call; true when it is over.
     fn step(&mut self) -> bool;
@@ -20,12 +20,27 @@ pub(crate) trait Step: Send {
     fn waiters_only(&self) -> bool;
     /// Whether the call was started together with others.
     fn fused(&mut self) -> &mut bool;
-    /// The group, the call, the version of its box at the last poll, and its waker: compared while the call itself is in use.
-    fn last_seen(&self) -> (CommId, CallNumber, Option<u64>, Arc<Woken>);
+    fn last_poll(&self) -> LastPoll;
     fn group(&self) -> CommId;
 }
 
-/// Set when a call is to be polled although no message has arrived for it: at first, and when its waker is called.
+/// The state of a call at its last poll. With it a thread finds news of the call while another polls it.
+pub(crate) struct LastPoll {
+    pub(crate) comm: CommId,
+    pub(crate) call: CallNumber,
+    /// Version of the call's box.
+    pub(crate) version: Option<u64>,
+    pub(crate) woken: Arc<Woken>,
+}
+
+impl LastPoll {
+    /// Whether anything has happened since then.
+    pub(crate) fn has_news(&self, mail: &mut Mailbox) -> bool {
+        self.woken.0.load(Ordering::Acquire) || mail.version(self.comm, self.call) != self.version
+    }
+}
+
+/// True when a call must be polled although no message has arrived for it: at its start, and when its waker is called.
 pub(crate) struct Woken(pub(crate) AtomicBool);
 
 impl Default for Woken {
@@ -47,26 +62,34 @@ pub(crate) struct Tasks {
     pub(crate) fresh: Mutex<Vec<Box<dyn Step>>>,
     /// The thread that polls them holds this lock.
     pub(crate) active: Mutex<Vec<Box<dyn Step>>>,
-    /// How often calls are held ([`crate::Node::hold`]), and the calls that wait for the release, in order.
-    pub(crate) held: Mutex<(usize, Vec<Box<dyn Step>>)>,
+    pub(crate) held: Mutex<HeldCalls>,
     /// Calls of `active` and `fresh` that only waiting threads may poll.
     pub(crate) waiters_only: AtomicUsize,
     pub(crate) thread_state: Mutex<ThreadState>,
     pub(crate) thread_wake: Condvar,
 }
 
-/// The condition that the node's thread waits for.
+/// Calls that are held back so that they start together ([`crate::Node::hold`]).
+#[derive(Default)]
+pub(crate) struct HeldCalls {
+    /// Calls of `hold` without a `release`.
+    pub(crate) depth: usize,
+    /// Calls that start at the release, in order.
+    pub(crate) calls: Vec<Box<dyn Step>>,
+}
+
+/// The condition on which the node's thread sleeps.
 #[derive(Default)]
 pub(crate) struct ThreadState {
-    /// Whether the thread runs, or none is wanted.
+    /// The thread runs, or none may be started.
     pub(crate) thread: bool,
     /// Calls under way that the thread may poll.
     pub(crate) calls: usize,
     /// Threads that poll calls while they wait for one.
     pub(crate) waiters: usize,
-    /// Whether calls have ended whose last bytes may still be queued here, for which peers wait.
+    /// Calls have ended whose last bytes may still be queued here, while peers wait for them.
     pub(crate) unsent: bool,
-    /// Whether the transport has work while no call is under way.
+    /// The transport has work while no call is under way.
     pub(crate) background_work: bool,
     pub(crate) stop: bool,
 }
@@ -95,8 +118,8 @@ impl Tasks {
         self.thread_wake.notify_all();
     }
 
-    /// The node gets no thread: calls move only while a thread waits for one.
-    pub(crate) fn needs_no_thread(&self) {
+    /// Keeps the node from starting a thread: calls move only while a caller waits for one.
+    pub(crate) fn forbid_thread(&self) {
         lock(&self.thread_state).thread = true;
     }
 

@@ -9,10 +9,10 @@
 use crate::call_guard::{CallGuard, Outcome};
 use crate::endpoint::Endpoint;
 use crate::mailbox::Mailbox;
-use crate::node::Node;
-use crate::tasks::{Step, Waiting, Woken, lock};
+use crate::node::{INTERRUPT_CHECK, Node};
+use crate::tasks::{LastPoll, Step, Waiting, Woken, lock};
 use crate::watch::Watch;
-use skyphos_types::{CallNumber, CommId, Error, Result};
+use skyphos_types::{CommId, Error, Result};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -20,16 +20,13 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
-/// Longest wait without a check for interrupts.
-const LONGEST_WAIT: Duration = Duration::from_millis(100);
-
 type Future<R> = Pin<Box<dyn std::future::Future<Output = Result<R>> + Send>>;
 
-/// A call that has its number and is not under way yet. If it is dropped, it fails on all ranks.
+/// A call that has its number and is not under way yet. If the `Call` is dropped, the call fails on all ranks.
 pub struct Call<R> {
     ep: Arc<Endpoint>,
     future: Option<Future<R>>,
-    /// Whether only waiting threads may poll it, for it runs code of the caller's.
+    /// Only threads that wait for the call may poll it, because it runs the caller's code.
     waiters_only: bool,
 }
 
@@ -38,7 +35,7 @@ impl<R: Send + 'static> Call<R> {
         Call { ep, future: Some(future), waiters_only }
     }
 
-    /// Runs it to its end on this thread.
+    /// Runs the call to its end on this thread.
     pub fn run(mut self) -> Result<R> {
         let future = self.future.take().expect("a call runs once");
         self.ep.node().clone().run(&self.ep, future)
@@ -50,13 +47,13 @@ impl<R: Send + 'static> Call<R> {
         Call::new(self.ep.clone(), Box::pin(async move { future.await.map(f) }), self.waiters_only)
     }
 
-    /// Lets a receive fail with a send, if that fails before the receive has taken a message.
-    pub fn beside<S>(self, send: &Work<S>) -> Call<R> {
+    /// Lets this receive fail if `send` fails before the receive has taken a message.
+    pub fn fail_with<S>(self, send: &Work<S>) -> Call<R> {
         let (node, (group, receive), (_, call)) =
             (self.ep.node(), self.ep.group_and_call(), send.ep.group_and_call());
         if !node.mail(|m| m.pair_with_send(group.comm, receive, call)) {
             while !send.is_done() {
-                std::thread::yield_now(); // another thread has ended it, and is about to store the result
+                std::thread::yield_now(); // the send has ended on another thread, which is about to store the result
             }
             if let Some(Err(error)) = &*lock(&send.slot.result) {
                 node.mail(|m| m.fail(group.comm, receive, error.clone()));
@@ -72,7 +69,7 @@ impl<R: Send + 'static> Call<R> {
         work
     }
 
-    /// Leaves the polling to the caller: a simulation has all ranks on one thread.
+    /// Lets the caller poll the call itself: a simulation has all ranks on one thread.
     pub fn into_steps(self) -> Steps<R> {
         let (task, work) = self.into_task();
         Steps { task, work }
@@ -83,9 +80,9 @@ impl<R: Send + 'static> Call<R> {
         let slot = Arc::new(Slot::default());
         let woken = Arc::new(Woken::default());
         let watch = Watch::new(self.ep.node());
-        let (ep, slot_too) = (self.ep.clone(), slot.clone());
+        let (ep, shared_slot) = (self.ep.clone(), slot.clone());
         let (waiters_only, fused) = (self.waiters_only, false);
-        let task = Task { ep, future, slot: slot_too, watch, woken, waiters_only, fused };
+        let task = Task { ep, future, slot: shared_slot, watch, woken, waiters_only, fused };
         (task, Work { ep: self.ep.clone(), slot })
     }
 }
@@ -124,6 +121,7 @@ pub struct Work<R> {
     slot: Arc<Slot<R>>,
 }
 
+/// The result of a call, for its [`Work`].
 struct Slot<R> {
     ready: AtomicBool,
     result: Mutex<Option<Result<R>>>,
@@ -165,12 +163,12 @@ impl<R> Work<R> {
         let _waiting = Waiting::enter(&node.tasks);
         let mut checked = node.now();
         while !is_set() {
-            let left = until.map_or(LONGEST_WAIT, |until| until.saturating_duration_since(Instant::now()));
+            let left = until.map_or(INTERRUPT_CHECK, |until| until.saturating_duration_since(Instant::now()));
             if left.is_zero() {
                 return;
             }
             let quiet = node.step_calls(left, Some(flag));
-            if quiet || node.now().saturating_sub(checked) > LONGEST_WAIT {
+            if quiet || node.now().saturating_sub(checked) > INTERRUPT_CHECK {
                 checked = node.now();
                 if node.interrupted() {
                     node.interrupt(&self.ep);
@@ -184,20 +182,20 @@ impl<R> Work<R> {
         matches!(*lock(&self.slot.result), Some(Err(_)))
     }
 
-    /// Lets all calls under way on the node go on as far as they can now.
+    /// Polls all calls under way on the node once, without waiting.
     pub fn advance(&self) {
         if !self.is_done() {
             self.ep.node().poll_calls(false);
         }
     }
 
-    /// Ends a call that is not over, as if the user had interrupted it.
+    /// Ends a call under way on all ranks, as if the user had interrupted it.
     pub fn withdraw(&self) {
         self.ep.node().interrupt(&self.ep);
         self.wait_for(None);
     }
 
-    /// This rank's program takes the call for failed after it has taken the result.
+    /// Reports to the other ranks that this rank's program treats the call as failed, although its result was taken.
     pub fn note_failure(&self) {
         let error = Error::Aborted { rank: self.ep.node().rank().0, cause: "after it had ended".to_owned() };
         self.ep.node().report_failure(&self.ep, &error, false);
@@ -206,10 +204,10 @@ impl<R> Work<R> {
     /// Waits for the result.
     pub fn wait(self) -> Result<R> {
         self.wait_for(None);
-        self.take().expect("only this owner takes it")
+        self.take().expect("the result was not taken before")
     }
 
-    /// The result, once the call is over, if it was not taken before.
+    /// Takes the result. `None` if the call is not over, or its result was taken before.
     pub fn take(&self) -> Option<Result<R>> {
         let result = lock(&self.slot.result).take();
         match &result {
@@ -230,6 +228,7 @@ impl<R> Drop for Work<R> {
     }
 }
 
+/// A call under way, as the node polls it.
 struct Task<R> {
     ep: Arc<Endpoint>,
     future: Future<R>,
@@ -283,9 +282,9 @@ impl<R: Send> Step for Task<R> {
         &mut self.fused
     }
 
-    fn last_seen(&self) -> (CommId, CallNumber, Option<u64>, Arc<Woken>) {
+    fn last_poll(&self) -> LastPoll {
         let (group, call) = self.ep.group_and_call();
-        (group.comm, call, self.watch.version(), self.woken.clone())
+        LastPoll { comm: group.comm, call, version: self.watch.version(), woken: self.woken.clone() }
     }
 
     fn group(&self) -> CommId {

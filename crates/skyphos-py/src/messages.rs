@@ -103,7 +103,7 @@ pub fn recv(
         })
         .transpose()?;
     let call = comm.receive(source, tag, room).map(|call| match beside {
-        Some(send) => call.beside(&send.work),
+        Some(send) => call.fail_with(&send.work),
         None => call,
     });
     perform_call(py, comm, call, async_op, |py, got| {

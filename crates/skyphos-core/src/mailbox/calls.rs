@@ -121,7 +121,7 @@ impl Mailbox {
                 self.note_failed_call(&done);
             }
             if let Some((error @ Error::PeerLost { rank, .. }, _)) = &done.failed {
-                self.miss(WorldRank(*rank), error);
+                self.note_lost_elsewhere(WorldRank(*rank), error);
             }
         }
         self.spare_chunks.extend(done.take_chunks());

@@ -97,7 +97,7 @@ impl Mailbox {
             let departure = Departure { error: error.clone(), begun: Some(CallNumber(0)) };
             self.end_calls_of(from, Group::number_after(comm, call), departure);
             match error {
-                Error::PeerLost { rank, .. } => self.miss(WorldRank(rank), &error),
+                Error::PeerLost { rank, .. } => self.note_lost_elsewhere(WorldRank(rank), &error),
                 Error::Diverged { .. } => self.end_later_calls(comm, call, &error),
                 // A program that does not learn of the error repeats no call, so all ranks still pair the same calls.
                 _ if round == UNSEEN => {}

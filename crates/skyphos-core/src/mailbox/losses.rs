@@ -30,8 +30,8 @@ impl Mailbox {
             .map(|((_, rank), departure)| (*rank, departure))
     }
 
-    /// Other ranks have lost a rank: no call of a group that needs it can succeed.
-    pub(crate) fn miss(&mut self, rank: WorldRank, error: &Error) {
+    /// Records that other ranks have lost a rank: no call of its groups can succeed any more.
+    pub(crate) fn note_lost_elsewhere(&mut self, rank: WorldRank, error: &Error) {
         let groups = self.groups.iter().map(|state| &state.group).filter(|group| group.ranks.contains(&rank));
         for comm in groups.map(|group| group.comm) {
             self.departed

@@ -1,4 +1,4 @@
-//! Exchange of reduced ranges, which are placed in the whole result as they arrive.
+//! Exchange of reduced ranges, which the receiver copies to their place in the result as they arrive.
 
 use crate::endpoint::Endpoint;
 use crate::slab::Payload;
@@ -7,9 +7,9 @@ use crate::stream::exchange::{Consumer, Stream, exchange_streams};
 use skyphos_types::{Element, GroupRank, Result, Round};
 use std::ops::Range;
 
-/// Exchanges streams and assembles those received. `sources` are ranks and the leaves of the assembler that they send, one
-/// after the other. This rank is among them if one of its streams goes to itself. If `keep` is true, returns the received
-/// segments by source.
+/// Sends streams, and assembles those received into the result. Each source is a rank and the leaves of the assembler that it
+/// sends, in order. This rank is a source if one of its streams goes to itself. If `keep` is true, returns the received segments by
+/// source.
 pub async fn exchange_and_place<T: Element>(
     ep: &Endpoint,
     round: Round,
@@ -36,13 +36,14 @@ pub async fn exchange_and_place<T: Element>(
     }
 }
 
+/// The consumer that passes segments to the assembler.
 struct Placing<'a, T> {
     ep: &'a Endpoint,
     ranks: &'a [u32],
     /// Incomplete leaves of each source.
     left: Vec<Range<usize>>,
     assembler: &'a mut Assembler<T>,
-    /// Received segments by source, if `keep` is true.
+    /// Received segments by source; empty unless `keep`.
     segments: Vec<Vec<Payload>>,
     keep: bool,
     /// The leaf of this rank's own stream, if no other rank receives it.
@@ -62,7 +63,8 @@ impl<T: Element> Consumer for Placing<'_, T> {
     }
 
     fn waits_for_own(&self) -> bool {
-        // Until the size of the result is known, one segment is enough, if other sources can make it known in this round.
+        // The result is allocated once its size is known. Until then one segment of this rank's own stream is enough, if other
+        // sources of this round can make the size known.
         let may_wait = |leaf| self.ranks.len() > 1 && self.assembler.has_begun(leaf);
         self.own_only.is_some_and(|leaf| self.assembler.is_allocated() || !may_wait(leaf))
     }

@@ -26,7 +26,7 @@ async fn fan_on(ep: &Endpoint, order: Order, k: u32, bytes: usize, times: u32) -
     let (size, topology) = (ep.size(), ep.topology());
     let at = |step: u32| match order {
         Order::Rank => (ep.rank().0 + step) % size,
-        Order::Topology => topology.rank_at((topology.place_of(ep.rank().0) + step) % size),
+        Order::Topology => topology.rank_at((topology.index_of(ep.rank().0) + step) % size),
     };
     let sources: Vec<GroupRank> = (1..=k).map(|step| GroupRank(at(size - step))).collect();
     let mut seconds = Vec::with_capacity(times as usize);

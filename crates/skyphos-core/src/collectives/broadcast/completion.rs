@@ -386,7 +386,7 @@ impl<'a> Completion<'a> {
             false => Some(*rank),
         });
         let missed: Vec<u32> = missed.collect();
-        missed.iter().for_each(|rank| self.ep.miss(GroupRank(*rank)));
+        missed.iter().for_each(|rank| self.ep.note_lost_elsewhere(GroupRank(*rank)));
         missed.first().map(|rank| self.ep.lost(GroupRank(*rank)))
     }
 }

@@ -143,7 +143,7 @@ async fn around_ring<T: Factor>(
     tiles: &mut Option<Tiles<'_, T>>,
 ) -> Result<()> {
     let (size, topology) = (ep.size(), ep.topology());
-    let own_index = topology.place_of(ep.rank().0);
+    let own_index = topology.index_of(ep.rank().0);
     let at = |steps: u32| topology.rank_at((own_index + steps) % size);
     let neighbours = RingNeighbours { previous: at(size - 1), next: at(1) };
     let sent_in = |step: usize| at(2 * size - step as u32);

@@ -141,7 +141,7 @@ async fn run<T: Factor>(
         panels.compute(&mine);
         return Ok(mine);
     }
-    let own_index = topology.place_of(ep.rank().0) as usize;
+    let own_index = topology.index_of(ep.rank().0) as usize;
     let at = |steps: usize| topology.rank_at(((own_index + steps) % size) as u32);
     // A rank sends the previous rank's rows first, and reduces its own rows last.
     let sent_range = |step: usize| numbers_of(at(3 * size - step - 1));

@@ -41,11 +41,11 @@ pub async fn by_transport<T: Element>(
     let numbers = CHUNK_BYTES / size_of::<T>();
     let chunks = values.len().div_ceil(numbers);
     let of = |chunk: usize| chunk * numbers..values.len().min((chunk + 1) * numbers);
-    let destination = |chunk: usize| {
+    let round_of = |chunk: usize| OWN + (chunk / CHUNKS) as u32;
+    let header_of = |chunk: usize| {
         let message = chunk / CHUNKS * CHUNKS;
         let whole = of(message).start..of(chunks.min(message + CHUNKS) - 1).end;
-        let round = OWN + (chunk / CHUNKS) as u32;
-        (round, (chunk % CHUNKS) as u32, (whole.len() * size_of::<T>()) as u64)
+        ep.header(round_of(chunk), (chunk % CHUNKS) as u32, (whole.len() * size_of::<T>()) as u64)
     };
     let (mut begun, mut done) = (0, 0);
     let mut incoming = Incoming::new(ep.rank(), OWN);
@@ -54,7 +54,7 @@ pub async fn by_transport<T: Element>(
             let numbers = &values[of(begun)];
             let mut chunk = ep.chunk(size_of_val(numbers));
             chunk.as_slice_mut().copy_from_slice(numbers);
-            ep.begin_allreduce(op, T::DTYPE, destination(begun), chunk);
+            ep.begin_allreduce(header_of(begun), op, T::DTYPE, chunk);
             begun += 1;
         }
         let Some(chunk) = incoming.next(ep)? else {
@@ -66,7 +66,7 @@ pub async fn by_transport<T: Element>(
         finish(op, sums, ep.size());
         done += 1;
         if done % CHUNKS == 0 {
-            incoming = Incoming::new(ep.rank(), destination(done).0);
+            incoming = Incoming::new(ep.rank(), round_of(done));
         }
     }
     node.release_native_collectives();
