@@ -101,3 +101,101 @@ impl Mailbox {
         self.addresses.iter().enumerate().map(of).collect()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::arguments::Arguments;
+    use crate::frame::CallKind;
+    use crate::transport::Event;
+    use skyphos_types::{CallNumber, GroupRank};
+    use std::sync::Arc;
+
+    const GROUP: CommId = CommId(7);
+
+    /// Rank 0 of three, in a barrier.
+    fn in_a_call() -> (Mailbox, Arc<Group>, CallNumber) {
+        let mut mail = Mailbox::new(WorldRank(0), (0..3).map(|rank| format!("host {rank}")).collect());
+        let group = Arc::new(Group::new(GROUP, (0..3).map(WorldRank).collect(), GroupRank(0)));
+        mail.open_comm(group.clone());
+        let (call, _) = mail.begin(&group, CallSig::plain(CallKind::Barrier), Arguments::None);
+        (mail, group, call)
+    }
+
+    fn lose(mail: &mut Mailbox, rank: u32, loss: Loss) {
+        mail.deliver(Event::PeerDown { rank: WorldRank(rank), cause: format!("cause {rank}"), loss });
+    }
+
+    fn depart(mail: &mut Mailbox, rank: u32, begun: Option<u64>) {
+        let error = Error::bad_input(format!("departure {rank}"));
+        mail.end_calls_of(WorldRank(rank), GROUP, Departure { error, begun: begun.map(CallNumber) });
+    }
+
+    #[test]
+    fn a_group_stops_for_the_likeliest_cause() {
+        type Case = (&'static str, fn(&mut Mailbox), Option<&'static str>);
+        let table: [Case; 6] = [
+            ("all ranks are there", |_| {}, None),
+            ("a rank has left", |mail| lose(mail, 1, Loss::Left), Some("cause 1")),
+            ("a process has ended", |mail| lose(mail, 2, Loss::Ended), Some("cause 2")),
+            (
+                "a process has ended after another rank had left",
+                |mail| {
+                    lose(mail, 1, Loss::Left);
+                    lose(mail, 2, Loss::Ended);
+                },
+                Some("cause 2"),
+            ),
+            (
+                "a rank has left, and another makes no more calls",
+                |mail| {
+                    lose(mail, 1, Loss::Left);
+                    depart(mail, 2, Some(0));
+                },
+                Some("departure 2"),
+            ),
+            ("a rank makes no more calls", |mail| depart(mail, 2, None), Some("departure 2")),
+        ];
+        for (case, happens, cause) in table {
+            let (mut mail, group, _) = in_a_call();
+            happens(&mut mail);
+            let reason = mail.reason_to_stop(&group).map(|error| error.to_string());
+            match cause {
+                None => assert_eq!(reason, None, "{case}"),
+                Some(cause) => {
+                    assert!(reason.as_ref().is_some_and(|r| r.contains(cause)), "{case}: {reason:?}")
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_departure_ends_the_calls_that_the_rank_has_not_begun() {
+        for (begun, ends) in [(None, true), (Some(0), true), (Some(1), false), (Some(2), false)] {
+            let (mut mail, _, call) = in_a_call();
+            assert_eq!(call, CallNumber(0));
+            depart(&mut mail, 1, begun);
+            assert_eq!(mail.look(GROUP, call).is_err(), ends, "begun: {begun:?}");
+        }
+    }
+
+    #[test]
+    fn losses_are_listed_by_rank_with_their_health() {
+        let (mut mail, group, _) = in_a_call();
+        lose(&mut mail, 2, Loss::Silent);
+        assert_eq!(mail.losses(&group), [None, None, Some(Loss::Silent)]);
+        let health = mail.health();
+        assert_eq!(health.iter().map(|h| h.lost.is_some()).collect::<Vec<_>>(), [false, false, true]);
+        assert_eq!((health[2].rank, health[2].address.as_str()), (2, "host 2"));
+    }
+
+    #[test]
+    fn a_loss_that_others_report_counts_in_all_groups_with_the_rank() {
+        let (mut mail, group, _) = in_a_call();
+        let without = Arc::new(Group::new(CommId(9), vec![WorldRank(0), WorldRank(1)], GroupRank(0)));
+        mail.open_comm(without.clone());
+        mail.note_lost_elsewhere(WorldRank(2), &Error::bad_input("reported"));
+        assert!(mail.reason_to_stop(&group).is_some_and(|error| error.to_string().contains("reported")));
+        assert_eq!(mail.reason_to_stop(&without), None);
+    }
+}

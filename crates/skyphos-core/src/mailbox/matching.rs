@@ -266,3 +266,235 @@ impl Mailbox {
         matched.retain(|(of, _), _| *of != comm);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::slab::Pool;
+    use crate::transport::Event;
+    use proptest::prelude::*;
+    use skyphos_types::GroupRank;
+    use std::sync::Arc;
+
+    const GROUP: CommId = CommId(7);
+
+    /// Rank 0 of three.
+    fn rank_0() -> (Mailbox, Arc<Group>) {
+        let mut mail = Mailbox::new(WorldRank(0), (0..3).map(|rank| format!("host {rank}")).collect());
+        let group = Arc::new(Group::new(GROUP, (0..3).map(WorldRank).collect(), GroupRank(0)));
+        mail.open_comm(group.clone());
+        (mail, group)
+    }
+
+    fn receive_of(source: Option<u32>, tag: Option<u32>) -> CallSig {
+        CallSig::of_message(GROUP, CallSig::RECEIVES, source, tag)
+    }
+
+    /// The only data frame of a message to rank 0.
+    fn message(sender: u32, count: u64, tag: u32) -> Event {
+        let sig = CallSig::of_message(GROUP, CallSig::SENDS, Some(0), Some(tag));
+        let pair = pair_of(GROUP, WorldRank(sender), WorldRank(0));
+        let header = Header { sig, total: 1, ..Header::control(FrameKind::Data, pair, CallNumber(count)) };
+        Event::Frame {
+            from: WorldRank(sender),
+            frame: Frame { header, payload: Pool::default().copy_of(&[1]) },
+        }
+    }
+
+    /// Sender and number of the message that a receive was matched with.
+    fn matched(mail: &mut Mailbox, call: CallNumber) -> Option<(u32, u64)> {
+        let Envelope { id, .. } = mail.find(GROUP, call)?.envelope?;
+        Some((id.peer.0, id.count.0))
+    }
+
+    fn is_failed(mail: &mut Mailbox, call: CallNumber) -> bool {
+        mail.look(GROUP, call).is_err()
+    }
+
+    /// Matching in a few lines: messages in the order of each sender, receives in the order of their calls.
+    #[derive(Default)]
+    struct Oracle {
+        /// Sender, number, tag.
+        early: Vec<(u32, u64, u32)>,
+        next: [u64; 3],
+        waiting: Vec<(u32, u64, u32)>,
+        receives: Vec<(usize, Option<u32>, Option<u32>)>,
+        matched: Vec<Option<(u32, u64)>>,
+    }
+
+    impl Oracle {
+        fn accepts((_, source, tag): &(usize, Option<u32>, Option<u32>), message: &(u32, u64, u32)) -> bool {
+            source.is_none_or(|source| source == message.0) && tag.is_none_or(|tag| tag == message.2)
+        }
+
+        fn arrive(&mut self, message: (u32, u64, u32)) {
+            self.early.push(message);
+            while let Some(k) = self.early.iter().position(|m| m.1 == self.next[m.0 as usize]) {
+                let due = self.early.remove(k);
+                self.next[due.0 as usize] += 1;
+                match self.receives.iter().position(|receive| Oracle::accepts(receive, &due)) {
+                    Some(k) => self.matched[self.receives.remove(k).0] = Some((due.0, due.1)),
+                    None => self.waiting.push(due),
+                }
+            }
+        }
+
+        fn receive(&mut self, source: Option<u32>, tag: Option<u32>) {
+            let receive = (self.matched.len(), source, tag);
+            let found = self.waiting.iter().position(|message| Oracle::accepts(&receive, message));
+            self.matched.push(found.map(|k| self.waiting.remove(k)).map(|m| (m.0, m.1)));
+            if found.is_none() {
+                self.receives.push(receive);
+            }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn messages_and_receives_are_matched_as_by_the_oracle(
+            sent in prop::collection::vec((1u32..3, 0u32..3), 0..16),
+            receives in prop::collection::vec((prop::option::of(1u32..3), prop::option::of(0u32..3)), 0..16),
+            order in prop::collection::vec(any::<u32>(), 32),
+        ) {
+            let (mut mail, group) = rank_0();
+            let (mut oracle, mut calls, mut counts) = (Oracle::default(), Vec::new(), [0; 3]);
+            let messages: Vec<_> = sent
+                .into_iter()
+                .map(|(sender, tag)| {
+                    counts[sender as usize] += 1;
+                    Ok((sender, counts[sender as usize] - 1, tag))
+                })
+                .collect();
+            // Messages overtake each other; receives begin in their order at random moments.
+            let mut steps: Vec<_> = messages.into_iter().chain(receives.into_iter().map(Err)).zip(order).collect();
+            steps.sort_by_key(|(_, key)| *key);
+            for (step, _) in steps {
+                match step {
+                    Ok((sender, count, tag)) => {
+                        mail.deliver(message(sender, count, tag));
+                        oracle.arrive((sender, count, tag));
+                    }
+                    Err((source, tag)) => {
+                        calls.push(mail.begin_receive(&group, receive_of(source, tag)));
+                        oracle.receive(source, tag);
+                    }
+                }
+                let got: Vec<_> = calls.iter().map(|call| matched(&mut mail, *call)).collect();
+                prop_assert_eq!(&got, &oracle.matched);
+            }
+        }
+    }
+
+    #[test]
+    fn a_message_that_a_receive_has_not_taken_goes_to_the_next_one() {
+        for takes in [false, true] {
+            let (mut mail, group) = rank_0();
+            let first = mail.begin_receive(&group, receive_of(Some(1), None));
+            mail.deliver(message(1, 0, 5));
+            if takes {
+                assert_eq!(mail.take_message(GROUP, first).map(|envelope| envelope.tag), Some(5));
+            }
+            mail.end(GROUP, first, false);
+            let next = mail.begin_receive(&group, receive_of(Some(1), None));
+            assert_eq!(matched(&mut mail, next), (!takes).then_some((1, 0)), "taken: {takes}");
+        }
+    }
+
+    #[test]
+    fn a_receive_that_has_failed_gets_no_message() {
+        let (mut mail, group) = rank_0();
+        let failed = mail.begin_receive(&group, receive_of(None, None));
+        mail.fail(GROUP, failed, Error::Interrupted);
+        let waiting = mail.begin_receive(&group, receive_of(None, None));
+        mail.deliver(message(2, 0, 0));
+        assert_eq!((matched(&mut mail, failed), matched(&mut mail, waiting)), (None, Some((2, 0))));
+    }
+
+    #[test]
+    fn a_receive_fails_with_the_send_it_is_paired_with_unless_it_has_taken_a_message() {
+        for (arrives, takes) in [(false, false), (true, false), (true, true)] {
+            let (mut mail, group) = rank_0();
+            let sends = CallSig::of_message(GROUP, CallSig::SENDS, Some(1), Some(0));
+            let (send, _) = mail.begin_send(&group, WorldRank(1), sends);
+            let receive = mail.begin_receive(&group, receive_of(Some(2), None));
+            assert!(mail.pair_with_send(GROUP, receive, send));
+            if arrives {
+                mail.deliver(message(2, 0, 0));
+            }
+            if takes {
+                mail.take_message(GROUP, receive);
+            }
+            mail.fail_paired_receive(GROUP, send, &Error::bad_input("no such rank"));
+            assert_eq!(is_failed(&mut mail, receive), !takes, "arrived: {arrives}, taken: {takes}");
+            mail.end(GROUP, send, false);
+            assert!(!mail.pair_with_send(GROUP, receive, send), "the send is over");
+        }
+    }
+
+    #[test]
+    fn a_probe_leaves_the_message_for_a_receive() {
+        let (mut mail, group) = rank_0();
+        let any = Filter { source: None, tag: None };
+        let probe = mail.begin_probe(&group, CallSig::of_message(GROUP, 0, None, None));
+        assert_eq!(mail.peek(GROUP, any), None);
+        mail.deliver(message(1, 0, 9));
+        assert_eq!(mail.peek(GROUP, any).map(|envelope| (envelope.id.peer.0, envelope.tag)), Some((1, 9)));
+        mail.end(GROUP, probe, true);
+        let receive = mail.begin_receive(&group, receive_of(Some(1), Some(9)));
+        assert_eq!((matched(&mut mail, receive), mail.peek(GROUP, any)), (Some((1, 0)), None));
+    }
+
+    #[test]
+    fn a_message_for_a_closed_group_is_refused() {
+        let (mut mail, _) = rank_0();
+        mail.close_comm(GROUP);
+        mail.deliver(message(1, 0, 0));
+        let [reply] = &mail.replies[..] else { panic!("{} replies", mail.replies.len()) };
+        assert_eq!((reply.to, reply.header.kind), (WorldRank(1), FrameKind::Abort));
+    }
+
+    #[test]
+    fn a_sender_that_asks_learns_whether_its_message_is_being_received() {
+        for (begun, present) in [(false, false), (true, true)] {
+            let (mut mail, group) = rank_0();
+            if begun {
+                mail.begin_receive(&group, receive_of(Some(1), None));
+            }
+            mail.deliver(message(1, 0, 0));
+            let Event::Frame { from, mut frame } = message(1, 0, 0) else { unreachable!() };
+            frame.header.kind = FrameKind::Probe;
+            mail.deliver(Event::Frame { from, frame });
+            let kinds: Vec<_> = mail.replies.iter().map(|reply| reply.header.kind).collect();
+            assert_eq!(kinds.contains(&FrameKind::Present), present, "{kinds:?}");
+        }
+    }
+
+    #[test]
+    fn calls_for_a_rank_that_is_gone() {
+        let lost = |mail: &mut Mailbox, rank, loss| {
+            mail.deliver(Event::PeerDown { rank: WorldRank(rank), cause: "cut".to_owned(), loss });
+        };
+        let table = [
+            // ranks 1 and 2, the filter's source, whether the receive can go on
+            ([None, None], None, true),
+            ([Some(Loss::Left), None], None, true),
+            ([Some(Loss::Left), None], Some(1), false),
+            ([Some(Loss::Left), Some(Loss::Left)], None, false),
+            ([Some(Loss::Ended), None], None, false),
+            ([Some(Loss::Ended), None], Some(2), true),
+        ];
+        for (losses, source, goes_on) in table {
+            let (mut mail, group) = rank_0();
+            for (rank, loss) in (1..).zip(losses).filter_map(|(rank, loss)| Some((rank, loss?))) {
+                lost(&mut mail, rank, loss);
+            }
+            let sig = receive_of(source, None);
+            let filter = Filter::of(&group, sig);
+            let reason = mail.reason_for_no_message(&group, filter, sig);
+            assert_eq!(reason.is_none(), goes_on, "{losses:?} {source:?}: {reason:?}");
+            let broken = |rank: u32| losses[rank as usize - 1] == Some(Loss::Ended);
+            let may_be_lost = [1, 2].into_iter().any(|rank| source.is_none_or(|s| s == rank) && broken(rank));
+            assert_eq!(mail.may_be_lost(&group, filter), may_be_lost, "{losses:?} {source:?}");
+        }
+    }
+}
