@@ -203,3 +203,168 @@ fn diverged(one: WorldRank, other: WorldRank) -> Error {
     let cause = "a call failed on one of them just as the other completed it".to_owned();
     Error::Diverged { left: one.min(other).0, right: one.max(other).0, cause }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::arguments::Arguments;
+    use crate::frame::CallKind;
+    use crate::group::Group;
+    use crate::slab::Pool;
+    use crate::transport::{Event, Loss};
+    use skyphos_types::GroupRank;
+    use std::sync::Arc;
+
+    const GROUP: CommId = CommId(7);
+
+    /// What a rank's program knows of its first call when it makes the second.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    enum Knows {
+        Success,
+        Failure,
+        /// The call failed at once, before it was under way.
+        FailureAtOnce,
+        /// The call is under way.
+        NotYet,
+        /// The outcome is never asked for.
+        Never,
+    }
+    use Knows::*;
+
+    /// Two ranks without a network: the test moves their frames.
+    struct Pair {
+        mails: [Mailbox; 2],
+        groups: [Arc<Group>; 2],
+        /// The second call's signature on each rank.
+        sigs: [Option<CallSig>; 2],
+    }
+
+    impl Pair {
+        fn new(known: [Knows; 2]) -> Pair {
+            let group = |me| Arc::new(Group::new(GROUP, vec![WorldRank(0), WorldRank(1)], GroupRank(me)));
+            let groups = [group(0), group(1)];
+            let addresses: Arc<[String]> = ["host 0".to_owned(), "host 1".to_owned()].into();
+            let mut mails = [0, 1].map(|rank| Mailbox::new(WorldRank(rank), addresses.clone()));
+            for (mail, (group, knows)) in mails.iter_mut().zip(groups.iter().zip(known)) {
+                mail.open_comm(group.clone());
+                let (call, _) = mail.begin(group, CallSig::plain(CallKind::Barrier), Arguments::None);
+                let error = Error::bad_input("the first call failed");
+                match knows {
+                    Success => mail.report_success(GROUP, call),
+                    Failure => mail.report_failure(GROUP, call, &error, false),
+                    FailureAtOnce => mail.report_failure(GROUP, call, &error, true),
+                    NotYet => {}
+                    Never => mail.forget_outcome(GROUP, call),
+                }
+            }
+            Pair { mails, groups, sigs: [None, None] }
+        }
+
+        fn enter(&mut self, rank: usize) {
+            let sig = CallSig::plain(CallKind::Barrier);
+            let (call, sig) = self.mails[rank].begin(&self.groups[rank], sig, Arguments::None);
+            assert_eq!(call, CallNumber(1));
+            self.sigs[rank] = Some(sig);
+        }
+
+        /// Delivers a frame of the second call from a rank to the other one.
+        fn send(&mut self, from: usize) {
+            let sig = self.sigs[from].expect("the rank is in the call");
+            let header = Header { sig, ..Header::control(FrameKind::Data, GROUP, CallNumber(1)) };
+            let frame = Frame { header, payload: Pool::default().copy_of(&[]) };
+            self.mails[1 - from].deliver(Event::Frame { from: WorldRank(from as u32), frame });
+        }
+
+        /// Delivers replies until neither rank has any.
+        fn exchange(&mut self) {
+            while self.mails.iter().any(|mail| !mail.replies.is_empty()) {
+                for from in [0, 1] {
+                    for Reply { to, header, payload } in std::mem::take(&mut self.mails[from].replies) {
+                        assert_eq!(to, WorldRank(1 - from as u32));
+                        let frame = Frame { header, payload: Pool::default().copy_of(&payload) };
+                        self.mails[1 - from].deliver(Event::Frame { from: WorldRank(from as u32), frame });
+                    }
+                }
+            }
+        }
+
+        fn errors(&mut self) -> [Option<Error>; 2] {
+            self.mails.each_mut().map(|mail| mail.look(GROUP, CallNumber(1)).err().map(|(error, _)| error))
+        }
+    }
+
+    #[test]
+    fn calls_go_on_only_if_both_programs_can_be_at_the_same_place() {
+        let table = [
+            ([Success, Success], true),
+            ([Failure, Failure], true),
+            ([Success, Failure], false),
+            ([NotYet, Failure], true),
+            ([NotYet, FailureAtOnce], false),
+            ([Never, Failure], true),
+            ([FailureAtOnce, Failure], true),
+            ([Never, NotYet], true),
+        ];
+        for (known, goes_on) in table.into_iter().flat_map(|([a, b], on)| [([a, b], on), ([b, a], on)]) {
+            // Frames of rank 0 arrive before rank 1 has entered the call, and after.
+            for early in [false, true] {
+                let mut pair = Pair::new(known);
+                pair.enter(0);
+                if early {
+                    pair.send(0);
+                    pair.exchange();
+                }
+                pair.enter(1);
+                if !early {
+                    pair.send(0);
+                }
+                pair.send(1);
+                pair.exchange();
+                for error in pair.errors() {
+                    let diverged = matches!(error, Some(Error::Diverged { left: 0, right: 1, .. }));
+                    assert_eq!(
+                        (error.is_none(), diverged),
+                        (goes_on, !goes_on),
+                        "{known:?}, early: {early}: {error:?}"
+                    );
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn after_a_divergence_no_later_call_succeeds() {
+        let mut pair = Pair::new([Success, Failure]);
+        pair.enter(0);
+        pair.enter(1);
+        pair.send(0);
+        pair.exchange();
+        for (mail, group) in pair.mails.iter_mut().zip(&pair.groups) {
+            let (later, _) = mail.begin(group, CallSig::plain(CallKind::Barrier), Arguments::None);
+            assert!(matches!(mail.look(GROUP, later), Err((Error::Diverged { .. }, _))));
+        }
+    }
+
+    #[test]
+    fn a_doubted_peer_that_is_lost_ends_the_call() {
+        let mut pair = Pair::new([Success, Failure]);
+        pair.enter(0);
+        pair.enter(1);
+        pair.send(1);
+        let [mail, _] = &mut pair.mails;
+        let down = Event::PeerDown { rank: WorldRank(1), cause: "it has left".to_owned(), loss: Loss::Left };
+        mail.deliver(down);
+        assert!(matches!(mail.look(GROUP, CallNumber(1)), Err((Error::Diverged { .. }, _))));
+    }
+
+    #[test]
+    fn malformed_outcomes_end_the_call_with_their_sender() {
+        let mut pair = Pair::new([Success, Success]);
+        pair.enter(0);
+        let header = Header::control(FrameKind::Outcomes, GROUP, CallNumber(1));
+        let frame = Frame { header, payload: Pool::default().copy_of(&[1, 2, 3]) };
+        pair.mails[0].deliver(Event::Frame { from: WorldRank(1), frame });
+        let error = pair.mails[0].look(GROUP, CallNumber(1)).err();
+        assert!(matches!(error, Some((Error::Corrupt { rank: 1, .. }, _))), "{error:?}");
+    }
+}
