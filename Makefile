@@ -93,6 +93,7 @@ hadoop:
 lint: build
 	cargo fmt --check
 	cargo clippy --quiet --workspace --all-targets -- -D warnings
+	RUSTDOCFLAGS="-D warnings" cargo doc --quiet --no-deps --workspace --exclude skyphos-py
 	cargo fmt --check --manifest-path fuzz/Cargo.toml
 	cargo clippy --quiet --manifest-path fuzz/Cargo.toml --target-dir target --all-targets -- -D warnings
 	$(BIN)/ruff check python tests bench examples crates fuzz tools

@@ -5,7 +5,7 @@
 //! receive:  wait until a message fits;  read the lengths;  copy each part to where it goes, as it comes
 //! ```
 //!
-//! A message of up to [`WINDOW_BYTES`](crate::frame::WINDOW_BYTES) goes out whether or not its receiver is there; the rest of
+//! A message of up to [`WINDOW_BYTES`] goes out whether or not its receiver is there; the rest of
 //! a larger one waits for it. Cost: α + β bytes; the data is copied once on each side.
 
 use crate::call_guard::{CallGuard, Outcome};

@@ -82,7 +82,7 @@ pub(super) fn on_way(transport: &dyn Transport, to: ProcessId) -> usize {
 impl Replicated {
     /// At least `replication` processes for each rank. All processes must call it alike; it sends nothing.
     /// `share_hosts`: replicas of a rank may be on one host, for experiments.
-    /// `waiting`: events that [`startup_broadcast`] has received and not used.
+    /// `waiting`: events that [`super::startup_broadcast`] has received and not used.
     pub fn new(
         mut inner: Box<dyn Transport>,
         replication: u32,
