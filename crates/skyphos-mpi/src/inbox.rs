@@ -1,7 +1,7 @@
 //! The inbox: a posted buffer for each peer's next header or small frame.
 //!
-//! Each receive names its sender. Fewer receives from any sender would do, but with them MPICH 5.0.2 over UCX did not deliver some
-//! messages (8 processes that send and receive in three rounds: in most runs). One call tests all requests.
+//! Each receive names its sender. A few receives from any sender would suffice, but MPICH 5.0.2 over UCX then lost messages in most
+//! runs (8 processes that send and receive in three rounds). One call tests all requests.
 
 use crate::Library;
 use crate::abi::Handle;

@@ -1,4 +1,5 @@
-//! Frames over MPI: any library that speaks the MPI 5.0 standard ABI, MPICH's or Open MPI's, found and loaded at run time.
+//! Frames over MPI. The library, MPICH or Open MPI or another with the standard ABI of MPI 5.0, is found and loaded at run
+//! time.
 //!
 //! Read [`abi`] (the values of MPI's names), [`library`] (the library and its functions), then [`transport`].
 
@@ -39,15 +40,15 @@ pub fn connect(options: &Options) -> Result<Mpi> {
     if let Some(launched) =
         options.launched.filter(|launched| *launched > 1 && size == 1 && options.comm.is_none())
     {
-        return Err(Error::bad_input(alone(library, launched)));
+        return Err(Error::bad_input(wrong_launcher(library, launched)));
     }
     let comm = communicator::duplicate(library, world, &until)?;
     let seats = seats::gather(library, comm, size, &until)?;
     Mpi::new(library, comm, rank, seats)
 }
 
-/// The error where a launcher of another MPI has made eight groups of one process in place of one of eight.
-fn alone(library: &Library, launched: u32) -> String {
+/// The error for a launcher of another MPI. Its processes do not find each other: each is the only one of its own group.
+fn wrong_launcher(library: &Library, launched: u32) -> String {
     format!(
         "{launched} processes were started, but MPI says that this one is alone: the launcher is another MPI's than the library, {}. \
          Use the mpiexec that came with this library, set {}=/path/to/libmpi.so of the launcher's MPI, give srun the library's \

@@ -1,6 +1,6 @@
-//! The MPI library of the process: how it is found and opened, its ABI, and its functions.
+//! The MPI library of the process: search and loading, its ABI, and its functions.
 //!
-//! A process uses one MPI library, the first that was found: a second one would take the connection to the launcher away from it.
+//! A process uses one MPI library, the first one found. A second library would take over the connection to the launcher.
 
 use crate::abi::{Abi, Constants, Handle};
 use libloading::os::unix::{Library as Shared, RTLD_GLOBAL, RTLD_NOW};
@@ -81,7 +81,7 @@ pub struct Library {
     /// The values of MPI's names in it.
     pub is: Constants,
     abi: Abi,
-    /// Data types, by [`DType`]'s order, and operations for each of them, by [`ReduceOp`]'s.
+    /// Data types in [`DType`]'s order, and the operations of each type in [`ReduceOp`]'s order.
     numbers: [Option<Handle>; DType::ALL.len()],
     operations: [[Option<Handle>; ReduceOp::NAMED.len()]; DType::ALL.len()],
     /// Whether MPI has a request that may never complete.
@@ -101,18 +101,18 @@ pub struct Library {
 /// The process's library, once there is one.
 static OPEN: Mutex<Option<&'static Library>> = Mutex::new(None);
 
-/// Whether MPI is being finalised. Calls that are not allowed then hold a read lock of this.
+/// Whether MPI is being finalised. A thread holds a read lock while it calls MPI functions that finalisation forbids.
 static HAS_ENDED: RwLock<bool> = RwLock::new(false);
 
 /// Called when MPI begins to finalise: `MPI_Finalize` first deletes the attributes of `MPI_COMM_SELF` (MPI 4.1, 11.2.4). Waits for
 /// other threads of this crate to leave MPI.
-unsafe extern "C" fn ends(_: Handle, _: c_int, _: *mut c_void, _: *mut c_void) -> c_int {
+unsafe extern "C" fn on_finalize(_: Handle, _: c_int, _: *mut c_void, _: *mut c_void) -> c_int {
     Library::prepare_end();
     0
 }
 
 /// Keeps duplicates of `MPI_COMM_SELF` from inheriting the attribute.
-unsafe extern "C" fn copies_none(
+unsafe extern "C" fn do_not_copy(
     _: Handle,
     _: c_int,
     _: *mut c_void,
@@ -158,8 +158,8 @@ impl Library {
         open.is_some() || opened().is_ok()
     }
 
-    /// Finalises MPI, if this crate has initialised it, it is not finalised, and no transport is open, which another thread may be
-    /// polling. Returns whether it did. The caller makes no MPI calls afterwards.
+    /// Finalises MPI if this crate has initialised it, it is not finalised, and no transport is open, since another thread may poll
+    /// one. Returns whether it did. The caller makes no MPI calls afterwards.
     pub fn end() -> bool {
         let open = *OPEN.lock().unwrap_or_else(PoisonError::into_inner);
         // MPI_Finalize would wait for requests that never complete.
@@ -174,8 +174,8 @@ impl Library {
         library.is_some()
     }
 
-    /// The program is about to finalise MPI: open transports make no call from here on. The callback in `MPI_Finalize` would come too
-    /// late in MPICH, which treats the process as single-threaded from the beginning of that function.
+    /// Stops MPI calls of open transports, before the program finalises MPI. The callback in `MPI_Finalize` would come too late in
+    /// MPICH, which treats the process as single-threaded from the beginning of that function.
     pub fn prepare_end() {
         *HAS_ENDED.write().unwrap_or_else(PoisonError::into_inner) = true;
     }
@@ -197,14 +197,16 @@ impl Library {
         let version = version.lines().next().unwrap_or_default().trim().trim_end_matches('\0').to_owned();
         let Some(abi) = abi_of(shared, &place, &version) else {
             return refuse(format!(
-                "it speaks neither MPI 5's standard ABI nor MPICH's or Open MPI's (\"{version}\")"
+                "it has neither MPI 5's standard ABI nor MPICH's or Open MPI's (\"{version}\")"
             ));
         };
         if abi == Abi::Standard
             && let Some((major, minor)) = abi_version(shared)
             && major != 1
         {
-            return refuse(format!("its standard ABI has version {major}.{minor}, this build speaks 1"));
+            return refuse(format!(
+                "its standard ABI has version {major}.{minor}, this build supports version 1"
+            ));
         }
         let Some(is) = abi.constants(shared) else {
             return refuse(format!("it lacks Open MPI's objects (\"{version}\")"));
@@ -247,13 +249,14 @@ impl Library {
         };
         self.check(code, "MPI_Init_thread").map_err(Error::bad_input)?;
         self.multiple = level >= self.is.thread_multiple;
-        self.hear_of_its_end()
+        self.register_on_finalize()
     }
 
-    fn hear_of_its_end(&self) -> Result<()> {
+    /// Makes MPI call [`on_finalize`] when it begins to finalise.
+    fn register_on_finalize(&self) -> Result<()> {
         let (mut key, none) = (0, std::ptr::null_mut());
         // SAFETY: both functions live as long as the process.
-        let code = unsafe { (self.call.comm_create_keyval)(copies_none, ends, &mut key, none) };
+        let code = unsafe { (self.call.comm_create_keyval)(do_not_copy, on_finalize, &mut key, none) };
         self.check(code, "MPI_Comm_create_keyval").map_err(Error::bad_input)?;
         // SAFETY: the attribute is a null pointer, which is never dereferenced.
         let code = unsafe { (self.call.comm_set_attr)(self.is.comm_self, key, none) };

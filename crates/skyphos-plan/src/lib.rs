@@ -1,9 +1,9 @@
 //! The planner: predicted traffic and time of each algorithm, and the degrees with the least predicted time.
 //!
-//! [`density`]: how many indices a union of power-law sets holds (Kylix, Proposition 4.1).
+//! [`density`]: indices in a union of power-law sets (Kylix, Proposition 4.1).
 //! [`union`]: the same for evenly drawn indices and for curves that were measured.
 //! [`degrees`]: the papers' rule for layer degrees (Kylix §III-D, §IV).
-//! [`profile`]: what machine and network can do. [`stage`]: how long a stage of a collective takes there.
+//! [`profile`]: the numbers of machine and network. [`stage`]: the duration of a stage of a collective.
 //! [`predict`]: time, bytes and rounds of each algorithm of an allreduce.
 //! [`outer`]: the same for each algorithm of a sum of outer products.
 //! [`plans`]: the same of a configuration and its reductions, by degrees.

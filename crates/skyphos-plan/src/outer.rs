@@ -11,7 +11,7 @@ use skyphos_types::Seconds;
 /// The fewest pairs that one pass over G multiplies, if there are as many.
 const PASS_PAIRS: f64 = 256.0;
 
-/// The sum. All ranks must pass the same.
+/// The sizes of a sum. All ranks must pass the same.
 #[derive(Clone, Debug, PartialEq)]
 pub struct OuterWork {
     /// Ranks.
@@ -358,13 +358,13 @@ mod tests {
     const GATHER: OuterRoute = OuterRoute::Allgather(Spread::Direct);
 
     #[test]
-    fn thin_factors_are_gathered_and_thick_ones_dealt() {
+    fn thin_factors_take_an_allgather_and_thick_ones_owners() {
         let network = Profile::network(118e6);
         let best = |profile: &Profile, n, pairs| {
             work(n, pairs).ranked(profile, &[GATHER, ALL, OuterRoute::Ring])[0].route
         };
         assert_eq!(best(&network, 4000, 1), GATHER);
-        // As much of factors as of G, and eight times the multiplications.
+        // The factors are as large as G, and an allgather would multiply eight times as much.
         let shared = Profile { cores: 0.25, ..network };
         assert_eq!(best(&shared, 4000, 256), ALL);
         assert_eq!(best(&shared, 1000, 8000), OuterRoute::Ring);
@@ -386,7 +386,7 @@ mod tests {
 
     /// Four racks, whose links carry a quarter of the hosts' rate. A ring passes each of them once.
     #[test]
-    fn rings_keep_to_racks() {
+    fn rings_cross_each_link_between_racks_once() {
         let racks = Profile { ring_gain: 4.0, ..Profile::network(118e6) };
         let (flat, work) = (Profile { ring_gain: 1.0, ..racks }, work(4000, 64));
         let direct = |profile| work.predict(profile, GATHER).duration.0;
@@ -421,7 +421,7 @@ mod tests {
     }
 
     #[test]
-    fn sparse_factors_go_where_they_are_least() {
+    fn sparse_factors_take_the_algorithm_with_the_least_traffic() {
         let network = Profile::network(12.5e6);
         let sparse = SparseOuterWork {
             ranks: 8,
@@ -436,7 +436,7 @@ mod tests {
         // The same entries in more pairs, so that few entries meet.
         let thick = SparseOuterWork { multiply_adds: 800.0, of_a: 8e6, of_b: 8e6, ..sparse };
         assert!(thick.allreduce_s(&network) < thick.allgather_s(&network));
-        // Many that meet, and meet in the same places.
+        // Many products, which add up in few places of G.
         let heavy = SparseOuterWork { multiply_adds: 8e9, numbers: 1e7, ..sparse };
         assert!(heavy.owners_s(&network) < heavy.allgather_s(&network));
     }

@@ -49,7 +49,7 @@ impl PlanPrediction {
     }
 }
 
-/// Bytes of an encoded index, about: blocks of 64 neighbours, a mask or a few bytes each.
+/// Approximate bytes of an encoded set of `indices` indices: blocks of 64 neighbours, with a mask or a few bytes each.
 fn set_bytes(indices: f64, positions: f64) -> f64 {
     let density = (indices / positions.max(1.0)).clamp(0.0, 1.0);
     let blocks = positions / 64.0 * (1.0 - (1.0 - density).powi(64));
@@ -109,7 +109,7 @@ mod tests {
     /// Kylix §VII-A: Twitter's followers' graph on 64 machines. Its links reach half of their rate at messages of some MB
     /// (Figure 2), so neither 64 messages nor six layers are best.
     #[test]
-    fn messages_that_cost_make_layers_of_mixed_degrees() {
+    fn costly_messages_give_layers_of_mixed_degrees() {
         let law = PowerLaw::from_density(60_000_000, 0.21, 1.1);
         let union = |m: f64| law.indices_per_rank(m) * m;
         let work = PlanWork {
@@ -130,7 +130,7 @@ mod tests {
         );
         let free = Profile { message_s: 0.0, latency_s: 0.0, frame_s: 0.0, incast: 0.0, ..costly };
         assert_eq!(work.all(&free, &factorisations(64))[0].degrees, [64]);
-        // Rows as Proposition 4.1 has them, each way.
+        // The rows of Proposition 4.1, down and up.
         let two = work.predict(&free, &[8, 8]);
         assert!((two.reduce[0].sent - law.indices_per_rank(1.0) * 7.0 / 8.0 * 4.0).abs() < 1.0);
         assert!((two.reduce[1].sent - law.indices_per_rank(8.0) * 7.0 / 8.0 * 4.0).abs() < 1.0);

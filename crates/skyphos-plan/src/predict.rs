@@ -259,8 +259,8 @@ impl Work<'_> {
         self.with_call(profile, route, stages)
     }
 
-    /// The layers of a reduction; `met_by(d)` is the profile of the messages in the next layer, of degree d.
-    fn down(&self, degrees: &[u32], mut met_by: impl FnMut(u32) -> Profile) -> Vec<Stage> {
+    /// The layers of a reduction; `layer_profile(d)` is the profile of the messages in the next layer, of degree d.
+    fn down(&self, degrees: &[u32], mut layer_profile: impl FnMut(u32) -> Profile) -> Vec<Stage> {
         let n = self.n as f64;
         let (mut stages, mut joined) = (Vec::new(), 1.0);
         for degree in degrees {
@@ -268,7 +268,7 @@ impl Work<'_> {
             // A rank's entries before this layer, in a range of n / joined positions.
             let entries = self.union(joined) / joined;
             let bytes = self.sparse_bytes(entries, n / joined) * (d - 1.0) / d;
-            let profile = met_by(*degree);
+            let profile = layer_profile(*degree);
             let encode_s = entries * profile.kernels.encode_s * self.weight();
             let compute_s = encode_s + self.fold_s(&profile, entries, d, n / joined / d);
             stages.push(exchange(bytes, d - 1.0, compute_s).timed(&profile));
@@ -361,7 +361,7 @@ impl Work<'_> {
         vec![exchange(bytes, p - 1.0, compute_s).timed(profile)]
     }
 
-    /// Bytes that a rank sends, and receives, of `array` bytes divided among `ranks` ranks.
+    /// A rank's traffic if the parts of an array of `array` bytes, one per rank, travel twice around a ring.
     fn twice_round(array: f64, ranks: f64) -> Stage {
         let moved = 2.0 * array * (ranks - 1.0) / ranks;
         let messages = 2.0 * (ranks - 1.0);
@@ -395,7 +395,7 @@ impl Work<'_> {
         self.dense(profile, stage, 2.0, 1.0)
     }
 
-    /// The best of these three, after an agreement of all ranks, with two copies of the array.
+    /// As long as the best of the three schedules above, plus an agreement of all ranks and two copies of the array.
     fn dense_native(&self, profile: &Profile) -> Vec<Stage> {
         let ours = [self.dense_ring(profile), self.dense_direct(profile), self.dense_halving(profile)];
         let seconds = |stages: &[Stage]| stages.iter().map(|stage| stage.seconds).sum::<f64>();
@@ -433,14 +433,14 @@ pub fn agreement(ranks: u32, profile: &Profile) -> Stage {
 /// Ordered factorisations that are considered, at most: all of every number below 4,320, and of most larger ones.
 const MOST_FACTORISATIONS: u64 = 20_000;
 
-/// Every ordered factorisation of P into factors of at least 2; `[1]` for one rank. If there are too many, only those whose
+/// Every ordered factorisation of P into factors of at least 2; [1] for one rank. If there are too many, only those whose
 /// factors do not rise: a rank's entries shrink from layer to layer, and so does the best degree.
 pub fn factorisations(ranks: u32) -> Vec<Vec<u32>> {
     if ranks <= 1 {
         return vec![vec![1]];
     }
     let divisors: Vec<u32> = (1..=ranks).filter(|d| ranks.is_multiple_of(*d)).collect();
-    // The count for each divisor is the sum over what its first factor leaves.
+    // The count for each divisor is the sum of the counts of the quotients by its first factor.
     let mut counts: Vec<u64> = vec![1];
     for (k, whole) in divisors.iter().enumerate().skip(1) {
         let rests = divisors[..k].iter().zip(&counts).filter(|(rest, _)| whole.is_multiple_of(**rest));
@@ -480,7 +480,7 @@ mod tests {
         Work { ranks, n: N, row_bytes: 4, union, dense_above: 0.3, ranks_per_host: 1 }
     }
 
-    /// Words, an index or a value each, by the bytes that they take here.
+    /// Checks the sent bytes against bounds in words of the paper: an index or a value is a word, of about 4 bytes here.
     fn bounds(prediction: &Prediction, low: f64, high: f64) {
         let sent = prediction.sent_bytes();
         assert!(sent >= low * 4.0 && sent <= high * 1.1, "{sent} not in {low}..{high}: {prediction:?}");
@@ -511,7 +511,7 @@ mod tests {
         }
     }
 
-    /// Lemma 5.2: what turns dense is at best 2/κ faster than the dense allreduce.
+    /// Lemma 5.2: an allreduce with dense parts is at most 2/κ faster than the dense allreduce.
     #[test]
     fn dense_parts_are_at_most_two_over_kappa_faster() {
         let union = |m: f64| (N as f64 / 64.0 * m).min(N as f64);
@@ -553,7 +553,7 @@ mod tests {
         // Ordered factorisations of 2^10 are the compositions of 10.
         assert_eq!(factorisations(1024).len(), 512);
         assert!(factorisations(360).iter().all(|d| d.iter().product::<u32>() == 360));
-        // Too many of them: those that do not rise, of 2^20 the partitions of 20.
+        // Too many, so only those whose factors do not rise: for 2^20 the partitions of 20.
         let falling = factorisations(1 << 20);
         assert_eq!(falling.len(), 627);
         assert!(

@@ -31,7 +31,7 @@ pub struct Profile {
     pub rows: RowKernels,
     /// Processor time of a float64 multiply-add in a product of matrices; a float32 one takes half of it.
     pub product_s: f64,
-    /// Processor time of waiting for a message, beside its frames: wake-up and context switches.
+    /// Processor time of waiting for a message: wake-up and context switches.
     pub wake_s: f64,
     /// Additional seconds of each call: the time until all ranks that share a processor have run once.
     pub call_s: f64,
@@ -145,7 +145,7 @@ impl Kernels {
 }
 
 impl Profile {
-    /// The number of its numbers.
+    /// Length of [`Profile::numbers`].
     pub const LEN: usize = 26;
 
     /// Names of its numbers, in the order of [`Profile::numbers`].
@@ -184,9 +184,9 @@ impl Profile {
         let network = [p.latency_s, p.message_s, p.rate, p.incast, p.ring_gain];
         let processor = [p.cores, p.frame_s, p.byte_s, p.array_byte_s];
         let rows = [r.gather_s, r.fold_s, r.byte_s, r.set_code_s, r.set_join_s];
-        let turns = [p.product_s, p.wake_s, p.call_s];
+        let rest = [p.product_s, p.wake_s, p.call_s];
         let network = network.into_iter().chain(processor);
-        let mut all = network.chain(p.kernels.numbers()).chain(rows).chain(turns);
+        let mut all = network.chain(p.kernels.numbers()).chain(rows).chain(rest);
         std::array::from_fn(|_| all.next().expect("as many as names"))
     }
 
@@ -283,7 +283,7 @@ mod tests {
     fn numbers_are_a_profile_and_back() {
         let profile = Profile::network(125e6);
         assert_eq!(Profile::from_numbers(profile.numbers()), Some(profile));
-        // Each field has a place of its own.
+        // Each field has its own index.
         let distinct: [f64; Profile::LEN] = std::array::from_fn(|k| k as f64 + 1.0);
         assert_eq!(Profile::from_numbers(distinct).map(|p| p.numbers()), Some(distinct));
         for (place, bad) in [(0, -1.0), (2, 0.0), (4, 0.0), (5, 0.0), (9, f64::NAN), (25, f64::INFINITY)] {

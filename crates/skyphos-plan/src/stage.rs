@@ -16,7 +16,7 @@ pub struct Stage {
     pub messages: f64,
     /// Ranks that send to this one at once.
     pub senders: f64,
-    /// Messages in a row, each of which waits for the one before.
+    /// Messages in sequence, each of which waits for the one before.
     pub rounds: f64,
     /// Processor time of encoding, adding and placing.
     pub compute_s: f64,

@@ -61,7 +61,7 @@ pub struct ResultSize {
 #[derive(Clone, Debug, PartialEq)]
 struct Entry {
     trials: Trials,
-    /// Entries of the first result, and the largest range of each variant's first result: variants have ranges of their own.
+    /// Entries of the first result, and the largest range of each variant's first result: variants divide indices differently.
     entries: Option<usize>,
     largest_ranges: Vec<Option<usize>>,
     /// Calls since the survey, and the number of calls after which the next survey comes.
@@ -249,7 +249,7 @@ mod tests {
         (algorithms, entry.calls, entry.interval, entry.changes, entry.entries)
     }
 
-    /// Records how the next call runs.
+    /// How the next call runs.
     #[derive(Debug, PartialEq)]
     enum Next {
         Run(Algorithm),
@@ -376,7 +376,7 @@ mod tests {
         cache.finish(0, survey(&[Ring, Butterfly], None, size(100)), Seconds(9.0));
         for (call, seconds) in [3.0, 5.0, 2.0, 6.0].into_iter().enumerate() {
             assert_eq!(cache.recall(&0).0, Recalled::Run(variant([Ring, Butterfly][call % 2])));
-            // Each variant has ranges of its own.
+            // Variants divide indices differently, so their largest ranges differ.
             let largest_range = if call % 2 == 0 { 50 } else { 0 };
             cache.finish(0, ran(Some(ResultSize { entries: 100, largest_range })), Seconds(seconds));
         }

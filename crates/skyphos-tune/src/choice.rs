@@ -1,4 +1,4 @@
-//! Choices by prediction: every algorithm's time by the planner's model, corrected by what earlier calls took.
+//! Choices by prediction: every algorithm's time by the planner's model, corrected by the durations of earlier calls.
 
 use crate::algorithm::{Algorithm, of_route};
 use crate::corrections::Corrections;
@@ -35,7 +35,7 @@ pub struct Workload<'a> {
     pub has_native: bool,
     /// Numbers of machine and network.
     pub profile: Profile,
-    /// How much longer calls take than predicted.
+    /// Ratios of measured to predicted durations.
     pub corrections: Corrections,
     /// The tuner's constants.
     pub parameters: &'a TuningParameters,
@@ -60,7 +60,7 @@ pub struct Choice {
     pub tried: Vec<TimedAlgorithm>,
 }
 
-/// An algorithm, and how long a call by it takes.
+/// An algorithm, and the duration of a call by it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TimedAlgorithm {
     /// The algorithm.
@@ -100,7 +100,7 @@ impl Choice {
     }
 }
 
-/// DSAR loses which rows are entries, so it runs only where the caller names it.
+/// DSAR's result does not show which rows are entries, so it runs only where the caller names it.
 const LOSES_ENTRIES: Algorithm = Algorithm::SplitAllgatherDense;
 
 /// Whether vectors of this many entries are so small that only the number of rounds counts.
@@ -176,7 +176,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn choices_are_sorted_and_keep_which_rows_are_entries() {
+    fn choices_are_sorted_and_preserve_absent_rows() {
         for (ranks, density) in [(2, 0.01f64), (4, 0.1), (8, 0.3), (8, 0.9)] {
             let union = even(1 << 24, density);
             for profile in [Profile::one_host(ranks, 2.0), Profile::network(31e6)] {

@@ -21,7 +21,7 @@ pub struct TuningParameters {
     pub retry_factor: f64,
     /// Variants tried again after the first round, at most. Decision 0013: with four, most of the first 20 calls were trials.
     pub max_retries: usize,
-    /// Rounds of trials of short calls. Decision 0013: without rounds one acknowledgement that came 40 ms late chose.
+    /// Rounds of trials of short calls. Decision 0013: with a single round, one acknowledgement that was 40 ms late decided the choice.
     pub short_rounds: u32,
     /// Rounds of trials of long calls. Decision 0013.
     pub long_rounds: u32,

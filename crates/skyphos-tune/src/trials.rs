@@ -76,7 +76,7 @@ impl Trials {
     }
 }
 
-/// What the caller permits.
+/// The caller's limits on a choice.
 pub struct Limits<'a> {
     /// Layers of a butterfly, if the caller names them.
     pub degrees: Option<&'a [u32]>,
@@ -273,8 +273,8 @@ fn candidates(workload: &Workload<'_>, limits: &Limits<'_>, several: bool) -> Ve
     chosen
 }
 
-/// The kind of an algorithm, of which one is tried. Of the dense ones these are the ring, which copies least, and one of few
-/// rounds.
+/// The kind of an algorithm; a round tries one algorithm of each kind. Dense algorithms have two kinds: the ring, which copies
+/// least, and algorithms with few rounds.
 fn kind(choice: &Choice) -> (Algorithm, bool) {
     let algorithm = match choice.algorithm {
         Algorithm::DenseRabenseifner => Algorithm::Dense,
@@ -448,7 +448,7 @@ mod tests {
         assert_eq!(found, [(Butterfly, vec![2, 4])]);
     }
 
-    /// Predicted with a fast link, measured on a slow one: what moves fewer bytes is tried as well.
+    /// Predicted with a fast link, measured on a slow one: algorithms that move fewer bytes are tried as well.
     #[test]
     fn another_link_brings_new_candidates() {
         let union = even(1 << 24, 0.01);

@@ -1,4 +1,4 @@
-//! The error type of all crates: which rank, what, where, and what to do.
+//! The error type of all crates. An error names the rank, the call, the cause and the remedy.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ pub enum Error {
     /// An argument or input that cannot be used.
     #[error("{message}")]
     BadInput {
-        /// Which one, why, and what to do.
+        /// The argument, the reason and the remedy.
         message: String,
     },
     /// A rank's process or connection is gone.
@@ -31,7 +31,7 @@ pub enum Error {
     /// The group's time-out passed without progress.
     #[error("no progress within the timeout of {:.1} s in {call}: {}", after.as_secs_f64(), missing_text(missing, call))]
     Timeout {
-        /// The ranks that did not come.
+        /// The ranks that did not enter the call.
         missing: Vec<u32>,
         /// The call they were expected in.
         call: String,
@@ -53,7 +53,7 @@ pub enum Error {
     /// A connection was refused (wrong token, rank taken, group complete).
     #[error("refused: {message}")]
     Refused {
-        /// By whom and why.
+        /// The rank that refused, and its reason.
         message: String,
     },
     /// Another rank left the collective.
@@ -81,7 +81,7 @@ pub enum Error {
         /// The cause, as text.
         cause: String,
     },
-    /// Some wanted indices are contributed by no rank. All ranks find this together.
+    /// Some wanted indices are contributed by no rank. All ranks detect this in the same call.
     #[error(
         "{requests} wanted indices are contributed by no rank: {}; contribute them, or pass \
          missing=\"identity\" to get the operation's identity",

@@ -1,5 +1,5 @@
 //! Kernel times of this machine: the numbers of [`Kernels`], measured on the kernels that an allreduce runs, with evenly drawn
-//! indices. Those of plans are in `row_times.rs`.
+//! indices. The kernels of plans are measured in `row_times.rs`.
 //!
 //! All ranks measure at the same time, since the ranks of a host share memory and caches in a collective, too. Times are
 //! processor times, so they do not depend on other processes on the core; the share of a core is a number of its own.
@@ -161,7 +161,7 @@ fn bitmap_s(ep: &Endpoint, values: &[f32]) -> Result<f64> {
     Ok(more_s / 2.0 / ENTRIES as f64)
 }
 
-/// Rows, columns and pairs of the measured product. So many pairs make the time to write the product negligible.
+/// Rows, columns and pairs of the measured product. With this many pairs, the time to write the product is negligible.
 const PRODUCT: (usize, usize, usize) = (384, 384, 256);
 
 /// Seconds of a multiply-add.

@@ -15,7 +15,7 @@ impl Comm {
     /// this group for good; it works without a loss, too. Every surviving rank must call it, wherever in its program it learned of
     /// the loss. Ranks that are lost during the call are left out, too.
     ///
-    /// Four short messages in a row; more if ranks are lost during the call.
+    /// Takes four short messages one after another; more if ranks are lost during the call.
     ///
     /// # Errors
     /// `PeerLost` if this rank cannot continue. Either the other ranks cannot all reach it, and continue without it; or too few
