@@ -106,10 +106,11 @@ lint: build
 fuzz:
 	fuzz/run $(TARGETS)
 
-# The kernels' and codecs' tests under AddressSanitizer. Needs a nightly toolchain: rustup toolchain install nightly.
+# The tests of the kernels, and of core with its codecs and shared memory, under AddressSanitizer. Needs a nightly toolchain:
+# rustup toolchain install nightly. Allocations that a malformed message asks for may fail, as in a release build.
 sanitize:
-	RUSTFLAGS=-Zsanitizer=address cargo +nightly test --quiet --lib -p skyphos-kernels -p skyphos-types \
-		--target $$(rustc -vV | sed -n 's/^host: //p')
+	ASAN_OPTIONS=allocator_may_return_null=1 RUSTFLAGS=-Zsanitizer=address cargo +nightly test --quiet --lib \
+		-p skyphos-types -p skyphos-kernels -p skyphos-core --target $$(rustc -vV | sed -n 's/^host: //p')
 
 # Every order of threads (loom) for the shared-memory ring and for the inbox of ranks in one process.
 loom:
