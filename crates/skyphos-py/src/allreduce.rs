@@ -136,7 +136,8 @@ pub fn allreduce_dense(
     })
 }
 
-/// `Comm.allreduce` of an array that needs no conversion, into one like it, at once; `false`, and nothing is done, for any other.
+/// The fast path of `Comm.allreduce` for arrays without conversion: blocking, with default options. Returns `false` and does nothing
+/// if the arrays need conversion.
 #[pyfunction]
 pub fn allreduce_plain(
     py: Python<'_>,

@@ -5,7 +5,7 @@ use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use skyphos::{Shape, bf16, f16, shape_of};
 
-/// Runs `$body` with the two arrays, of whatever type.
+/// Runs `$body` with the two arrays as arrays of their type.
 macro_rules! of_variant {
     ($arrays:expr, |$values:ident, $out:ident| $body:expr) => {
         match $arrays {
@@ -23,7 +23,7 @@ macro_rules! of_variant {
 }
 pub(crate) use of_variant;
 
-/// Runs `$body` with `$values: Numbers<T>` and `$out: NumbersMut<T>` of the type at hand, for a call that ends after this.
+/// Runs `$body` with `$values: Numbers<T>` and `$out: NumbersMut<T>`, which the call may use after this function returns.
 macro_rules! with_owned {
     ($arrays:expr, |$values:ident, $out:ident| $body:expr) => {
         $crate::arrays::of_variant!(&mut $arrays, |v, o| {
@@ -62,7 +62,7 @@ impl<'py> ValueArrays<'py> {
         Ok(arrays)
     }
 
-    /// The same for arrays that may be used as they are: of one shape, in rows, of a type that NumPy has.
+    /// Like [`ValueArrays::new`], but refuses arrays of different shapes, and arrays that are not C-contiguous.
     pub fn plain(values: &Bound<'py, PyAny>, out: &Bound<'py, PyAny>) -> PyResult<ValueArrays<'py>> {
         let arrays = ValueArrays::new(values, out)?;
         let same_layout = of_variant!(&arrays, |values, out| {

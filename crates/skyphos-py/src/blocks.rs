@@ -14,17 +14,17 @@ use std::sync::{Arc, Mutex, PoisonError};
 #[pyclass(module = "skyphos._skyphos", frozen)]
 pub struct BlockExchange {
     exchange: Mutex<Option<skyphos::BlockExchange>>,
-    /// Its group stays open.
+    /// Keeps the group open during the exchange.
     _comm: Arc<skyphos::Comm>,
 }
 
-/// A block that came: whose it is, and its bytes.
-type Came<'py> = (u32, Bound<'py, PyArray1<u8>>);
+/// A received block: its sender, and its bytes.
+type ReceivedBlock<'py> = (u32, Bound<'py, PyArray1<u8>>);
 
 #[pymethods]
 impl BlockExchange {
-    /// The next block, in turn; None once all were taken.
-    fn next_block<'py>(&self, py: Python<'py>) -> PyResult<Option<Came<'py>>> {
+    /// The next block in the order of ranks after this one; None once all were taken.
+    fn next_block<'py>(&self, py: Python<'py>) -> PyResult<Option<ReceivedBlock<'py>>> {
         let next = py.detach(|| {
             let mut exchange = self.exchange.lock().unwrap_or_else(PoisonError::into_inner);
             exchange.as_mut().map(skyphos::BlockExchange::next_block)
@@ -41,7 +41,7 @@ impl BlockExchange {
         });
     }
 
-    /// Waits until this rank's blocks are gone.
+    /// Waits until the other ranks have received this rank's blocks.
     fn finish(&self, py: Python<'_>) -> PyResult<Traffic> {
         let traffic = py.detach(|| {
             let mut exchange = self.exchange.lock().unwrap_or_else(PoisonError::into_inner);

@@ -13,7 +13,7 @@ use pyo3::prelude::*;
 use skyphos::{Error, MessageBuffer, Route};
 use std::time::Duration;
 
-/// The route that is named; `None` is the planner's.
+/// The route with a name; `None` for "auto", which leaves it to the planner.
 pub(crate) fn route_of(name: &str) -> Result<Option<Route>, Error> {
     if name == "auto" { Ok(None) } else { Route::from_name(name).map(Some) }
 }

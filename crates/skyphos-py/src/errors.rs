@@ -1,4 +1,4 @@
-//! From the library's errors to the classes in `skyphos.errors`.
+//! Conversion of the library's errors to the exceptions in `skyphos.errors`.
 
 use pyo3::exceptions::PyKeyboardInterrupt;
 use pyo3::prelude::*;
@@ -12,7 +12,7 @@ thread_local! {
     static RAISED: RefCell<Option<PyErr>> = const { RefCell::new(None) };
 }
 
-/// Keeps a Python exception until the call that met it returns.
+/// Stores a Python exception until the call during which it was raised returns.
 pub fn keep(error: PyErr) {
     RAISED.with(|raised| {
         raised.borrow_mut().get_or_insert(error);
@@ -24,7 +24,7 @@ pub fn take_raised() -> Option<PyErr> {
     RAISED.with(|raised| raised.borrow_mut().take())
 }
 
-/// Runs signal handlers; whether one raised (Ctrl-C).
+/// Runs signal handlers. Returns whether one raised an exception (Ctrl-C).
 pub fn interrupted() -> bool {
     Python::attach(|py| match py.check_signals() {
         Ok(()) => false,
@@ -35,7 +35,7 @@ pub fn interrupted() -> bool {
     })
 }
 
-/// For arguments that cannot be converted: the group's next call fails on all ranks, as it does on this.
+/// Returns converted arguments. If the conversion failed, fails the group's next call on all ranks.
 pub fn or_fail<T>(py: Python<'_>, comm: &skyphos::Comm, converted: PyResult<T>) -> PyResult<T> {
     converted.map_err(|error| {
         let message = error.value(py).to_string();
@@ -62,7 +62,7 @@ pub fn unreported(py: Python<'_>, error: &Error) -> PyErr {
     build(py, error).unwrap_or_else(|failed| failed)
 }
 
-/// `skyphos.errors`. It is kept: when the interpreter shuts down nothing can be imported any more.
+/// The module `skyphos.errors`. It is cached, because an interpreter that shuts down imports no modules.
 pub fn classes(py: Python<'_>) -> PyResult<&Bound<'_, PyModule>> {
     static CLASSES: PyOnceLock<Py<PyModule>> = PyOnceLock::new();
     CLASSES
@@ -96,8 +96,8 @@ fn build(py: Python<'_>, error: &Error) -> PyResult<PyErr> {
     Ok(PyErr::from_value(exception))
 }
 
-/// Notes on an exception that the other ranks raise it too. On one that takes no attributes nothing is noted: Python code
-/// then tells the others a second time, and they raise twice.
+/// Marks an exception as raised on the other ranks, too. An exception without attributes cannot be marked: Python code then
+/// reports it to the other ranks a second time, and they raise twice.
 fn mark_raised_by_all(py: Python<'_>, error: &PyErr) {
     let _ = classes(py).and_then(|classes| classes.call_method1("mark_raised_by_all", (error.value(py),)));
 }

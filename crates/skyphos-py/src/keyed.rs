@@ -1,4 +1,4 @@
-//! Tables of rows by key, and strings as Arrow has them.
+//! Tables of rows by key, and strings in Arrow's layout.
 
 use crate::errors::to_py;
 use crate::op::Operation;
@@ -15,7 +15,7 @@ use skyphos::{DType, Element, Error, Result, with_element};
 use std::any::Any;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Keys as Python gives them: an array of numbers; or where strings begin, and their bytes.
+/// Keys from Python: an array of numbers, or the offsets of strings and their bytes.
 #[derive(FromPyObject)]
 pub enum KeyArrays<'py> {
     Numbers(PyReadonlyArray1<'py, u64>),
@@ -190,7 +190,7 @@ impl KeyTable {
         py.detach(|| self.lock().as_ref().map_or(0, |table| table.bytes()))
     }
 
-    /// Adds a row for each key; `values` None: a row of ones.
+    /// Adds a row for each key. `values` None: rows of ones.
     fn add(
         &self,
         py: Python<'_>,
@@ -208,7 +208,7 @@ impl KeyTable {
         self.with(py, |table| table.add(batch, values))
     }
 
-    /// Adds all of another, which keeps it.
+    /// Adds all rows of another table, which does not change.
     fn absorb(&self, py: Python<'_>, other: &KeyTable) -> PyResult<()> {
         if std::ptr::eq(self, other) {
             return Err(PyValueError::new_err("a table cannot absorb itself"));
@@ -282,10 +282,10 @@ fn places<'py>(py: Python<'py>, hashes: &[u64], ranks: u32, waves: u32) -> Place
     (all(&|hash| owner_of(hash, ranks)), all(&|hash| wave_of(hash, waves)))
 }
 
-/// Where strings begin, and their bytes.
+/// Offsets of strings, and their bytes.
 type StringArrays<'py> = (Bound<'py, PyArray1<i64>>, Bound<'py, PyArray1<u8>>);
 
-/// Where strings begin, and their bytes: of a list of `str` (in UTF-8) or of `bytes`.
+/// The offsets and bytes of a list of `str` (in UTF-8) or of `bytes`.
 #[pyfunction]
 pub fn strings_of<'py>(py: Python<'py>, strings: &Bound<'py, PyList>) -> PyResult<StringArrays<'py>> {
     let (mut offsets, mut bytes) = (Vec::with_capacity(strings.len() + 1), Vec::new());
@@ -304,7 +304,7 @@ pub fn strings_of<'py>(py: Python<'py>, strings: &Bound<'py, PyList>) -> PyResul
     Ok((PyArray1::from_vec(py, offsets), PyArray1::from_vec(py, bytes)))
 }
 
-/// Words of a text from `at` on, about `most` bytes of it: strings, and where the text goes on.
+/// Words of a text in about `most` bytes from `at` on. Returns the words and the offset after them.
 #[pyfunction]
 pub fn words_of<'py>(
     py: Python<'py>,

@@ -83,7 +83,7 @@ impl Log for Forward {
     }
 }
 
-/// Hands over what waits. Nothing is handed to an interpreter that is ending.
+/// Hands waiting records to Python, except to an interpreter that is ending.
 fn hand_over() {
     while let Some((level, text)) = FORWARD.next() {
         Python::try_attach(|py| {
@@ -91,7 +91,7 @@ fn hand_over() {
                 .import("logging")
                 .and_then(|logging| logging.call_method1("getLogger", ("skyphos",)))
                 .and_then(|logger| logger.call_method1("log", (level, "%s", text)));
-            // An error of a handler is the program's own.
+            // An error in a handler of the program is reported like other unraisable exceptions.
             if let Err(error) = logged {
                 error.write_unraisable(py, None);
             }

@@ -27,7 +27,7 @@ impl Operation {
     }
 }
 
-/// A number from a Python one.
+/// Converts a Python number.
 trait FromItem: Sized {
     fn from_item(item: &Bound<'_, PyAny>) -> PyResult<Self>;
 }

@@ -209,19 +209,19 @@ pub fn outer_factors(
     })
 }
 
-/// Sparse factors that arrays hold.
-struct Held<T> {
+/// Sparse factors in arrays that the call keeps alive.
+struct OwnedSparseFactors<T> {
     a: (OwnedIndices, Numbers<T>),
     b: (OwnedIndices, Numbers<T>),
 }
 
-impl<T: Factor + numpy::Element> Held<T> {
-    fn new(py: Python<'_>, (a, b): (&FactorEntries, &FactorEntries)) -> PyResult<Held<T>> {
+impl<T: Factor + numpy::Element> OwnedSparseFactors<T> {
+    fn new(py: Python<'_>, (a, b): (&FactorEntries, &FactorEntries)) -> PyResult<OwnedSparseFactors<T>> {
         let entries = |one: &FactorEntries| match OwnedIndices::new(one.indices.bind(py))? {
             list @ OwnedIndices::U64(_) => Ok((list, Numbers::of(one.values.bind(py))?)),
             _ => Err(PyTypeError::new_err("indices of sparse factors are of uint64")),
         };
-        Ok(Held { a: entries(a)?, b: entries(b)? })
+        Ok(OwnedSparseFactors { a: entries(a)?, b: entries(b)? })
     }
 }
 
@@ -232,7 +232,7 @@ fn wide(list: &OwnedIndices) -> &[u64] {
     }
 }
 
-impl<T: Factor> SparseFactors<T> for Held<T> {
+impl<T: Factor> SparseFactors<T> for OwnedSparseFactors<T> {
     fn pairs(&self) -> SparsePairs<'_, T> {
         SparsePairs { a: (wide(&self.a.0), self.a.1.as_ref()), b: (wide(&self.b.0), self.b.1.as_ref()) }
     }
@@ -251,7 +251,7 @@ pub fn sparse_outer_product_sum(
 ) -> PyResult<Py<PyAny>> {
     let comm = comm.shared();
     with_factor!(py, a.values.bind(py), T => {
-        let own = or_fail(py, comm, Held::<T>::new(py, (a, b)))?;
+        let own = or_fail(py, comm, OwnedSparseFactors::<T>::new(py, (a, b)))?;
         let call = comm.sparse_outer_product_sum(shape.0, own).options(options.0);
         perform(py, comm, call, async_op, |py, all| {
             let report = Py::new(py, report(py, all.done)?)?;
@@ -273,7 +273,7 @@ pub fn sparse_outer_factors(
 ) -> PyResult<Py<PyAny>> {
     let comm = comm.shared();
     with_factor!(py, a.values.bind(py), T => {
-        let own = or_fail(py, comm, Held::<T>::new(py, (a, b)))?;
+        let own = or_fail(py, comm, OwnedSparseFactors::<T>::new(py, (a, b)))?;
         let call = comm.gather_sparse_outer_factors(shape.0, own).options(options.0);
         perform(py, comm, call, async_op, |py, all| {
             let entries = |(indices, values): (Vec<u64>, Vec<T>)| {

@@ -8,7 +8,7 @@ use skyphos::planner::{PlanWork, PowerLaw, Prediction, Profile, Sizes, Union, Wo
 use skyphos::planner::{agreement, choose_degrees, factorisations};
 use skyphos::{Algorithm, DenseThreshold, of_route};
 
-/// A `skyphos.planning.Profile`: read by the names of its fields.
+/// A `skyphos.planning.Profile`, read by the names of its fields.
 pub struct Numbers(pub Profile);
 
 impl<'py> FromPyObject<'_, 'py> for Numbers {
@@ -26,7 +26,7 @@ impl<'py> FromPyObject<'_, 'py> for Numbers {
     }
 }
 
-/// Its numbers, by name.
+/// The numbers of a profile with their names.
 pub fn named(profile: Profile) -> Vec<(&'static str, f64)> {
     Profile::NAMES.into_iter().zip(profile.numbers()).collect()
 }
@@ -43,7 +43,7 @@ pub struct UnionModel(Union);
 
 #[pymethods]
 impl UnionModel {
-    /// `entries`: of one rank.
+    /// `entries`: entries of one rank.
     #[staticmethod]
     fn uniform(n: u64, entries: f64) -> UnionModel {
         UnionModel(Union::Uniform { n, entries })
@@ -61,7 +61,7 @@ impl UnionModel {
     }
 }
 
-/// Entries of the union of each of these numbers of ranks.
+/// For each number of ranks, the entries of the union of their sets.
 #[pyfunction]
 pub fn union_entries(model: &UnionModel, ranks: Vec<f64>) -> Vec<f64> {
     ranks.into_iter().map(|m| model.0.entries(m)).collect()
@@ -136,7 +136,7 @@ pub fn predict_plans(
     all.into_iter().map(plan).collect()
 }
 
-/// The papers' degrees: at each layer the largest whose messages are worth sending.
+/// The degrees by the papers' rule: in each layer the largest degree whose messages have at least `min_packet_bytes` bytes.
 #[pyfunction]
 pub fn greedy_degrees(
     ranks: u32,

@@ -13,7 +13,7 @@ fn seconds(py: Python<'_>, seconds: f64) -> PyResult<Duration> {
     Duration::try_from_secs_f64(seconds).map_err(|_| to_py(py, bad()))
 }
 
-/// Half round trips in seconds, on the first of each pair.
+/// Half round trips in seconds, on the first rank of each pair.
 #[pyfunction]
 pub fn ping(
     py: Python<'_>,
@@ -27,7 +27,7 @@ pub fn ping(
     py.detach(|| comm.shared().ping(&pairs, size, most, limit)).map_err(|e| to_py(py, e))
 }
 
-/// Seconds of the processor for a message: sending on the first of each pair, receiving on the other.
+/// Processor seconds per message: of sending on the first rank of each pair, of receiving on the other.
 #[pyfunction]
 pub fn overhead(
     py: Python<'_>,
@@ -41,7 +41,7 @@ pub fn overhead(
     py.detach(|| comm.shared().overhead(&pairs, size, times, gap)).map_err(|e| to_py(py, e))
 }
 
-/// A flow as its receiver saw it.
+/// A flow, measured by its receiver.
 #[pyclass(module = "skyphos._skyphos", frozen, get_all)]
 pub struct ReceivedFlow {
     sender: u32,
@@ -56,7 +56,7 @@ pub struct StreamReport {
     received: Vec<Py<ReceivedFlow>>,
     sent_bytes: u64,
     seconds: f64,
-    /// Seconds of the processor.
+    /// Processor seconds.
     cpu_s: f64,
 }
 
@@ -98,8 +98,8 @@ pub fn kernel_times(py: Python<'_>, comm: &Comm) -> PyResult<(Vec<(&'static str,
     Ok((all.into_iter().filter(of_kernels).collect(), cores))
 }
 
-/// Gives all ranks the profile of rank 0, whether calls are learned from, and its topology (host and rack of each rank);
-/// the group to use.
+/// Gives all ranks rank 0's profile, its choice whether the tuner learns from calls, and its topology (host and rack of each
+/// rank). Returns the group to use.
 #[pyfunction]
 pub fn begin_with(
     py: Python<'_>,

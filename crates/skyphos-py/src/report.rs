@@ -82,8 +82,8 @@ pub struct Prediction {
     tried: Vec<Py<TimedAlgorithm>>,
 }
 
-/// The grounds of a choice; becomes a `Prediction` when one is asked for.
-enum Grounds {
+/// The source of a `Prediction`, which is made when Python reads it.
+enum PredictionSource {
     Reduction(Arc<Choice>),
     Schedule(ScheduleChoice),
 }
@@ -95,17 +95,17 @@ pub struct Explanation {
     algorithm: &'static str,
     #[pyo3(get)]
     degrees: Vec<u32>,
-    /// Entries above which a vector turns dense; 0: none does.
+    /// Entries above which a vector turns dense; 0 if the call has no such threshold.
     #[pyo3(get)]
     dense_threshold: f64,
     traffic: skyphos::Traffic,
-    grounds: Option<Grounds>,
+    grounds: Option<PredictionSource>,
 }
 
 impl From<skyphos::Explanation> for Explanation {
     fn from(how: skyphos::Explanation) -> Explanation {
         let skyphos::Explanation { algorithm, degrees, dense_threshold, traffic, choice } = how;
-        let grounds = choice.map(Grounds::Reduction);
+        let grounds = choice.map(PredictionSource::Reduction);
         Explanation { algorithm: algorithm.name(), degrees, dense_threshold, traffic, grounds }
     }
 }
@@ -114,7 +114,7 @@ impl Explanation {
     /// The explanation of an allgather by this schedule.
     pub fn of_schedule(choice: ScheduleChoice, traffic: skyphos::Traffic) -> Explanation {
         let algorithm = choice.schedule.name();
-        let grounds = choice.predicted.is_some().then_some(Grounds::Schedule(choice));
+        let grounds = choice.predicted.is_some().then_some(PredictionSource::Schedule(choice));
         Explanation { algorithm, degrees: Vec::new(), dense_threshold: 0.0, traffic, grounds }
     }
 }
@@ -133,13 +133,13 @@ impl Explanation {
     }
 }
 
-impl Grounds {
+impl PredictionSource {
     fn prediction(&self, py: Python<'_>) -> PyResult<Prediction> {
         let timed = |algorithm, degrees: &[u32], seconds: f64| {
             Py::new(py, TimedAlgorithm { algorithm, degrees: degrees.to_vec(), seconds })
         };
         match self {
-            Grounds::Reduction(choice) => {
+            PredictionSource::Reduction(choice) => {
                 let seen = |stage: &planner::Stage| {
                     let seconds = stage.seconds * choice.bias;
                     Py::new(py, Stage::from(&planner::Stage { seconds, ..*stage }))
@@ -153,7 +153,7 @@ impl Grounds {
                 let stages = choice.prediction.stages.iter().map(seen).collect::<PyResult<_>>()?;
                 Ok(Prediction { stages, others: all(&choice.others)?, tried: all(&choice.tried)? })
             }
-            Grounds::Schedule(choice) => {
+            PredictionSource::Schedule(choice) => {
                 let stage = choice.predicted.iter().map(|stage| Py::new(py, Stage::from(stage)));
                 let others = choice.others.iter().map(|(schedule, s)| timed(schedule.name(), &[], *s));
                 let (stages, others) = (stage.collect::<PyResult<_>>()?, others.collect::<PyResult<_>>()?);

@@ -11,7 +11,7 @@ pub fn no_floats<R>(py: Python<'_>) -> PyResult<R> {
     Err(to_py(py, Error::bad_input("values must be float16, bfloat16, float32 or float64")))
 }
 
-/// The smallest magnitude that is chosen, from an array of one value of the gradient's type.
+/// The selection of magnitudes of at least a threshold, which is an array of one value of the gradient's type.
 fn at_least<T: Magnitude + numpy::Element>(threshold: &Bound<'_, PyAny>) -> PyResult<Select<T>> {
     let threshold: PyReadonlyArray1<'_, T> = threshold.extract()?;
     Ok(Select::AtLeast(threshold.as_slice()?.first().copied().unwrap_or(T::ZERO)))

@@ -32,7 +32,7 @@ impl Vector {
 }
 
 impl Vector {
-    /// The vector in arrays of its own.
+    /// Moves a vector into NumPy arrays.
     pub fn of<T: Element + numpy::Element>(py: Python<'_>, vector: SparseVec<T>) -> Vector {
         let SparseVec { n, width, form } = vector;
         let (indices, values, present) = match form {
@@ -48,7 +48,7 @@ impl Vector {
         dtype_of(self.values.bind(py))
     }
 
-    /// The vector as a call keeps it.
+    /// The vector as input of a call, which keeps the arrays alive.
     pub fn owned<T: Element + numpy::Element>(&self, py: Python<'_>) -> PyResult<OwnedVector<T>> {
         let indices = self.indices.as_ref().map(|list| OwnedIndices::new(list.bind(py))).transpose()?;
         let present = self.present.as_ref().map(|bits| Numbers::of(bits.bind(py))).transpose()?;
@@ -57,7 +57,7 @@ impl Vector {
     }
 }
 
-/// A vector whose arrays are held while a call uses them.
+/// A vector that keeps its arrays alive while a call uses them.
 pub struct OwnedVector<T> {
     n: u64,
     width: usize,
@@ -101,7 +101,7 @@ pub fn index_array(py: Python<'_>, list: IndexList) -> Bound<'_, PyAny> {
     }
 }
 
-/// Vectors of all ranks, each in arrays of its own.
+/// Moves the vectors of all ranks into NumPy arrays.
 pub fn vectors_of<T: Element + numpy::Element>(
     py: Python<'_>,
     all: Vec<SparseVec<T>>,

@@ -47,13 +47,13 @@ fn failures(ranks: u32, seed: u64) -> usize {
             }
         }
     });
-    let told = |outcome: &Outcome<Result<u64, Error>>| match outcome {
+    let reported_s = |outcome: &Outcome<Result<u64, Error>>| match outcome {
         Outcome::Done(Ok(at)) => Some(*at as f64 / 1e9),
         Outcome::Done(Err(error)) => panic!("{ranks} ranks, seed {seed}: {error}"),
         _ => None,
     };
     // After the last failures no process is left to report them.
-    let first = played.unwrap().outcomes.iter().filter_map(told).fold(f64::INFINITY, f64::min);
+    let first = played.unwrap().outcomes.iter().filter_map(reported_s).fold(f64::INFINITY, f64::min);
     (first / EVERY_S) as usize
 }
 

@@ -4,7 +4,7 @@
 //! ```text
 //! cargo run --release -p skyphos --example hit_call -- kill|cut|slow lost_hosts rounds times_as_slow
 //! ```
-//! Prints, for each round, the time of the call with the fault and of later calls, over that of earlier calls, on unaffected processes.
+//! Prints, for each round, the slowdown of the call with the fault and of later calls relative to earlier calls, on unaffected processes.
 
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64;

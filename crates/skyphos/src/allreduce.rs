@@ -178,7 +178,7 @@ pub(crate) async fn allreduce_on<T: Element>(
     let Ran { form, variant, survey, size } = if options.split == Split::Hash {
         if options.quantize.is_some() {
             return Err(Error::bad_input(
-                "split=\"hash\" moves values out of their buckets: not with quantize=",
+                "split=\"hash\" moves values to other buckets, so it cannot be combined with quantize=",
             ));
         }
         let hash = BlockHash::new(n, ep.size());
@@ -201,7 +201,7 @@ pub(crate) async fn allreduce_on<T: Element>(
     Ok((Allreduced { sum, explanation, sent }, CallReport { survey, size }))
 }
 
-/// Returns the schedule that was used.
+/// Reduces arrays. Returns the schedule that was used.
 async fn allreduce_dense_on<T: Element>(
     ep: &Endpoint,
     values: &[T],
@@ -236,7 +236,7 @@ pub(crate) fn terms<'a, T: Element>(
 }
 
 /// Refuses a dense vector that this machine cannot hold.
-fn check_room<T>(n: u64, width: usize) -> Result<()> {
+fn check_dense_memory<T>(n: u64, width: usize) -> Result<()> {
     let bytes = usize::try_from(n).ok().and_then(|n| n.checked_mul(width * size_of::<T>()));
     match bytes.map(|bytes| Vec::<u8>::new().try_reserve_exact(bytes)) {
         Some(Ok(())) => Ok(()),
@@ -292,19 +292,19 @@ async fn run<T: Element>(
 ) -> Result<Ran<T>> {
     let mut terms = terms::<T>(n, width, &view, op, options);
     let codec = options.quantize.map(|q| q.check(op, T::DTYPE, width)).transpose()?;
-    // Below the paper's crossover a dense vector is the larger one.
-    let asked_for = matches!(options.dense_threshold, DenseThreshold::Entries(_))
+    // Below the paper's crossover a dense vector takes more memory than a sparse one, so the caller must want it.
+    let wants_dense = matches!(options.dense_threshold, DenseThreshold::Entries(_))
         && terms.shape.dense_above < DenseThreshold::Paper.density(n, width * size_of::<T>(), false);
     let dense = options.algorithm.is_dense() || options.algorithm == Algorithm::SplitAllgatherDense;
-    if dense || asked_for {
-        check_room::<T>(n, width)?;
+    if dense || wants_dense {
+        check_dense_memory::<T>(n, width)?;
     }
     let dense_above = terms.shape.dense_above;
     let call = Undecided { reduction: Reduction::Allreduce, n, width, view, dense_above, op, options };
     let Decided { variant, survey, .. } = decide(ep, call, basis).await?;
     let (algorithm, bounds) = (variant.algorithm, variant.bounds.clone());
     if algorithm.is_dense() && !dense {
-        check_room::<T>(n, width)?;
+        check_dense_memory::<T>(n, width)?;
     }
     let one_layer = [ep.size()];
     let degrees = if variant.degrees.is_empty() { &one_layer[..] } else { &variant.degrees };
@@ -326,9 +326,9 @@ async fn run<T: Element>(
         dense => reduce_as_dense(ep, dense, view, terms).await,
     };
     let sum = SparseVec { n, width, form: form? };
-    let says = !matches!(sum.form, Form::Dense { present: None, .. });
+    let marks_entries = !matches!(sum.form, Form::Dense { present: None, .. });
     let largest =
         || variant.bounds.windows(2).map(|part| sum.nnz_between(part[0], part[1])).max().unwrap_or(0);
-    let size = says.then(|| ResultSize { entries: sum.nnz(), largest_range: largest() });
+    let size = marks_entries.then(|| ResultSize { entries: sum.nnz(), largest_range: largest() });
     Ok(Ran { form: sum.form, variant, survey, size })
 }

@@ -56,13 +56,13 @@ pub(crate) async fn reduce_as_dense<T: Element>(
     match absent_number::<T>(op).filter(|_| shape.with_present) {
         Some(absent) => {
             let values = as_entries(view.values());
-            told_by_numbers(ep, algorithm, view.with_values(&values), terms, absent).await
+            reduce_marked_by_values(ep, algorithm, view.with_values(&values), terms, absent).await
         }
-        None => told_by_bitmap(ep, algorithm, view, terms).await,
+        None => reduce_with_bitmap(ep, algorithm, view, terms).await,
     }
 }
 
-async fn told_by_numbers<T: Element>(
+async fn reduce_marked_by_values<T: Element>(
     ep: &Endpoint,
     algorithm: Algorithm,
     view: View<'_, T>,
@@ -86,7 +86,7 @@ async fn told_by_numbers<T: Element>(
     Ok(Form::Dense { values: whole(values), present: Some(present) })
 }
 
-async fn told_by_bitmap<T: Element>(
+async fn reduce_with_bitmap<T: Element>(
     ep: &Endpoint,
     algorithm: Algorithm,
     view: View<'_, T>,

@@ -118,14 +118,14 @@ impl Comm {
         !self.tuner().observations.fixed
     }
 
-    /// Gives all ranks rank 0's profile and its value of `adapt` ([`Comm::adapts`]); those of other ranks do not count.
+    /// Gives all ranks rank 0's profile and its value of `adapt` ([`Comm::adapts`]); the values of other ranks are ignored.
     /// Collective; ⌈log2 P⌉ α.
     pub fn agree_profile(&self, mine: Option<Profile>, adapt: bool) -> Result<Option<Profile>> {
         self.agree(mine, adapt, false).map(|(profile, _)| profile)
     }
 
-    /// [`Comm::agree_profile`]. If rank 0 passes a topology, returns a group of the same ranks with that topology, and closes
-    /// this one. Collective.
+    /// Like [`Comm::agree_profile`]. If rank 0 passes a topology, also returns a group of the same ranks with that topology, and
+    /// closes this one. Collective.
     pub fn begin_with(
         &self,
         mine: Option<Profile>,
@@ -340,7 +340,7 @@ impl Comm {
     fn fail(&self, error: Error, goes_on: bool) -> Error {
         match self.check_usable() {
             Ok(()) => self.node.fail_call(&self.group, error, goes_on),
-            Err(_) => error, // the group is gone
+            Err(_) => error, // the group is closed, so no rank waits
         }
     }
 
@@ -386,8 +386,8 @@ impl Comm {
         Ok(Some(self.group_named_by(named_by, number, &places, topology)))
     }
 
-    /// Leaves the group; later calls are refused. The last Comm of a process also closes the transport: it delivers everything
-    /// sent, then says goodbye to the peers.
+    /// Leaves the group; later calls are refused. The last Comm of a process also closes the transport: it delivers all sent
+    /// frames, then a goodbye to each peer.
     ///
     /// # Errors
     /// In a replicated group, `close` may be the first to learn that the last calls had different input on a replica.

@@ -175,8 +175,8 @@ impl Comm {
         CallBuilder::new(self, Configure { contribute, want, seen: Observations::default() })
     }
 
-    /// [`Comm::configure`] and [`Comm::reduce`] in one pass down and up, for indices that change with every call. The result has
-    /// the plan, which can be used again. Collective.
+    /// Does the work of [`Comm::configure`] and [`Comm::reduce`] in one pass down and up, for indices that change with every call. The
+    /// result has the plan, which can be used again. Collective.
     ///
     /// ```
     /// use skyphos::{Comm, ConfigureOptions};
@@ -248,9 +248,14 @@ async fn request<T: Element>(
         None if one_choice => vec![ep.size()],
         None => {
             let ConfigureOptions { width, min_packet_bytes, expected_nnz, .. } = *options;
-            let asked =
-                degrees::Asked { n, hash, row_bytes: width * size_of::<T>(), min_packet_bytes, expected_nnz };
-            considered = agree(ep, &asked, (&contribute, &want), seen).await?;
+            let input = degrees::DegreesInput {
+                n,
+                hash,
+                row_bytes: width * size_of::<T>(),
+                min_packet_bytes,
+                expected_nnz,
+            };
+            considered = agree(ep, &input, (&contribute, &want), seen).await?;
             considered[0].degrees.clone()
         }
     };
@@ -265,7 +270,7 @@ async fn request<T: Element>(
         want,
         want_len,
         considered,
-        // The call's number, which is the same on all ranks whatever has failed before.
+        // The call's number, which is the same on all ranks even after failed calls.
         id: ep.call_number().0 as u32,
         sizes: None,
     })

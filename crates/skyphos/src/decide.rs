@@ -1,5 +1,5 @@
-//! Decides how a reduction of sparse vectors runs: like earlier calls of its kind, as the caller named, or by the tuner's choice
-//! after a survey of all ranks.
+//! The decision how a reduction of sparse vectors runs: by the variant of earlier calls, by the algorithm that the caller named, or
+//! by the tuner's choice after a survey of all ranks.
 
 use crate::allreduce_options::AllreduceOptions;
 use crate::native_allreduce::{check_native, has_native};
@@ -65,7 +65,7 @@ pub(crate) async fn decide<T: Element>(
     let trials = trials.filter(|_| adapts);
     let substitute = |algorithm| match op {
         ReduceOp::MeanPresent => Algorithm::SplitAllgather,
-        _ => options.quantize.map_or(algorithm, |q| q.or_one_that_can(algorithm)),
+        _ => options.quantize.map_or(algorithm, |q| q.supported_or_substitute(algorithm)),
     };
     let limits = Limits { degrees: options.degrees.as_deref(), substitute: &substitute };
     let row_bytes = width * size_of::<T>();
@@ -169,7 +169,7 @@ pub(crate) fn check_hint(n: u64, expected_nnz: Option<u64>) -> Result<()> {
     }
 }
 
-/// Dense parts are as large as their ranges, whatever their entries, so their ranges are even.
+/// The split for an algorithm. The size of a dense part depends only on its range, so dense parts have even ranges.
 fn split_for(algorithm: Algorithm, split: Split) -> Split {
     if algorithm == Algorithm::SplitAllgatherDense { Split::Even } else { split }
 }
@@ -201,7 +201,7 @@ pub(crate) fn check_algorithm(algorithm: Algorithm, op: &ReduceOp, options: &All
             Algorithm::Butterfly if one_layer => {}
             other => {
                 return Err(Error::bad_input(format!(
-                    "op=\"mean_present\" counts the ranks that had an entry, which algorithm={:?} loses on the way: use \
+                    "op=\"mean_present\" counts the ranks with an entry, and algorithm={:?} does not send these counts: use \
                      split_allgather or allgather",
                     other.name()
                 )));

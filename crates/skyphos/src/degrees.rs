@@ -12,7 +12,7 @@ use skyphos_tune::plan_degrees::{NO_BLOCK, SampleLayout, best_degrees};
 use skyphos_tune::{Observations, PROFILE_WORDS, agreed_profile};
 use skyphos_types::{GroupRank, Result, Round};
 
-/// Round of the exchange, after those of the agreement on n.
+/// Round of the exchange, after the rounds of the agreement on n.
 const ROUND: Round = Round(0x40);
 
 /// Numbers in front of a rank's samples: its numbers of contributed and wanted indices, whether these are the same set, and
@@ -21,7 +21,7 @@ const COUNTS: usize = 3;
 const HEAD: usize = COUNTS + PROFILE_WORDS;
 
 /// The inputs of a choice, other than the sets.
-pub(crate) struct Asked {
+pub(crate) struct DegreesInput {
     pub(crate) n: u64,
     pub(crate) hash: BlockHash,
     /// Bytes of an index's values.
@@ -35,31 +35,31 @@ pub(crate) struct Asked {
 /// Degrees for these sets, and then the next best; the same on all ranks. Cost: ⌈log2 P⌉ α.
 pub(crate) async fn agree(
     ep: &Endpoint,
-    asked: &Asked,
+    input: &DegreesInput,
     (contribute, want): (&Prepared, &Prepared),
     observed: Observations,
 ) -> Result<Vec<Considered>> {
     let start = start_profile(&observed, ep);
-    let hint = asked.expected_nnz.filter(|_| asked.min_packet_bytes.is_none() && observed.has_common_start());
+    let hint = input.expected_nnz.filter(|_| input.min_packet_bytes.is_none() && observed.has_common_start());
     if let Some(entries) = hint {
-        let union = Union::drawn_evenly(asked.n, entries as f64, ep.size());
-        return Ok(best(ep, asked, &start, (&union, &union), true));
+        let union = Union::drawn_evenly(input.n, entries as f64, ep.size());
+        return Ok(best(ep, input, &start, (&union, &union), true));
     }
     let same = contribute.set == want.set;
     let counts: [u64; COUNTS] = [contribute.set.len() as u64, want.set.len() as u64, u64::from(same)];
     let mut mine: Vec<u64> = counts.to_vec();
     mine.extend(observed.profile_words(start).iter().map(|word| word.to_bits()));
-    let layout = SampleLayout::new(asked.hash.range(), ep.size());
-    if asked.min_packet_bytes.is_none() {
+    let layout = SampleLayout::new(input.hash.range(), ep.size());
+    if input.min_packet_bytes.is_none() {
         for set in [&contribute.set, &want.set] {
             mine.extend(sample(set, &layout));
         }
     }
     let all = allgather_numbers(ep, ROUND, &mine).await?;
     let mean = |k: usize| all.iter().map(|a| a[k] as f64).sum::<f64>() / all.len() as f64;
-    let (ranks, n) = (ep.size(), asked.n);
-    if let Some(least) = asked.min_packet_bytes {
-        let (contribute, want, row_bytes) = (mean(0), mean(1), asked.row_bytes as f64);
+    let (ranks, n) = (ep.size(), input.n);
+    if let Some(least) = input.min_packet_bytes {
+        let (contribute, want, row_bytes) = (mean(0), mean(1), input.row_bytes as f64);
         let sizes = Sizes { ranks, n, contribute, want, row_bytes, alpha: DEFAULT_ALPHA };
         let degrees = choose_degrees(&sizes, least);
         return Ok(vec![Considered { degrees, configure: Vec::new(), reduce: Vec::new() }]);
@@ -77,21 +77,21 @@ pub(crate) async fn agree(
     };
     let out = union(0);
     let wanted = if same { out.clone() } else { union(1) };
-    Ok(best(ep, asked, &profile, (&out, &wanted), same))
+    Ok(best(ep, input, &profile, (&out, &wanted), same))
 }
 
 /// The degrees with the least predicted time of a reduction, and the next best; `same`: in-sets equal out-sets on all ranks.
 fn best(
     ep: &Endpoint,
-    asked: &Asked,
+    input: &DegreesInput,
     profile: &Profile,
     (out, want): (&Union, &Union),
     same: bool,
 ) -> Vec<Considered> {
     let work = PlanWork {
         ranks: ep.size(),
-        n: asked.n,
-        row_bytes: asked.row_bytes,
+        n: input.n,
+        row_bytes: input.row_bytes,
         out: &|m| out.entries(m),
         want: &|m| want.entries(m),
         same,

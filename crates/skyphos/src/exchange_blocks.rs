@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 /// The received blocks.
 #[derive(Default)]
-struct Came {
+struct ReceivedBlocks {
     /// Complete blocks that were not taken, by rank.
     whole: BTreeMap<u32, Vec<u8>>,
     /// The waker of the call, which waits for room.
@@ -20,13 +20,13 @@ struct Came {
 
 #[derive(Default)]
 struct Queue {
-    came: Mutex<Came>,
+    came: Mutex<ReceivedBlocks>,
     /// A block has arrived since this was unset.
     news: AtomicBool,
 }
 
 impl Queue {
-    fn lock(&self) -> MutexGuard<'_, Came> {
+    fn lock(&self) -> MutexGuard<'_, ReceivedBlocks> {
         self.came.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -85,7 +85,7 @@ impl QuantizeOptions {
                 )))
             }
             dense if dense.is_dense() => Err(Error::bad_input(format!(
-                "algorithm={:?} adds up on the way what it would have to quantise anew each time: with quantize= use \
+                "algorithm={:?} would have to quantise partial sums in every round: with quantize= use \
                  auto or an algorithm for sparse vectors",
                 algorithm.name()
             ))),
@@ -94,7 +94,7 @@ impl QuantizeOptions {
     }
 
     /// The algorithm itself if it can quantise, else its substitute for `auto`.
-    pub(crate) fn or_one_that_can(&self, algorithm: Algorithm) -> Algorithm {
+    pub(crate) fn supported_or_substitute(&self, algorithm: Algorithm) -> Algorithm {
         match self.check_algorithm(algorithm) {
             Ok(()) => algorithm,
             Err(_) if algorithm.is_dense() => Algorithm::SplitAllgatherDense,
