@@ -18,7 +18,7 @@ pub struct Gathered {
     explanation: Py<Explanation>,
 }
 
-/// The schedule of a name; `None` for "auto".
+/// The schedule with this name; `None` for "auto".
 pub fn schedule_of(name: &str) -> PyResult<Option<Schedule>> {
     if name == "auto" {
         return Ok(None);

@@ -1,4 +1,4 @@
-//! `Comm.send`, `recv` and `probe`: stretches of memory from one rank to another.
+//! `Comm.send`, `recv` and `probe`: messages from one rank to another.
 
 use crate::comm::Comm;
 use crate::errors::to_py;

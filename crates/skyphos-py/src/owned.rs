@@ -64,7 +64,7 @@ impl<T> AsRef<[T]> for Numbers<T> {
 
 impl<T> AsMut<[T]> for NumbersMut<T> {
     fn as_mut(&mut self) -> &mut [T] {
-        // SAFETY: the array is kept alive, and was contiguous, aligned and writable when this was made; whoever made this
+        // SAFETY: the array is kept alive, and was contiguous, aligned and writable when this was made; the caller of `new`
         // promised that nothing else uses it.
         unsafe { std::slice::from_raw_parts_mut(self.start, self.len) }
     }

@@ -7,13 +7,13 @@ use skyphos_types::{ReduceOp, Result};
 /// The operation of a collective: a [`ReduceOp`], or `()` where nothing is combined.
 pub trait OpSetting: Send + Sync + 'static {
     /// The default operation.
-    const USUAL: Self;
-    /// Whether the call runs code of the caller, so only threads that wait may poll it.
+    const DEFAULT: Self;
+    /// Whether the operation is code of the caller. Then only threads that wait for the call may poll it.
     fn is_custom(&self) -> bool;
 }
 
 impl OpSetting for ReduceOp {
-    const USUAL: ReduceOp = ReduceOp::Sum;
+    const DEFAULT: ReduceOp = ReduceOp::Sum;
 
     fn is_custom(&self) -> bool {
         matches!(self, ReduceOp::Custom(_))
@@ -21,7 +21,7 @@ impl OpSetting for ReduceOp {
 }
 
 impl OpSetting for () {
-    const USUAL: () = ();
+    const DEFAULT: () = ();
 
     fn is_custom(&self) -> bool {
         false
@@ -37,8 +37,8 @@ pub trait Body: Send + Sized {
     /// The optional settings.
     type Options: Default + Send + Sync + 'static;
 
-    /// The signature that all ranks compare. Called once, when the call gets its number; the call reads the state of the group
-    /// that it depends on here.
+    /// The signature that all ranks compare. Called once, when the call gets its number. Calls that depend on the state of the
+    /// group read it here.
     fn asked(&mut self, comm: &Comm, op: &Self::Op, options: &Self::Options) -> Asked;
 
     /// Moves and combines the data.
@@ -87,7 +87,7 @@ pub struct CallBuilder<'c, B: Body> {
 
 impl<'c, B: Body> CallBuilder<'c, B> {
     pub(crate) fn new(comm: &'c Comm, body: B) -> CallBuilder<'c, B> {
-        CallBuilder { comm, body, op: B::Op::USUAL, options: B::Options::default() }
+        CallBuilder { comm, body, op: B::Op::DEFAULT, options: B::Options::default() }
     }
 
     /// Sets the options.

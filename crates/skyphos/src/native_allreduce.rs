@@ -11,12 +11,12 @@ pub(crate) fn check_native(algorithm: Algorithm, ep: &Endpoint, op: &ReduceOp, d
     }
     let why = match ep.node().transport_name() {
         "mpi" if ep.size() < ep.node().size() => {
-            format!("of all {} ranks of the first group, not {}", ep.node().size(), ep.size())
+            format!("it runs on all {} ranks of the first group, not on {}", ep.node().size(), ep.size())
         }
         "mpi" => {
-            format!("of numbers and operations that MPI has as well, not {dtype} and {:?}", op.name())
+            format!("MPI has no operation equal to {:?} on {dtype}", op.name())
         }
-        other => format!("over transport=\"mpi\", not {other:?}"),
+        other => format!("it needs transport=\"mpi\", not {other:?}"),
     };
     Err(Error::bad_input(format!(
         "algorithm={:?} is the MPI library's own allreduce: {why}; algorithm=\"auto\" picks one that fits",

@@ -295,7 +295,7 @@ BAD: list[tuple[Any, dict[str, Any], str]] = [
     (lambda: (np.ones(3), np.ones(4)), {"out": [1]}, "out must be an array, not list"),
     (lambda: (np.ones(3), np.ones(4)), {"algorithm": "best"}, "algorithm='best': one of auto"),
     (lambda: (np.ones(3), np.ones(4)), {"exchange": "ring"}, 'exchange= needs algorithm="allgather"'),
-    (lambda: (np.ones(3), np.ones(4)), {"algorithm": "ring", "owners": "host"}, "owners= and grid= are of"),
+    (lambda: (np.ones(3), np.ones(4)), {"algorithm": "ring", "owners": "host"}, "owners= and grid= need dense"),
     (lambda: (np.ones(3), np.ones(4)), {"algorithm": "butterfly", "scatter": True}, "scatter=True goes by"),
     (lambda: (np.ones(3), np.ones(4)), {"factors": True, "out": np.ones((3, 4))}, "out= is for"),
     (lambda: (np.ones(3), np.ones(4)), {"factors": True, "scatter": True}, "without scatter=True"),

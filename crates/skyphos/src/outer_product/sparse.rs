@@ -227,7 +227,7 @@ async fn agree<T: Factor>(
 ) -> Result<Agreed> {
     options.check(factors)?;
     if options.grid.is_some() || options.level.is_some() {
-        return Err(Error::bad_input("sparse factors: owners= and grid= are of dense ones"));
+        return Err(Error::bad_input("sparse factors: owners= and grid= need dense factors"));
     }
     if options.scatter && options.algorithm == OuterAlgorithm::Ring {
         return Err(Error::bad_input("sparse factors: scatter=True needs auto, allgather or rabenseifner"));
@@ -294,7 +294,7 @@ fn rows_of(pairs: usize, list: &[u64], width: usize) -> Vec<Range<usize>> {
 }
 
 /// A message: the entries of a in some rows, then those of b.
-fn travelling<T: Factor>(
+fn message_entries<T: Factor>(
     agreed: &Agreed,
     own: SparsePairs<'_, T>,
     rows: Option<&Range<u64>>,
@@ -323,13 +323,13 @@ fn travelling<T: Factor>(
 type Entries<S> = (Vec<u64>, Vec<S>);
 
 /// Received entries of a rank, of a and of b: for each pair, the indices within it and the values.
-struct Came<S> {
+struct ReceivedFactors<S> {
     a: Vec<Entries<S>>,
     b: Vec<Entries<S>>,
 }
 
 /// Sorts the received entries of a rank by pair.
-fn by_pair<T: Factor>(agreed: &Agreed, rank: usize, vector: &SparseVec<T>) -> Came<T::Sum> {
+fn by_pair<T: Factor>(agreed: &Agreed, rank: usize, vector: &SparseVec<T>) -> ReceivedFactors<T::Sum> {
     let (list, values) = vector.entries();
     let mut wide = vec![<T::Sum as Element>::ZERO; values.len()];
     T::widen(&values, &mut wide);
@@ -344,7 +344,7 @@ fn by_pair<T: Factor>(agreed: &Agreed, rank: usize, vector: &SparseVec<T>) -> Ca
         };
         rows_of(pairs, &inside, width as usize).into_iter().enumerate().map(one).collect()
     };
-    Came {
+    ReceivedFactors {
         a: part(&list[..cut], &wide[..cut], agreed.n, 0),
         b: part(&list[cut..], &wide[cut..], agreed.m, first_of_b),
     }
@@ -352,13 +352,13 @@ fn by_pair<T: Factor>(agreed: &Agreed, rank: usize, vector: &SparseVec<T>) -> Ca
 
 /// The product of the received entries of some ranks, in some rows.
 fn product<S: skyphos_kernels::product::Multiply>(
-    all: &[Came<S>],
+    all: &[ReceivedFactors<S>],
     rows: Range<u64>,
     m: u64,
 ) -> (Vec<u64>, Vec<S>) {
     let pairs: Vec<(SparseRow<'_, S>, SparseRow<'_, S>)> = all
         .iter()
-        .flat_map(|came| came.a.iter().zip(&came.b))
+        .flat_map(|rank| rank.a.iter().zip(&rank.b))
         .map(|(a, b)| (SparseRow { indices: &a.0, values: &a.1 }, SparseRow { indices: &b.0, values: &b.1 }))
         .collect();
     sparse_product(&pairs, rows, m)
@@ -374,15 +374,19 @@ async fn gathered<T: Factor>(
     ep: &Endpoint,
     agreed: &Agreed,
     own: SparsePairs<'_, T>,
-) -> Result<Vec<Came<T::Sum>>> {
-    let (indices, values) = travelling(agreed, own, None);
+) -> Result<Vec<ReceivedFactors<T::Sum>>> {
+    let (indices, values) = message_entries(agreed, own, None);
     let view = View::Sparse { indices: Indices::U64(&indices), values: &values };
     let item = encode(ep, view, 1, 0, 0, agreed.span());
     let items = allgather_then(ep, Round(0), agreed.exchange, item, |_, _| Ok(())).await?;
-    came_of::<T>(ep, agreed, &items)
+    received_factors::<T>(ep, agreed, &items)
 }
 
-fn came_of<T: Factor>(ep: &Endpoint, agreed: &Agreed, items: &[Item]) -> Result<Vec<Came<T::Sum>>> {
+fn received_factors<T: Factor>(
+    ep: &Endpoint,
+    agreed: &Agreed,
+    items: &[Item],
+) -> Result<Vec<ReceivedFactors<T::Sum>>> {
     let all = decode_all::<T>(ep, (agreed.span(), 1, true), items)?;
     Ok(all.iter().enumerate().map(|(rank, vector)| by_pair(agreed, rank, vector)).collect())
 }
@@ -393,8 +397,8 @@ fn rows_at(agreed: &Agreed, size: u32, rank: u32) -> Range<u64> {
     bounds[rank as usize]..bounds[rank as usize + 1]
 }
 
-/// The vector in the form that suits its entries: dense with a bitmap above the usual threshold.
-fn formed<T: Element>(n: u64, first: u64, indices: Vec<u64>, values: Vec<T>) -> SparseVec<T> {
+/// The vector in the form that suits its entries: dense with a bitmap above the default threshold.
+fn sparse_or_dense<T: Element>(n: u64, first: u64, indices: Vec<u64>, values: Vec<T>) -> SparseVec<T> {
     let dense_above = DenseThreshold::Auto.density(n, size_of::<T>(), true) * n as f64;
     let form = match indices.len() as f64 > dense_above {
         false => {
@@ -424,27 +428,28 @@ async fn sum_on<T: Factor>(
     let mine = rows_at(&agreed, size, me.0);
     let sum = match agreed.algorithm {
         OuterAlgorithm::Allgather => {
-            let came = gathered(ep, &agreed, own).await?;
+            let received = gathered(ep, &agreed, own).await?;
             let rows = if options.scatter { mine.clone() } else { 0..agreed.n };
-            let (indices, values) = product(&came, rows.clone(), agreed.m);
+            let (indices, values) = product(&received, rows.clone(), agreed.m);
             let n = (rows.end - rows.start) * agreed.m;
-            formed(n, rows.start * agreed.m, indices, narrowed::<T>(&values))
+            sparse_or_dense(n, rows.start * agreed.m, indices, narrowed::<T>(&values))
         }
         OuterAlgorithm::Rabenseifner => {
             let items: Vec<Item> = (0..size)
                 .map(|rank| {
-                    let (indices, values) = travelling(&agreed, own, Some(&rows_at(&agreed, size, rank)));
+                    let (indices, values) =
+                        message_entries(&agreed, own, Some(&rows_at(&agreed, size, rank)));
                     let view = View::Sparse { indices: Indices::U64(&indices), values: &values };
                     encode(ep, view, 1, 0, 0, agreed.span())
                 })
                 .collect();
-            let came = came_of::<T>(ep, &agreed, &alltoall(ep, &items).await?)?;
-            let (indices, values) = product(&came, mine.clone(), agreed.m);
+            let received = received_factors::<T>(ep, &agreed, &alltoall(ep, &items).await?)?;
+            let (indices, values) = product(&received, mine.clone(), agreed.m);
             let values = narrowed::<T>(&values);
             match options.scatter {
                 true => {
                     let n = (mine.end - mine.start) * agreed.m;
-                    formed(n, mine.start * agreed.m, indices, values)
+                    sparse_or_dense(n, mine.start * agreed.m, indices, values)
                 }
                 false => {
                     let view = View::Sparse { indices: Indices::U64(&indices), values: &values };
@@ -457,19 +462,19 @@ async fn sum_on<T: Factor>(
                         indices.extend(list);
                         values.extend(numbers);
                     }
-                    formed(numbers, 0, indices, values)
+                    sparse_or_dense(numbers, 0, indices, values)
                 }
             }
         }
         reduced => {
-            let (indices, values) = travelling(&agreed, own, None);
+            let (indices, values) = message_entries(&agreed, own, None);
             let vector = SparseVec {
                 n: agreed.span(),
                 width: 1,
                 form: Form::Sparse { indices: IndexList::Wide(indices), values },
             };
-            let came = by_pair(&agreed, me.index(), &vector);
-            let (indices, values) = product(&[came], 0..agreed.n, agreed.m);
+            let received = by_pair(&agreed, me.index(), &vector);
+            let (indices, values) = product(&[received], 0..agreed.n, agreed.m);
             let algorithm = match reduced {
                 OuterAlgorithm::Ring => Algorithm::Ring,
                 OuterAlgorithm::Butterfly => Algorithm::Butterfly,
@@ -497,7 +502,7 @@ async fn gather_on<T: Factor>(
     seen: Observations,
 ) -> Result<GatheredSparsePairs<T>> {
     let agreed = agree(ep, shape, own, options, true, seen).await?;
-    let came = gathered(ep, &agreed, own).await?;
+    let received = gathered(ep, &agreed, own).await?;
     let joined = |width: u64, all: Vec<&Entries<T::Sum>>| {
         let (mut indices, mut values) = (Vec::new(), Vec::new());
         for (pair, (list, numbers)) in (0..).zip(all) {
@@ -507,8 +512,8 @@ async fn gather_on<T: Factor>(
         (indices, values)
     };
     let (a, b) = (
-        joined(agreed.n, came.iter().flat_map(|came| &came.a).collect()),
-        joined(agreed.m, came.iter().flat_map(|came| &came.b).collect()),
+        joined(agreed.n, received.iter().flat_map(|rank| &rank.a).collect()),
+        joined(agreed.m, received.iter().flat_map(|rank| &rank.b).collect()),
     );
     Ok(GatheredSparsePairs { a, b, done: OuterSum { choice: agreed.choice(), traffic: ep.traffic() } })
 }

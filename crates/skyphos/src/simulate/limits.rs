@@ -1,4 +1,4 @@
-//! Limits of simulations: parameters that cannot be, and runs that would take too much memory or time.
+//! Limits of simulations: impossible parameters, and runs that would take too much memory or time.
 
 use super::collective::Collective;
 use super::data::Law;
@@ -48,7 +48,7 @@ impl Scenario {
         self.network.check()?;
         let refuse = |message: String| Err(Error::bad_input(message));
         if self.n == 0 || self.n > 1 << 63 {
-            return refuse(format!("n = {} is no size of an index space: it must be 1 to 2^63", self.n));
+            return refuse(format!("the size of the index space must be 1 to 2^63, not n = {}", self.n));
         }
         let most = if self.collective.has_indices() { self.n as f64 } else { MOST_ROWS };
         if !self.entries.is_finite() || self.entries < 0.0 || self.entries > most {

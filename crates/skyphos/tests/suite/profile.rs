@@ -8,7 +8,7 @@ fn on_all<R: Send>(size: u32, body: impl Fn(Comm) -> R + Sync) -> Vec<R> {
 }
 
 #[test]
-fn rank_0s_profile_is_everyones_and_groups_inherit_it() {
+fn all_ranks_and_new_groups_get_the_profile_of_rank_0() {
     let of_rank = |rank: u32| Some(Profile::network(1e6 * f64::from(rank + 1)));
     let found = on_all(5, |comm| {
         let agreed = comm.agree_profile(of_rank(comm.rank()), true).unwrap();
@@ -16,7 +16,7 @@ fn rank_0s_profile_is_everyones_and_groups_inherit_it() {
         (agreed, comm.profile(), half.profile())
     });
     assert!(found.iter().all(|all| *all == (of_rank(0), of_rank(0), of_rank(0))), "{found:?}");
-    // If rank 0 has no profile, those of other ranks do not count.
+    // If rank 0 has no profile, no rank has one, even if other ranks gave theirs.
     let found =
         on_all(3, |comm| comm.agree_profile(of_rank(comm.rank()).filter(|_| comm.rank() > 0), true).unwrap());
     assert_eq!(found, [None, None, None]);
