@@ -148,7 +148,7 @@ def test_nan_and_infinity_pass() -> None:
     ("settings", "said"),
     [
         ({"algorithm": "fastest"}, "unknown algorithm"),
-        ({"algorithm": "dense", "quantize": sky.Quantize(bits=4)}, "adds up on the way"),
+        ({"algorithm": "dense", "quantize": sky.Quantize(bits=4)}, "quantise partial sums"),
         ({"degrees": [3]}, "degrees 3"),
         ({"split": "odd"}, "split must be"),
         ({"dense_threshold": -4}, "dense_threshold"),
