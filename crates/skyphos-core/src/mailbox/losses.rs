@@ -1,6 +1,6 @@
 //! Ranks that are lost or have left, and the calls of a group without them.
 
-use super::absence::Departure;
+use super::absence::{Departure, LostPeer};
 use super::calls::SHRINK_CALL;
 use super::state::Mailbox;
 use crate::frame::CallSig;
@@ -62,15 +62,22 @@ impl Mailbox {
         self.departed.entry((comm, from)).or_insert(departure);
     }
 
-    /// The error for a rank that is gone, in a call of signature `sig`.
+    /// The error for a rank that is gone, in a call of signature `sig`. A rank that has left because another one was lost is not
+    /// the cause: the error is then the one of that loss.
     pub(crate) fn lost(&self, rank: WorldRank, sig: Option<CallSig>) -> Option<Error> {
-        let cause = &self.lost_peers.get(&rank)?.cause;
-        let last_error = self.last_errors.get(&rank).map_or(String::new(), |error| match error {
-            Error::Aborted { rank: by, cause } if *by == rank.0 => {
+        let LostPeer { cause, loss } = self.lost_peers.get(&rank)?;
+        let last_error = match self.last_errors.get(&rank) {
+            Some(error @ Error::PeerLost { rank: cause, .. })
+                if *loss == Loss::Left && *cause != self.me.0 =>
+            {
+                return Some(error.clone());
+            }
+            Some(Error::Aborted { rank: by, cause }) if *by == rank.0 => {
                 format!(" (after an error there: {cause})")
             }
-            _ => format!(" (after an error there: {error})"),
-        });
+            Some(error) => format!(" (after an error there: {error})"),
+            None => String::new(),
+        };
         let here = sig.map_or(String::new(), |sig| format!("; this rank was in {sig}"));
         let address = self.addresses[rank.index()].clone();
         Some(Error::PeerLost { rank: rank.0, address, cause: format!("{cause}{last_error}{here}") })
@@ -106,7 +113,8 @@ impl Mailbox {
 mod tests {
     use super::*;
     use crate::arguments::Arguments;
-    use crate::frame::CallKind;
+    use crate::frame::{CallKind, Frame, FrameKind, Header};
+    use crate::slab::Pool;
     use crate::transport::Event;
     use skyphos_types::{CallNumber, GroupRank};
     use std::sync::Arc;
@@ -176,6 +184,24 @@ mod tests {
             assert_eq!(call, CallNumber(0));
             depart(&mut mail, 1, begun);
             assert_eq!(mail.look(GROUP, call).is_err(), ends, "begun: {begun:?}");
+        }
+    }
+
+    #[test]
+    fn a_rank_that_left_because_of_a_loss_is_not_its_cause() {
+        for (lost, named) in [(2, 2), (0, 1)] {
+            let (mut mail, group, call) = in_a_call();
+            mail.end(GROUP, call, true);
+            // Rank 1 leaves that call with the loss of a rank, then the group.
+            let error =
+                Error::PeerLost { rank: lost, address: format!("host {lost}"), cause: "killed".to_owned() };
+            let header = Header::control(FrameKind::Abort, GROUP, call);
+            let frame = Frame { header, payload: Pool::default().copy_of(&error.to_wire()) };
+            mail.deliver(Event::Frame { from: WorldRank(1), frame });
+            mail.begin(&group, CallSig::plain(CallKind::Barrier), Arguments::None);
+            lose(&mut mail, 1, Loss::Left);
+            let error = mail.lost(WorldRank(1), None);
+            assert!(matches!(error, Some(Error::PeerLost { rank, .. }) if rank == named), "{error:?}");
         }
     }
 
