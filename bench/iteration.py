@@ -21,7 +21,7 @@ from rich.table import Table
 
 from on_hosts import again, keyed_options, keyed_rows, rows_of_ranks
 
-WAYS = ("shuffle", "allreduce")
+VARIANTS = ("shuffle", "allreduce")
 
 
 def one_rank(options: argparse.Namespace) -> None:
@@ -39,24 +39,24 @@ def one_rank(options: argparse.Namespace) -> None:
 
         right = None
         for round_ in range(options.rounds + 1):
-            for way in WAYS:
+            for variant in VARIANTS:
                 job = MapReduce(
                     comm,
                     map=lambda _, state: (keys, rows),
                     reduce="sum",
                     combine=combine,
                     partitions=[0],
-                    collective=way,
+                    collective=variant,
                 )
                 comm.barrier()
                 # The first iteration also assigns partitions, and the last is followed by a broadcast: use the second.
                 state = job.iterate(np.zeros(1, np.float32), iterations=3)
                 right = state if right is None else right
                 if not (state == right).all():
-                    raise SystemExit(f"{way}: other sums")
-                told = job.iterations[1]
+                    raise SystemExit(f"{variant}: other sums")
+                iteration = job.iterations[1]
                 if round_:
-                    print(json.dumps([way, round_, told.total, told.seconds]), flush=True)
+                    print(json.dumps([variant, round_, iteration.total, iteration.seconds]), flush=True)
 
 
 def main() -> None:
@@ -71,13 +71,13 @@ def main() -> None:
     for column in ("an iteration by", "ms", "from", "to", "its stages on the slowest rank, ms"):
         table.add_column(column, justify="right" if column in ("ms", "from", "to") else "left")
     took = {}
-    for way in WAYS:
-        rounds = [[row for row in rows if row[:2] == [way, k]] for k in range(1, options.rounds + 1)]
+    for variant in VARIANTS:
+        rounds = [[row for row in rows if row[:2] == [variant, k]] for k in range(1, options.rounds + 1)]
         slowest = [max(of, key=lambda row: row[2]) for of in rounds]
-        took[way] = median(row[2] for row in slowest)
-        at = min(slowest, key=lambda row: abs(row[2] - took[way]))
-        spans = [f"{1e3 * one:,.0f}" for one in (took[way], *(f(row[2] for row in slowest) for f in (min, max)))]
-        table.add_row(way, *spans, ", ".join(f"{stage} {1e3 * seconds:,.0f}" for stage, seconds in at[3].items()))
+        took[variant] = median(row[2] for row in slowest)
+        at = min(slowest, key=lambda row: abs(row[2] - took[variant]))
+        spans = [f"{1e3 * one:,.0f}" for one in (took[variant], *(f(row[2] for row in slowest) for f in (min, max)))]
+        table.add_row(variant, *spans, ", ".join(f"{stage} {1e3 * seconds:,.0f}" for stage, seconds in at[3].items()))
     Console().print(table)
     print(f"one allreduce: {took['shuffle'] / took['allreduce']:.2f} times less time")
     return None

@@ -50,7 +50,7 @@ class Groups:
     """The processes of one group, and their messages."""
 
     def __init__(self, cluster: Cluster, port: int, seed: int) -> None:
-        self.cluster, self.said = cluster, queue.Queue[tuple[int, dict[str, Any]]]()
+        self.cluster, self.reports = cluster, queue.Queue[tuple[int, dict[str, Any]]]()
         self.alive = set(range(HOSTS))
         self.cut: set[int] = set()
         self.processes = []
@@ -70,32 +70,32 @@ class Groups:
     def _read(self, host: int, process: subprocess.Popen[str]) -> None:
         assert process.stdout is not None
         for line in process.stdout:
-            self.said.put((host, json.loads(line)))
-        self.said.put((host, {"what": "gone", "code": process.wait()}))
+            self.reports.put((host, json.loads(line)))
+        self.reports.put((host, {"what": "gone", "code": process.wait()}))
 
     def wait(self, size: int, tally: Tally, since: tuple[str, float] | None) -> None:
         """Wait until all living processes are in a group of ``size``."""
         missing, deadline = set(self.alive), time.time() + HANG_S
         while missing:
             try:
-                host, said = self.said.get(timeout=max(deadline - time.time(), 0.01))
+                host, report = self.reports.get(timeout=max(deadline - time.time(), 0.01))
             except queue.Empty:
                 tally.wrong.append(f"hosts {sorted(missing)} hang, of {sorted(self.alive)}")
                 raise RuntimeError(tally.wrong[-1]) from None
             if host not in self.alive:
                 continue
-            what = said["what"]
+            what = report["what"]
             if what == "wrong":
-                tally.wrong.append(f"host {host}: {said['name']} has a wrong result")
+                tally.wrong.append(f"host {host}: {report['name']} has a wrong result")
             elif what == "lost" and since is not None:
-                tally.noticed[since[0]].append(said["at"] - since[1])
-            elif what == "group" and said["size"] == size:
+                tally.noticed[since[0]].append(report["at"] - since[1])
+            elif what == "group" and report["size"] == size:
                 missing.discard(host)
             elif what in ("gone", "out") and size > 2:
-                tally.wrong.append(f"host {host}: {said}")
+                tally.wrong.append(f"host {host}: {report}")
                 raise RuntimeError(tally.wrong[-1])
             elif what == "end":
-                tally.calls += said["steps"]
+                tally.calls += report["steps"]
                 missing.discard(host)
 
     def lose(self, how: str, hosts: list[int], apart_s: float) -> None:

@@ -30,15 +30,15 @@ CALLS = {8: 2000, 1 << 20: 20, 64 << 20: 1}
 Ways = dict[str, Callable[[], Any]]
 
 
-def rounds(world: Any, ways: Ways, count: int, calls: int) -> dict[str, list[float]]:
+def rounds(world: Any, variants: Ways, count: int, calls: int) -> dict[str, list[float]]:
     """Seconds per call of the slowest rank; the methods alternate in each round."""
-    spent: dict[str, list[float]] = {name: [] for name in ways}
+    spent: dict[str, list[float]] = {name: [] for name in variants}
     for round_ in range(count + 1):
-        for name, way in ways.items():
+        for name, variant in variants.items():
             world.Barrier()
             start = time.perf_counter()
             for _ in range(calls):
-                way()
+                variant()
             took = world.allreduce((time.perf_counter() - start) / calls, op=_mpi().MAX)
             if round_:
                 spent[name].append(took)
@@ -74,9 +74,9 @@ def dense() -> None:
         def ours(name: str, x: Any = x, out: Any = out) -> Callable[[], Any]:
             return lambda: comms[name].allreduce(x, out=out[name])
 
-        ways: Ways = {"mpi4py": lambda x=x, out=out: world.Allreduce(x, out["mpi4py"])}
-        ways |= {name: ours(name) for name in comms}
-        spent = rounds(world, ways, count, CALLS[size])
+        variants: Ways = {"mpi4py": lambda x=x, out=out: world.Allreduce(x, out["mpi4py"])}
+        variants |= {name: ours(name) for name in comms}
+        spent = rounds(world, variants, count, CALLS[size])
         for name, got in out.items():
             check(name, got, want)
         if world.rank == 0:
@@ -114,8 +114,8 @@ def sparse() -> None:
     def ours(name: str) -> Callable[[], None]:
         return lambda: results.__setitem__(name, comms[name].allreduce(x))
 
-    ways: Ways = {"mpi4py, dense": whole, "gather and sum": gather, **{name: ours(name) for name in comms}}
-    spent = rounds(world, ways, 15, 1)
+    variants: Ways = {"mpi4py, dense": whole, "gather and sum": gather, **{name: ours(name) for name in comms}}
+    spent = rounds(world, variants, 15, 1)
     check("gather and sum", results["gather and sum"], out, 1e-5)
     for name in comms:
         check(name, results[name].to_dense(), out, 1e-5)

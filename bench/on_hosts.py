@@ -29,10 +29,10 @@ def rows_of_ranks(program: Sequence[str], hosts: int, tasks: int, rate: str, por
             env |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": cluster.interface}
             command = cluster.command(rank // tasks, program)
             ranks.append(subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True))
-        said = [process.communicate(timeout=900)[0] for process in ranks]
+        outputs = [process.communicate(timeout=900)[0] for process in ranks]
     if any(process.returncode for process in ranks):
         raise SystemExit("a rank failed")
-    return [json.loads(line) for out in said for line in out.splitlines()]
+    return [json.loads(line) for out in outputs for line in out.splitlines()]
 
 
 def keyed_options(text: str | None, *, hosts: int, rate: str, rows: int) -> argparse.ArgumentParser:

@@ -28,7 +28,7 @@ from lab.link import FRAMING
 from on_hosts import again, keyed_options, keyed_rows, rows_of_ranks
 
 TASKS = 8
-WAYS: dict[str, Any] = {"in the host": True, "in each task": "process", "none": False}
+VARIANTS: dict[str, Any] = {"in the host": True, "in each task": "process", "none": False}
 
 
 def one_rank(options: argparse.Namespace) -> None:
@@ -39,12 +39,12 @@ def one_rank(options: argparse.Namespace) -> None:
     keys, rows = keyed_rows(comm.rank, options.keys, options.rows, options.width)
     first, told = comm.rank % TASKS == 0, {}
     for round_ in range(options.rounds + 1):
-        for name, way in WAYS.items():
+        for name, variant in VARIANTS.items():
             comm.barrier()
             before = sent()
             comm.barrier()
             begin = time.monotonic()
-            owned, sums = comm.shuffle(keys, rows, local_reduction=way)
+            owned, sums = comm.shuffle(keys, rows, local_reduction=variant)
             end = time.monotonic()
             comm.barrier()
             order = np.argsort(owned)
@@ -75,8 +75,8 @@ def one_rank(options: argparse.Namespace) -> None:
 def fewest(leaving: int, options: argparse.Namespace) -> float:
     """Bytes that a host must send, in full frames."""
     n = options.keys
-    ways = (math.lgamma(n + 1) - math.lgamma(leaving + 1) - math.lgamma(n - leaving + 1)) / math.log(2)
-    return FRAMING * (leaving * options.width * 4 + ways / 8)
+    subset_bits = (math.lgamma(n + 1) - math.lgamma(leaving + 1) - math.lgamma(n - leaving + 1)) / math.log(2)
+    return FRAMING * (leaving * options.width * 4 + subset_bits / 8)
 
 
 def main() -> None:
@@ -92,7 +92,7 @@ def main() -> None:
     for column in ("values merge", "ms", "from", "to", "bytes of a host", "of the fewest"):
         table.add_column(column, justify="left" if column == "values merge" else "right")
     took: dict[str, float] = {}
-    for name in WAYS:
+    for name in VARIANTS:
         spans, sizes = [], []
         for round_ in range(1, options.rounds + 1):
             of = [row for row in rows if row[:2] == [name, round_]]

@@ -40,17 +40,17 @@ def main() -> None:
                 works = [comm.allreduce(x, async_op=True) for x in mine]
             return [work.wait() for work in works]
 
-        ways: dict[str, Callable[[], list[sky.SparseVector]]] = {
+        variants: dict[str, Callable[[], list[sky.SparseVector]]] = {
             "one after the other": waiting,
             "many under way": many,
             "fused": fused,
         }
-        spent: dict[str, list[float]] = {name: [] for name in ways}
+        spent: dict[str, list[float]] = {name: [] for name in variants}
         for _ in range(ROUNDS + 1):
-            for name, way in ways.items():
+            for name, variant in variants.items():
                 comm.barrier()
                 start = time.perf_counter()
-                results = way()
+                results = variant()
                 comm.barrier()
                 spent[name].append(time.perf_counter() - start)
                 for call in (0, CALLS - 1):

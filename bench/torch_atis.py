@@ -24,7 +24,7 @@ from lab.cluster import Cluster
 from lab.training import train_on
 
 PORT, STEPS_OF_EPOCH = 29930, 102
-WAYS = {
+VARIANTS = {
     "dense, Gloo": ["--backend", "gloo", "--compress", "dense"],
     "dense, ours": ["--compress", "dense"],
     "outer products": ["--compress", "dense", "--outer-products"],
@@ -45,14 +45,14 @@ def main() -> None:
     parser.add_argument("--hosts", type=int, default=8)
     parser.add_argument("--rate", choices=list(RATES), default="100mbit")
     parser.add_argument("--limit", type=int, default=200, help="Sentences of an epoch.")
-    parser.add_argument("--ways", nargs="*", choices=list(WAYS), default=list(WAYS))
+    parser.add_argument("--variants", nargs="*", choices=list(VARIANTS), default=list(VARIANTS))
     parser.add_argument("--json", type=Path, help="File for the records.")
     options = parser.parse_args()
     records: dict[str, dict[str, Any]] = {}
     with Cluster(options.hosts, options.rate, "128k") as cluster:
-        for number, way in enumerate(options.ways):
-            print(f"{way} …", flush=True)
-            records[way] = run(cluster, options.hosts, number, WAYS[way], options.limit)
+        for number, variant in enumerate(options.variants):
+            print(f"{variant} …", flush=True)
+            records[variant] = run(cluster, options.hosts, number, VARIANTS[variant], options.limit)
     if options.json:
         options.json.write_text(json.dumps(records, indent=1))
     parameters = next(iter(records.values()))["parameters"]
@@ -65,18 +65,18 @@ def main() -> None:
     for column in ("way", "epoch, s", "a step, s", "computing", "communication", "MB sent a step", "received"):
         table.add_column(column, justify="left" if column == "way" else "right")
     step, talk = {}, {}
-    for way, record in records.items():
+    for variant, record in records.items():
         last = record["epochs"][-1]
         steps, parts = last["steps"], last["seconds"]
-        step[way] = last["train_s"] / steps
-        talk[way] = (parts["hook"] + parts["wait"]) / steps
+        step[variant] = last["train_s"] / steps
+        talk[variant] = (parts["hook"] + parts["wait"]) / steps
         carried = [last.get(f"machine_{what}_bytes") for what in ("sent", "received")]
         table.add_row(
-            way,
-            f"{step[way] * STEPS_OF_EPOCH:,.0f}",
-            f"{step[way]:.2f}",
+            variant,
+            f"{step[variant] * STEPS_OF_EPOCH:,.0f}",
+            f"{step[variant]:.2f}",
             f"{parts['compute'] / steps:.2f}",
-            f"{talk[way]:.2f}",
+            f"{talk[variant]:.2f}",
             *("" if count is None else f"{count / steps / 1e6:.2f}" for count in carried),
         )
     Console(width=120).print(table)

@@ -47,7 +47,7 @@ def one_rank(options: argparse.Namespace) -> None:
             ddp.register_comm_hook(state, hook)
         return ddp, torch.optim.SGD(ddp.parameters(), lr=1e-3)
 
-    ways = {
+    variants = {
         "DDP over Gloo": model(dist.group.WORLD),
         "DDP over skyphos": model(ours),
         "top-k hook": model(ours, st.TopK(k=4, process_group=ours), st.topk_hook),
@@ -56,16 +56,16 @@ def one_rank(options: argparse.Namespace) -> None:
         "QSGD hook, levels=1": model(ours, st.QSGD(bits=4, levels=1, process_group=ours), st.qsgd_hook),
     }
     x = torch.randn(options.batch, width, generator=torch.Generator().manual_seed(rank))
-    seconds: dict[str, list[float]] = {way: [] for way in ways}
+    seconds: dict[str, list[float]] = {variant: [] for variant in variants}
     for round_ in range(WARM + options.rounds):
-        for way, (ddp, optimizer) in ways.items():
+        for variant, (ddp, optimizer) in variants.items():
             dist.barrier()
             start = time.perf_counter()
             optimizer.zero_grad()
             (ddp(x) ** 2).mean().backward()
             optimizer.step()
             if round_ >= WARM:
-                seconds[way].append(time.perf_counter() - start)
+                seconds[variant].append(time.perf_counter() - start)
     print(json.dumps(seconds), flush=True)
     dist.destroy_process_group()
 
@@ -92,14 +92,16 @@ def main() -> None:
     if any(process.returncode for process in ranks):
         raise SystemExit("a rank failed")
     rows = [json.loads(out.splitlines()[-1]) for out in said]
-    slowest = {way: [max(each) for each in zip(*(row[way] for row in rows), strict=True)] for way in rows[0]}
+    slowest = {
+        variant: [max(each) for each in zip(*(row[variant] for row in rows), strict=True)] for variant in rows[0]
+    }
     base = slowest["DDP over Gloo"]
     table = Table(title=f"a training step, {options.ranks} ranks of one host")
     for column in ("way", "median, ms", "of DDP over Gloo"):
         table.add_column(column, justify="left" if column == "way" else "right")
-    for way, times in slowest.items():
+    for variant, times in slowest.items():
         ratio = median(a / b for a, b in zip(times, base, strict=True))
-        table.add_row(way, f"{1e3 * median(times):.1f}", f"{ratio:.3f}")
+        table.add_row(variant, f"{1e3 * median(times):.1f}", f"{ratio:.3f}")
     Console(width=100).print(table)
 
 

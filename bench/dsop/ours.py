@@ -43,10 +43,10 @@ def main() -> None:
             # In turns, so that all have the same noise.
             for iteration in range(iterations + 1):
                 for name in names:
-                    way: Any = name
+                    variant: Any = name
                     comm.barrier()
                     start = time.perf_counter()
-                    _, how = comm.outer_product_sum(a, b, algorithm=way, out=out, explain=True)
+                    _, how = comm.outer_product_sum(a, b, algorithm=variant, out=out, explain=True)
                     took = time.perf_counter() - start
                     if iteration:
                         seconds[name].append(took)

@@ -84,7 +84,7 @@ def main(names: tuple[str, ...], *, quick: bool, redraw: bool, output: Path | No
             click.echo(figure.TITLE)
             begin, load = time.monotonic(), os.getloadavg()
             try:
-                points = figure.measure(quick, lambda said, since=begin: _say(since, said))
+                points = figure.measure(quick, lambda text, since=begin: _print_progress(since, text))
             except NoCluster as error:
                 raise click.ClickException(str(error)) from None
             entry = save_record(folder / f"{name}.json", name, quick, {"load_before": load, **points})
@@ -94,7 +94,7 @@ def main(names: tuple[str, ...], *, quick: bool, redraw: bool, output: Path | No
         raise click.ClickException(f"not measured: {', '.join(left_out)}: {impossible}")
 
 
-def _say(since: float, text: str) -> None:
+def _print_progress(since: float, text: str) -> None:
     click.echo(f"  {time.monotonic() - since:5.0f} s  {text}")
 
 

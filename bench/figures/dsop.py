@@ -32,7 +32,7 @@ PAPERS = {
     "ring": "allreduce-ring",
     "rabenseifner": "g-rabenseifner-dsop",
 }
-WAYS = (*PAPERS, "auto")
+VARIANTS = (*PAPERS, "auto")
 
 
 def cluster(ranks: int, seed: int) -> Network:
@@ -50,7 +50,7 @@ def cluster(ranks: int, seed: int) -> Network:
     return Network(ranks, **settings)
 
 
-def seconds(ranks: int, shape: tuple[int, int], way: str, seed: int, pairs: int = 1) -> tuple[float, str]:
+def seconds(ranks: int, shape: tuple[int, int], variant: str, seed: int, pairs: int = 1) -> tuple[float, str]:
     """Seconds of the slowest rank for a sum of float64, and the algorithm that ran."""
     network, (n, m) = cluster(ranks, seed), shape
     done = simulate(
@@ -60,7 +60,7 @@ def seconds(ranks: int, shape: tuple[int, int], way: str, seed: int, pairs: int 
         cols=m,
         entries=pairs,
         row_bytes=8,
-        algorithm=way,
+        algorithm=variant,
         sized=True,
         seed=seed,
         watch=[],

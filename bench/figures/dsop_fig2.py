@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from .dsop import PAPERS, RANKS, SIZES, WAYS, seconds
-from .style import COLOURS, MARKERS, Tell, new, plain_numbers
+from .dsop import PAPERS, RANKS, SIZES, VARIANTS, seconds
+from .style import COLOURS, MARKERS, Log, new, plain_numbers
 
 TITLE = "DSOP Figs. 2 to 12: speedups and run times on 16, 32 and 48 hosts"
 NEEDS_ROOT = False
@@ -22,17 +22,17 @@ BASE = "allreduce"
 PERCENTILES = (10, 50, 90)
 
 
-def measure(quick: bool, tell: Tell) -> dict[str, Any]:
+def measure(quick: bool, log: Log) -> dict[str, Any]:
     """Seconds of each repetition."""
     points = []
     for ranks in RANKS[: 1 if quick else None]:
         for n in SIZES[: 2 if quick else None]:
-            for way in WAYS:
-                runs = [seconds(ranks, (n, n), way, seed) for seed in range(2 if quick else REPETITIONS)]
+            for variant in VARIANTS:
+                runs = [seconds(ranks, (n, n), variant, seed) for seed in range(2 if quick else REPETITIONS)]
                 chosen = sorted({name for _, name in runs})
                 times = [s for s, _ in runs]
-                points.append({"ranks": ranks, "n": n, "way": way, "chosen": chosen, "seconds": times})
-                tell(f"{ranks} hosts, N = {n}, {way}: {1e3 * median(times):.1f} ms")
+                points.append({"ranks": ranks, "n": n, "way": variant, "chosen": chosen, "seconds": times})
+                log(f"{ranks} hosts, N = {n}, {variant}: {1e3 * median(times):.1f} ms")
     return {"points": points}
 
 
@@ -44,9 +44,9 @@ def interval(values: Any, percentile: float) -> tuple[float, float, float]:
     return float(np.percentile(values, percentile)), float(low), float(high)
 
 
-def name_of(way: str) -> str:
+def name_of(variant: str) -> str:
     """The paper's name of an algorithm."""
-    return PAPERS.get(way, f"ours: {way}")
+    return PAPERS.get(variant, f"ours: {variant}")
 
 
 def draw(entry: dict[str, Any]) -> Any:
@@ -57,11 +57,11 @@ def draw(entry: dict[str, Any]) -> Any:
     for column, ranks in enumerate(all_ranks):
         for row, percentile in enumerate(PERCENTILES):
             speed, time = axes[row * len(all_ranks) + column], axes[(3 + row) * len(all_ranks) + column]
-            for number, way in enumerate(WAYS):
-                style = {"color": COLOURS[number], "marker": MARKERS[number], "label": name_of(way), "zorder": 3}
-                pairs = [(of[ranks, n, way], of[ranks, n, BASE]) for n in sizes]
+            for number, variant in enumerate(VARIANTS):
+                style = {"color": COLOURS[number], "marker": MARKERS[number], "label": name_of(variant), "zorder": 3}
+                pairs = [(of[ranks, n, variant], of[ranks, n, BASE]) for n in sizes]
                 found = [interval(np.asarray(base) / np.asarray(mine), percentile) for mine, base in pairs]
-                if way != BASE:
+                if variant != BASE:
                     speed.plot(sizes, [f[0] for f in found], **style)
                     speed.fill_between(
                         sizes, [f[1] for f in found], [f[2] for f in found], color=COLOURS[number], alpha=0.2
@@ -77,8 +77,8 @@ def draw(entry: dict[str, Any]) -> Any:
                 each.set_yscale("log")
                 each.set_xlabel("N = M")
         violins = axes[6 * len(all_ranks) + column]
-        for number, way in enumerate(WAYS):
-            data = [1e3 * np.asarray(of[ranks, n, way]) for n in sizes]
+        for number, variant in enumerate(VARIANTS):
+            data = [1e3 * np.asarray(of[ranks, n, variant]) for n in sizes]
             at = np.arange(len(sizes)) + (number - 2) * 0.16
             parts = violins.violinplot(data, at, widths=0.15, showmedians=True, showextrema=False)
             for body in parts["bodies"]:

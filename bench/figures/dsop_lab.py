@@ -15,7 +15,7 @@ from typing import Any
 from dsop.places import MPI, Case, mpi_here, ours, variant
 from lab.cluster import Cluster
 
-from .style import COLOURS, MARKERS, Tell, new, plain_numbers
+from .style import COLOURS, MARKERS, Log, new, plain_numbers
 
 TITLE = "DSOP on 8 hosts in the lab: its variants and ours"
 NEEDS_ROOT = True
@@ -26,21 +26,21 @@ OURS = ("auto", "rabenseifner", "ring")
 REPETITIONS, ITERATIONS = 3, 3
 
 
-def measure(quick: bool, tell: Tell) -> dict[str, Any]:
+def measure(quick: bool, log: Log) -> dict[str, Any]:
     """Medians of each repetition."""
     found: dict[tuple[str, int], list[float]] = {}
     cases = [Case(n, n, 1) for n in SIZES[: 2 if quick else None]]
     with TemporaryDirectory() as folder, Cluster(HOSTS, RATE, "128k") as place:
         mpi = MPI.compiled(mpi_here(), Path(folder))
         for _ in range(1 if quick else REPETITIONS):
-            for name, of in ours(place, list(OURS), cases, ITERATIONS, tell).items():
+            for name, of in ours(place, list(OURS), cases, ITERATIONS, log).items():
                 for case, times in of.items():
                     found.setdefault((f"ours: {name}", case.n), []).append(median(times))
             for case in cases:
                 for name in VARIANTS:
                     times = variant(place, mpi, name, case, ITERATIONS)
                     found.setdefault((name, case.n), []).append(median(times))
-                tell(
+                log(
                     f"N = {case.n}: "
                     + ", ".join(f"{k[0]} {1e3 * v[-1]:.1f}" for k, v in found.items() if k[1] == case.n)
                 )

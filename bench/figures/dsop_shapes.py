@@ -6,9 +6,9 @@ from collections.abc import Callable
 from statistics import median
 from typing import Any
 
-from .dsop import WAYS, seconds
+from .dsop import VARIANTS, seconds
 from .dsop_fig2 import name_of
-from .style import COLOURS, MARKERS, Tell, new, plain_numbers
+from .style import COLOURS, MARKERS, Log, new, plain_numbers
 
 TITLE = "DSOP beyond its figures: N ≠ M, several pairs, 256 hosts"
 NEEDS_ROOT = False
@@ -19,7 +19,7 @@ SIZES = (1000, 2000, 4000, 8000)
 SEEDS = 5
 
 
-def measure(quick: bool, tell: Tell) -> dict[str, Any]:
+def measure(quick: bool, log: Log) -> dict[str, Any]:
     """Medians of a few repetitions."""
     points = []
     cases = [("shape", 48, n, m, 1) for n, m in SHAPES]
@@ -27,12 +27,12 @@ def measure(quick: bool, tell: Tell) -> dict[str, Any]:
     cases += [("hosts", 256, n, n, 1) for n in SIZES]
     for what, hosts, n, m, pairs in cases[:1] if quick else cases:
         ranks = 8 if quick else hosts
-        for way in WAYS:
-            runs = [seconds(ranks, (n, m), way, seed, pairs) for seed in range(1 if quick or ranks > 48 else SEEDS)]
-            where = {"what": what, "ranks": ranks, "n": n, "m": m, "pairs": pairs, "way": way}
+        for variant in VARIANTS:
+            runs = [seconds(ranks, (n, m), variant, seed, pairs) for seed in range(1 if quick or ranks > 48 else SEEDS)]
+            where = {"what": what, "ranks": ranks, "n": n, "m": m, "pairs": pairs, "way": variant}
             took = median(s for s, _ in runs)
             points.append(where | {"chosen": runs[0][1], "seconds": took})
-            tell(f"{ranks} hosts, {n} by {m}, {pairs} pairs, {way} ({runs[0][1]}): {1e3 * took:.1f} ms")
+            log(f"{ranks} hosts, {n} by {m}, {pairs} pairs, {variant} ({runs[0][1]}): {1e3 * took:.1f} ms")
     return {"points": points}
 
 
@@ -45,9 +45,9 @@ def draw(entry: dict[str, Any]) -> Any:
         ("hosts", "N = M, 256 hosts, one pair a rank", lambda p: f"{p['n']:,}"),
     )
     for each, (what, label, name) in zip(axes, panels, strict=True):
-        for number, way in enumerate(WAYS):
-            mine = [p for p in entry["points"] if (p["what"], p["way"]) == (what, way)]
-            style = {"color": COLOURS[number], "marker": MARKERS[number], "label": name_of(way), "zorder": 3}
+        for number, variant in enumerate(VARIANTS):
+            mine = [p for p in entry["points"] if (p["what"], p["way"]) == (what, variant)]
+            style = {"color": COLOURS[number], "marker": MARKERS[number], "label": name_of(variant), "zorder": 3}
             each.plot(range(len(mine)), [1e3 * p["seconds"] for p in mine], **style)
             each.set_xticks(range(len(mine)), [name(p) for p in mine], fontsize=8.5)
         each.set_yscale("log")

@@ -27,7 +27,7 @@ from lab.link import rate_bits, seconds
 from skyphos.planning.loggp import incast_share
 
 from .graphs import TWITTER
-from .style import COLOURS, MARKERS, Tell, new, plain_numbers, size_name
+from .style import COLOURS, MARKERS, Log, new, plain_numbers, size_name
 
 TITLE = "Incast: many senders at one port"
 NEEDS_ROOT = True
@@ -40,19 +40,19 @@ SETTINGS = ((1 << 20, "today"), (256 << 10, "today"), (128 << 10, "today"), (128
 RINGS = ((1, 1, 1), (3, 1, 2), (7, 1, 4), (7, 2, 2), (7, 4, 2), (7, 9, 4))
 
 
-def measure(quick: bool, tell: Tell) -> dict[str, Any]:
+def measure(quick: bool, log: Log) -> dict[str, Any]:
     """Both patterns for each buffer and each TCP."""
     held = round(TWITTER.entries(64)) * 4
     found = []
     for port_buffer, tcp in SETTINGS[2:3] if quick else SETTINGS:
-        tell(f"{setting_name(port_buffer, tcp)}: to one, then all to all")
+        log(f"{setting_name(port_buffer, tcp)}: to one, then all to all")
         with Cluster(HOSTS, TO_ONE_RATE, BURST, port_buffer) as cluster, Flows(cluster, FLOWS, tcp) as flows:
             to_one = _to_one(flows, held // 64, quick)
         with Cluster(HOSTS, ALL_RATE, BURST, port_buffer) as cluster, Flows(cluster, FLOWS, tcp) as flows:
             rings = [_ring(flows, held // 8, 7, 1, 1)] if quick else [_ring(flows, held, *ring) for ring in RINGS]
         share = incast_share([p["senders"] for p in to_one], [p["bytes_per_s"] for p in to_one])
         found.append({"port_buffer": port_buffer, "tcp": tcp, "incast": share, "to_one": to_one, "all_to_all": rings})
-        tell(f"incast {share:.4f}; " + ", ".join(f"{p['flows']}: {100 * late_share(p):.1f} % late" for p in rings))
+        log(f"incast {share:.4f}; " + ", ".join(f"{p['flows']}: {100 * late_share(p):.1f} % late" for p in rings))
     return {
         "hosts": HOSTS,
         "held_bytes": held,

@@ -23,7 +23,7 @@ from lab.link import FRAMING, rate_bits
 from lab.run import run
 from lab.scenario import Scenario
 
-from .style import COLOURS, MARKERS, THEIRS, Tell, as_point, new, plain_numbers, quartiles, size_name
+from .style import COLOURS, MARKERS, THEIRS, Log, as_point, new, plain_numbers, quartiles, size_name
 
 TITLE = "Kylix Fig. 2: rate against packet size"
 NEEDS_ROOT = True
@@ -45,7 +45,7 @@ def efficient(sizes: list[int], rates: list[float]) -> float:
     return float(sizes[0])
 
 
-def measure(quick: bool, tell: Tell) -> dict[str, Any]:
+def measure(quick: bool, log: Log) -> dict[str, Any]:
     """Times of each size over each link and over loopback."""
     turns, placements = (3, 1) if quick else (11, 3)
     links = [("loopback", "none")] if quick and unavailable() else [("loopback", "none"), ("namespaces", RATE)]
@@ -54,7 +54,7 @@ def measure(quick: bool, tell: Tell) -> dict[str, Any]:
         name = network if rate == "none" else rate
         sizes = [size for size in PACKET_BYTES if network == "loopback" or size <= LARGEST_SHAPED]
         sizes = sizes[:4] if quick else sizes
-        tell(f"{name}: {len(sizes)} sizes of {size_name(sizes[0])} to {size_name(sizes[-1])}")
+        log(f"{name}: {len(sizes)} sizes of {size_name(sizes[0])} to {size_name(sizes[-1])}")
         result = run(
             Scenario(
                 name="kylix_fig2",
@@ -88,7 +88,7 @@ def measure(quick: bool, tell: Tell) -> dict[str, Any]:
                 "efficient_bytes": efficient(sizes, rates),
             }
         )
-        tell(f"{name}: {max(rates) / 1e6:,.1f} MB/s, half of it at {size_name(found[-1]['efficient_bytes'])}")
+        log(f"{name}: {max(rates) / 1e6:,.1f} MB/s, half of it at {size_name(found[-1]['efficient_bytes'])}")
     paper = [{"size": size, "share": share} for size, share in zip(PAPER_BYTES, PAPER_SHARE, strict=True)]
     return {"burst": BURST, "networks": found, "paper": paper}
 

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from skyphos.planning import union_entries
 
-from .style import COLOURS, MARKERS, Tell, new
+from .style import COLOURS, MARKERS, Log, new
 
 TITLE = "Kylix Fig. 4: density against scaling factor"
 NEEDS_ROOT = False
@@ -46,7 +46,7 @@ def factor(alpha: float, n: int) -> float:
     return float(np.exp((low + high) / 2))
 
 
-def measure(quick: bool, tell: Tell) -> dict[str, Any]:
+def measure(quick: bool, log: Log) -> dict[str, Any]:
     """The curves, and unions of drawn sets beside those of the same space."""
     n, sets = (2_000, SETS[:6]) if quick else (DRAWN_N, SETS)
     rng = np.random.default_rng(4)
@@ -64,7 +64,7 @@ def measure(quick: bool, tell: Tell) -> dict[str, Any]:
             }
         )
         worst = max(abs(p["drawn"] - p["model"]) / p["spread"] for p in drawn)
-        tell(f"α = {alpha:g}: {len(sets)} unions, at most {worst:.1f} standard errors from the curve")
+        log(f"α = {alpha:g}: {len(sets)} unions, at most {worst:.1f} standard errors from the curve")
     return {"n": N, "drawn_n": n, "scaled": grid.tolist(), "exponents": found}
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from skyphos.simulate import Network, Simulation, simulate
 
 from .graphs import ALPHA, GRAPHS, Graph, layer_bytes, layers, network, plan
-from .style import COLOURS, Tell, new
+from .style import COLOURS, Log, new
 
 TITLE = "Kylix Fig. 5: volume of each layer"
 NEEDS_ROOT = False
@@ -35,7 +35,7 @@ def drawn(graph: Graph, smaller: int) -> Simulation:
     return simulate(Network(RANKS), "reduce", n=n, entries=entries, alpha=ALPHA, degrees=graph.optimal, watch=[])
 
 
-def measure(quick: bool, tell: Tell) -> dict[str, Any]:
+def measure(quick: bool, log: Log) -> dict[str, Any]:
     """Both graphs with their optimal degrees."""
     smaller = 20 * SMALLER if quick else SMALLER
     found = []
@@ -48,7 +48,7 @@ def measure(quick: bool, tell: Tell) -> dict[str, Any]:
                 raise RuntimeError(f"{graph.name}: {got} are not the proposition's {expected}")
         degrees = layers(graph.optimal)
         found.append({"graph": graph.name, "degrees": degrees, "model": expected, "sent": sent, "drawn": real})
-        tell(f"{graph.name} {degrees}: " + ", ".join(f"{each / 1e9:.2f}" for each in expected) + " GB")
+        log(f"{graph.name} {degrees}: " + ", ".join(f"{each / 1e9:.2f}" for each in expected) + " GB")
     return {"ranks": RANKS, "alpha": ALPHA, "smaller": smaller, "graphs": found}
 
 

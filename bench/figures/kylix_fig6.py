@@ -27,7 +27,7 @@ from .graphs import GRAPHS, Graph, idle, layers, network, plan
 from .incast import setting_name
 from .lateness import measured, reduce_s
 from .processor import Stragglers, products, stragglers
-from .style import COLOURS, Tell, new, plain_numbers
+from .style import COLOURS, Log, new, plain_numbers
 
 TITLE = "Kylix Fig. 6: configure and reduce by networks"
 NEEDS_ROOT = False
@@ -35,25 +35,25 @@ RANKS = 64
 DIRECT, BINARY = (64,), (2,) * 6
 
 
-def measure(quick: bool, tell: Tell) -> dict[str, Any]:
+def measure(quick: bool, log: Log) -> dict[str, Any]:
     """All rungs for both graphs; the planner chooses degrees for each rung."""
     repeats, seeds, draws = (5, 1, 20) if quick else (300, 5, 400)
     found = products(1 << 16, 1 << 18, repeats) if quick else products(1 << 20, 1 << 22, repeats)
     slow = stragglers(found.seconds)
     settings = measured()
     incast = max(setting["incast"] for setting in settings)
-    tell(f"incast {incast:.4f}; stragglers {slow.share:.3f} at {slow.slowness:.2f}")
+    log(f"incast {incast:.4f}; stragglers {slow.share:.3f} at {slow.slowness:.2f}")
     points = []
     for graph in GRAPHS[:1] if quick else GRAPHS:
         for rung, on in list(rungs(incast, slow))[4 if quick else 0 :]:
             last = _rung(graph, rung, on, seeds if on.straggler_share else 1)
             points.extend(last)
-            tell(f"{graph.name}, {rung}: {said(last)}")
+            log(f"{graph.name}, {rung}: {describe(last)}")
         for setting in settings:
             rung = setting_name(setting["port_buffer"], setting["tcp"])
             late = [_late(point, rung, setting, draws) for point in last]
             points.extend(late)
-            tell(f"{graph.name}, {rung}: {said(late)}")
+            log(f"{graph.name}, {rung}: {describe(late)}")
     return {
         "ranks": RANKS,
         "incast": incast,
@@ -105,7 +105,7 @@ def ratio(points: list[dict[str, Any]], choice: str) -> float:
     return float(times[choice] / min(times["paper"], times["ours"]))
 
 
-def said(points: list[dict[str, Any]]) -> str:
+def describe(points: list[dict[str, Any]]) -> str:
     """One rung of one graph as a line of text."""
     times = ", ".join(f"{layers(p['degrees'])} {1e3 * p['reduce_s']:.0f} ms" for p in points)
     return f"{times}; direct/best {ratio(points, 'direct'):.2f}, binary/best {ratio(points, 'binary'):.2f}"

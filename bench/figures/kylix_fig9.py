@@ -11,7 +11,7 @@ from typing import Any
 
 from .graphs import GRAPHS, layers, network, plan, short_layers
 from .processor import products
-from .style import COLOURS, MARKERS, THEIRS, Tell, new, plain_numbers
+from .style import COLOURS, MARKERS, THEIRS, Log, new, plain_numbers
 
 TITLE = "Kylix Fig. 9: an iteration against nodes"
 NEEDS_ROOT = False
@@ -21,10 +21,10 @@ PAPER_SPEEDUP = (7.0, 11.0)
 PAPER_S = {"Twitter": 0.55, "Yahoo": 2.5}
 
 
-def measure(quick: bool, tell: Tell) -> dict[str, Any]:
+def measure(quick: bool, log: Log) -> dict[str, Any]:
     """Each size of cluster and each graph."""
     product = products(1 << 16, 1 << 18, 5) if quick else products(1 << 23, 1 << 24, 15)
-    tell(f"{1e9 * product.edge_s:.2f} ns an edge")
+    log(f"{1e9 * product.edge_s:.2f} ns an edge")
     points = []
     for graph in GRAPHS[:1] if quick else GRAPHS:
         for nodes in NODES[2:5] if quick else NODES:
@@ -39,7 +39,7 @@ def measure(quick: bool, tell: Tell) -> dict[str, Any]:
                 }
             )
             times = f"{reduce.last_s:.3f} s and {points[-1]['computation_s']:.3f}"
-            tell(f"{graph.name}, {nodes}: {layers(reduce.degrees)}, {times}")
+            log(f"{graph.name}, {nodes}: {layers(reduce.degrees)}, {times}")
     known = {"edge_s": product.edge_s, "product_n": product.n, "product_edges": product.edges}
     return known | {"points": points, "paper_speedup": PAPER_SPEEDUP, "paper_s": PAPER_S}
 

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from .style import COLOURS, THEIRS, Tell, new
+from .style import COLOURS, THEIRS, Log, new
 
 TITLE = "Kylix section V: failures until a rank is lost, and replicas against late machines"
 NEEDS_ROOT = False
@@ -35,7 +35,7 @@ def expected(ranks: int) -> float:
     return float(4**ranks / comb(2 * ranks, ranks))
 
 
-def measure(quick: bool, tell: Tell) -> dict[str, Any]:
+def measure(quick: bool, log: Log) -> dict[str, Any]:
     """Crash groups; then let machines be late."""
     ranks, trials, exponents, seeds = (RANKS[:2], 10, EXPONENTS[::5], 1) if quick else (RANKS, TRIALS, EXPONENTS, SEEDS)
     losses = []
@@ -46,13 +46,13 @@ def measure(quick: bool, tell: Tell) -> dict[str, Any]:
             raise RuntimeError(f"{count} ranks: {failures.mean()} failures, where {expected(count)} are expected")
         low, high = (float(limit) for limit in np.percentile(failures, (10, 90)))
         losses.append({"ranks": count, "mean": float(failures.mean()), "error": float(error), "range": [low, high]})
-        tell(f"{count} ranks: {failures.mean():.2f} failures until one is lost, expected {expected(count):.2f}")
+        log(f"{count} ranks: {failures.mean():.2f} failures until one is lost, expected {expected(count):.2f}")
     late = []
     for exponent in exponents:
         found = _example("stragglers", seeds, exponent)
         one, two = np.array(found["one_ms"]), np.array(found["two_ms"])
         late.append({"exponent": exponent, "one_ms": one.tolist(), "two_ms": two.tolist()})
-        tell(f"exponent {exponent}: {np.median(one):.0f} ms a call, with replicas {np.median(two):.0f} ms")
+        log(f"exponent {exponent}: {np.median(one):.0f} ms a call, with replicas {np.median(two):.0f} ms")
     return {"trials": trials, "losses": losses, "late": late}
 
 
@@ -61,8 +61,8 @@ def _example(name: str, repeat: int, what: float) -> dict[str, Any]:
     cargo = ["cargo", "run", "--quiet", "--release", "--package", "skyphos", "--example", name, "--"]
     root = Path(__file__).resolve().parents[2]
     done = subprocess.run([*cargo, str(repeat), str(what)], cwd=root, check=True, stdout=subprocess.PIPE, text=True)
-    said: dict[str, Any] = json.loads(done.stdout)
-    return said
+    times: dict[str, Any] = json.loads(done.stdout)
+    return times
 
 
 def draw(entry: dict[str, Any]) -> Any:

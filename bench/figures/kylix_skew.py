@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from .graphs import TWITTER, layers, network, plan
-from .style import COLOURS, MARKERS, Tell, new
+from .style import COLOURS, MARKERS, Log, new
 
 TITLE = "Reduce time against how late ranks enter"
 NEEDS_ROOT = False
@@ -24,7 +24,7 @@ SEEDS = 7
 SURE = 0.8
 
 
-def measure(quick: bool, tell: Tell) -> dict[str, Any]:
+def measure(quick: bool, log: Log) -> dict[str, Any]:
     """Each skew, for several seeds."""
     skews, seeds = (SKEWS_S[::6], 1) if quick else (SKEWS_S, SEEDS)
     points: list[dict[str, Any]] = []
@@ -41,7 +41,7 @@ def measure(quick: bool, tell: Tell) -> dict[str, Any]:
         if right != wrong:
             raise RuntimeError(f"wrong clocks change a reduction: {right} s becomes {wrong} s")
         clocks.append({"choice": choice, "right_s": right, "wrong_s": wrong})
-        tell(f"{choice} {layers(degrees)}: " + ", ".join(f"{1e3 * p['times_s'][1]:.0f}" for p in mine) + " ms")
+        log(f"{choice} {layers(degrees)}: " + ", ".join(f"{1e3 * p['times_s'][1]:.0f}" for p in mine) + " ms")
     return {"ranks": RANKS, "graph": TWITTER.name, "seeds": seeds, "points": points, "clocks": clocks}
 
 

@@ -22,7 +22,7 @@ from lab.link import FRAMING, rate_bits
 from replicas import Group, power_law, slowest
 from replication import spread
 
-from .style import COLOURS, THEIRS, Tell, new
+from .style import COLOURS, THEIRS, Log, new
 
 TITLE = "Kylix Table I, Sparse Allreduce Table II: what replicas and dead machines cost"
 NEEDS_ROOT = True
@@ -50,7 +50,7 @@ def settings() -> Iterator[tuple[str, int, int, int]]:
         yield f"two a rank, {dead} dead", HOSTS, 2, dead
 
 
-def measure(quick: bool, tell: Tell) -> dict[str, Any]:
+def measure(quick: bool, log: Log) -> dict[str, Any]:
     """Each setting in turn, in several rounds."""
     edges, rounds = (EDGES // 20, 1) if quick else (EDGES, 5)
     times: dict[str, list[tuple[float, float]]] = {}
@@ -59,7 +59,7 @@ def measure(quick: bool, tell: Tell) -> dict[str, Any]:
             for name, size, replication, dead in settings():
                 got = _calls(cluster, (size, replication, dead), edges, number)
                 times.setdefault(name, []).append(got)
-                tell(f"{name}: configure {got[0]:.3f} s, reduce {got[1]:.3f} s")
+                log(f"{name}: configure {got[0]:.3f} s, reduce {got[1]:.3f} s")
     points = []
     for name, size, replication, dead in settings():
         configure, reduce = (median(pair[k] for pair in times[name]) for k in (0, 1))

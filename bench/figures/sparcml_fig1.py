@@ -18,7 +18,7 @@ import numpy as np
 
 import skyphos as sky
 
-from .style import COLOURS, MARKERS, Tell, new, plain_numbers
+from .style import COLOURS, MARKERS, Log, new, plain_numbers
 
 TITLE = "SparCML Fig. 1: density of the reduced gradient, ResNet-20 on CIFAR-10"
 NEEDS_ROOT = False
@@ -29,24 +29,24 @@ RANKS = (1, 2, 4, 8, 16, 32, 64)
 EPOCHS, BATCH, WORKER_BATCH = 5, 128, 64
 
 
-def measure(quick: bool, tell: Tell) -> dict[str, Any]:
+def measure(quick: bool, log: Log) -> dict[str, Any]:
     """Densities of unions for each P and each share."""
     if not DATA.exists():
         raise RuntimeError(f"{DATA} is not there: this figure needs the pictures")
     most = RANKS[3] if quick else RANKS[-1]
-    gradients = _gradients(most, 512 if quick else 20_000, 1 if quick else EPOCHS, tell)
+    gradients = _gradients(most, 512 if quick else 20_000, 1 if quick else EPOCHS, log)
     n = gradients.shape[1]
     points = []
     for density in DENSITIES:
         k = max(1, round(density * n))
-        tell(f"{100 * density:g} % of {n:,} values, up to {most} ranks")
+        log(f"{100 * density:g} % of {n:,} values, up to {most} ranks")
         topk = [sky.TopK(k=k, bucket=None).compress(gradient) for gradient in gradients]
         for ranks in [ranks for ranks in RANKS if ranks <= most]:
             points.append({"density": density, "ranks": ranks, "union": _reduced(topk[:ranks]) / n})
     return {"parameters": n, "worker_batch": WORKER_BATCH, "points": points}
 
 
-def _gradients(workers: int, pictures: int, epochs: int, tell: Tell) -> np.ndarray:
+def _gradients(workers: int, pictures: int, epochs: int, log: Log) -> np.ndarray:
     """Gradients of one batch a worker, after some epochs."""
     sys.path.insert(0, str(ROOT / "examples" / "torch"))
     import torch
@@ -74,7 +74,7 @@ def _gradients(workers: int, pictures: int, epochs: int, tell: Tell) -> np.ndarr
             loss.backward()
             optimizer.step()
             total += loss.item()
-        tell(f"epoch {epoch + 1} of {epochs}: loss {total / (len(some) // BATCH):.3f}")
+        log(f"epoch {epoch + 1} of {epochs}: loss {total / (len(some) // BATCH):.3f}")
     found = []
     for worker in range(workers):
         model.zero_grad()

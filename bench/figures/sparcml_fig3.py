@@ -25,7 +25,7 @@ from lab.run import Result, run
 from lab.scenario import Scenario
 
 from .sparcml_fig7 import expected
-from .style import COLOURS, MARKERS, Tell, as_point, new, plain_numbers, quartiles
+from .style import COLOURS, MARKERS, Log, as_point, new, plain_numbers, quartiles
 
 TITLE = "SparCML Fig. 3: time of an allreduce"
 NEEDS_ROOT = True
@@ -50,7 +50,7 @@ def theirs(name: str, n: int, density: float, ranks: int) -> float:
     }[name]
 
 
-def measure(quick: bool, tell: Tell) -> dict[str, Any]:
+def measure(quick: bool, log: Log) -> dict[str, Any]:
     """Quartiles of every contender at each number of ranks and each density."""
     n, experiments, turns = (1 << 14, 2, 3) if quick else (N, 5, 11)
     ranks, densities = (RANKS[:2], (SHARED, 0.12)) if quick else (RANKS, DENSITIES)
@@ -59,7 +59,7 @@ def measure(quick: bool, tell: Tell) -> dict[str, Any]:
     times: dict[tuple[str, int, float], list[float]] = {}
     for experiment in range(experiments):
         for p, density, dense in places:
-            tell(f"experiment {experiment + 1} of {experiments}: P = {p}, density {100 * density:.3g} %")
+            log(f"experiment {experiment + 1} of {experiments}: P = {p}, density {100 * density:.3g} %")
             slow: dict[str, dict[str, Any]] = {name: {} for name in DENSE} if dense and experiment == 0 else {}
             scenario = Scenario(
                 name="sparcml_fig3",

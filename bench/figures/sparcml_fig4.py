@@ -13,41 +13,41 @@ from typing import Any
 import numpy as np
 from matplotlib.ticker import MaxNLocator
 
-from .style import COLOURS, Tell, new
+from .style import COLOURS, Log, new
 from .training import RANKS, paired_interval, trained
 
 TITLE = "SparCML Fig. 4: accuracy of top-k and of dense training, CIFAR-10 and ATIS"
 NEEDS_ROOT = False
 SEEDS = 5
-WAYS = {
+VARIANTS = {
     "dense": ["--compress", "dense"],
     "k = 16": ["--compress", "topk", "--k", "16"],
     "k = 8": ["--compress", "topk", "--k", "8"],
 }
 
 
-def measure(quick: bool, tell: Tell) -> dict[str, Any]:
+def measure(quick: bool, log: Log) -> dict[str, Any]:
     """Curves of all runs, and the differences of their final accuracies."""
     preset = ["--preset", "smoke" if quick else "short"]
-    pictures: dict[str, list[dict[str, Any]]] = {way: [] for way in WAYS}
+    pictures: dict[str, list[dict[str, Any]]] = {variant: [] for variant in VARIANTS}
     for seed in range(1, 1 + (2 if quick else SEEDS)):
-        for way, arguments in WAYS.items():
-            run = trained("cifar", [*preset, *arguments, "--seed", str(seed)], tell)
-            pictures[way].append({"seed": seed} | run["curves"])
+        for variant, arguments in VARIANTS.items():
+            run = trained("cifar", [*preset, *arguments, "--seed", str(seed)], log)
+            pictures[variant].append({"seed": seed} | run["curves"])
     differences = {}
-    for way in list(WAYS)[1:]:
-        pairs = zip(pictures[way], pictures["dense"], strict=True)
+    for variant in list(VARIANTS)[1:]:
+        pairs = zip(pictures[variant], pictures["dense"], strict=True)
         each = [mine["accuracy"][-1] - dense["accuracy"][-1] for mine, dense in pairs]
         low, high = paired_interval(each)
-        tell(f"{way} of 512: {np.mean(each):+.2f} points of accuracy, 95 % interval {low:+.2f} to {high:+.2f}")
-        differences[way] = {"each": each, "mean": float(np.mean(each)), "interval": [low, high]}
+        log(f"{variant} of 512: {np.mean(each):+.2f} points of accuracy, 95 % interval {low:+.2f} to {high:+.2f}")
+        differences[variant] = {"each": each, "mean": float(np.mean(each)), "interval": [low, high]}
     preset = ["--preset", "smoke" if quick else "full"]
-    words = {way: trained("atis", [*preset, "--compress", way], tell) for way in ("dense", "topk")}
+    words = {variant: trained("atis", [*preset, "--compress", variant], log) for variant in ("dense", "topk")}
     return {
         "ranks": RANKS,
         "cifar": pictures,
         "differences": differences,
-        "atis": {way: run["curves"] for way, run in words.items()},
+        "atis": {variant: run["curves"] for variant, run in words.items()},
         "atis_parameters": words["dense"]["parameters"],
     }
 
@@ -55,17 +55,17 @@ def measure(quick: bool, tell: Tell) -> dict[str, Any]:
 def draw(entry: dict[str, Any]) -> Any:
     """Accuracy by epoch: on the left the mean of all seeds and their range, on the right intents and slots."""
     figure, (left, right) = new(2, width=11)
-    for colour, (way, runs) in zip(COLOURS, entry["cifar"].items(), strict=False):
+    for colour, (variant, runs) in zip(COLOURS, entry["cifar"].items(), strict=False):
         all_runs = np.array([run["accuracy"] for run in runs])
         epochs = runs[0]["epoch"]
         left.fill_between(epochs, all_runs.min(0), all_runs.max(0), color=colour, alpha=0.15, linewidth=0)
-        label = f"{way}{' of 512, 4 bits' * (way != 'dense')}: {all_runs[:, -1].mean():.1f}"
+        label = f"{variant}{' of 512, 4 bits' * (variant != 'dense')}: {all_runs[:, -1].mean():.1f}"
         left.plot(epochs, all_runs.mean(0), color=colour, label=label)
     left.set_ylabel("test accuracy, %")
     left.set_title(f"ResNet on CIFAR-10, {len(runs)} seeds", fontsize=10)
-    for colour, (way, run) in zip((COLOURS[0], COLOURS[2]), entry["atis"].items(), strict=True):
-        for name, said, style in (("intent_accuracy", "intent", "-"), ("slot_f1", "slot F1", "--")):
-            label = f"{'dense' if way == 'dense' else 'k = 2 of 512'}, {said}: {run[name][-1]:.1f}"
+    for colour, (variant, run) in zip((COLOURS[0], COLOURS[2]), entry["atis"].items(), strict=True):
+        for name, metric, style in (("intent_accuracy", "intent", "-"), ("slot_f1", "slot F1", "--")):
+            label = f"{'dense' if variant == 'dense' else 'k = 2 of 512'}, {metric}: {run[name][-1]:.1f}"
             right.plot(run["epoch"], run[name], style, color=colour, label=label)
     right.set_ylabel("test accuracy and F1, %")
     right.set_ylim(60, 100)

@@ -9,17 +9,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from .style import COLOURS, Tell, new
+from .style import COLOURS, Log, new
 from .training import RANKS, trained
 
 TITLE = "SparCML Fig. 5: a wide ResNet-18, dense and k = 1 of 512"
 NEEDS_ROOT = False
 
 
-def measure(quick: bool, tell: Tell) -> dict[str, Any]:
+def measure(quick: bool, log: Log) -> dict[str, Any]:
     """Curves of both methods."""
     preset = ["--model", "wide-resnet18", "--preset", "smoke" if quick else "short"]
-    runs = {way: trained("cifar", [*preset, "--compress", way], tell) for way in ("dense", "topk")}
+    runs = {variant: trained("cifar", [*preset, "--compress", variant], log) for variant in ("dense", "topk")}
     return {
         "ranks": RANKS,
         "parameters": runs["dense"]["parameters"],
@@ -30,9 +30,9 @@ def measure(quick: bool, tell: Tell) -> dict[str, Any]:
 def draw(entry: dict[str, Any]) -> Any:
     """The training loss on the left, the error on test pictures on the right."""
     figure, (left, right) = new(2, width=10)
-    for colour, (way, run) in zip((COLOURS[3], COLOURS[2]), entry["runs"].items(), strict=True):
+    for colour, (variant, run) in zip((COLOURS[3], COLOURS[2]), entry["runs"].items(), strict=True):
         epochs = run["epoch"]
-        label = "dense" if way == "dense" else "k = 1 of 512"
+        label = "dense" if variant == "dense" else "k = 1 of 512"
         left.plot(epochs, run["train_loss"], color=colour, label=label)
         errors = [100 - accuracy for accuracy in run["accuracy"]]
         right.plot(epochs, errors, color=colour, label=f"{label}: {errors[-1]:.1f}")

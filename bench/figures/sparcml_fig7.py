@@ -17,7 +17,7 @@ import numpy as np
 
 import skyphos as sky
 
-from .style import COLOURS, MARKERS, Tell, new, plain_numbers
+from .style import COLOURS, MARKERS, Log, new, plain_numbers
 
 TITLE = "SparCML Fig. 7: entries of the reduced vector"
 NEEDS_ROOT = False
@@ -46,14 +46,14 @@ def deviation(k: int, n: int, ranks: int) -> float:
     return math.sqrt(max(0.0, n * (n - 1) * two + n * one - (n * one) ** 2))
 
 
-def measure(quick: bool, tell: Tell) -> dict[str, Any]:
+def measure(quick: bool, log: Log) -> dict[str, Any]:
     """Mean unions and mean results for each k and P."""
     unions, reduces = (200, 2) if quick else (1000, 10)
     per_rank, group_sizes = (PER_RANK[1:3], RANKS[:4]) if quick else (PER_RANK, RANKS)
     rng = np.random.default_rng(7)
     points = []
     for ranks in group_sizes:
-        tell(f"P = {ranks}: {reduces} allreduces and {unions} unions for each of {len(per_rank)} k")
+        log(f"P = {ranks}: {reduces} allreduces and {unions} unions for each of {len(per_rank)} k")
         comms = sky.local(ranks, threads=1)
         with ThreadPoolExecutor(ranks) as pool:
             for k in per_rank:

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from . import sparcml_fig6
-from .style import COLOURS, Tell, new
+from .style import COLOURS, Log, new
 from .training import RANKS, on_ranks, trained
 
 TITLE = "SparCML Table 3: all examples, dense and top-k"
@@ -53,7 +53,7 @@ EXAMPLES = (
 )
 
 
-def measure(quick: bool, tell: Tell) -> dict[str, Any]:
+def measure(quick: bool, log: Log) -> dict[str, Any]:
     """Curves of each example, dense and top-k."""
     found = []
     for example in EXAMPLES:
@@ -61,15 +61,15 @@ def measure(quick: bool, tell: Tell) -> dict[str, Any]:
         train = partial(on_ranks, ranks=example.ranks)
         place = "" if example.ranks == RANKS else f"{example.ranks} ranks"
         runs = {
-            way: trained(example.name, [*preset, "--compress", *said], tell, train, place)["curves"]
-            for way, said in (("dense", example.dense), ("topk", example.topk))
+            variant: trained(example.name, [*preset, "--compress", *arguments], log, train, place)["curves"]
+            for variant, arguments in (("dense", example.dense), ("topk", example.topk))
         }
         title = f"{example.title}; {example.ranks} ranks here"
         found.append({"title": title} | _drawn(example.metric, example.label, runs))
     speech = {
         run["way"]: run
-        for run in sparcml_fig6.measure(quick, tell)["runs"]
-        if run["hosts"] == max(sparcml_fig6.WAYS[run["way"]][1]) and run["way"] != "bmuf"
+        for run in sparcml_fig6.measure(quick, log)["runs"]
+        if run["hosts"] == max(sparcml_fig6.VARIANTS[run["way"]][1]) and run["way"] != "bmuf"
     }
     title = f"speech, k = 4; 8 hosts at {sparcml_fig6.MBITS} Mbit/s"
     found.append({"title": title} | _drawn("token_error_rate", "tokens wrong, %", speech))
@@ -78,7 +78,8 @@ def measure(quick: bool, tell: Tell) -> dict[str, Any]:
 
 def _drawn(metric: str, label: str, runs: dict[str, dict[str, Any]]) -> dict[str, Any]:
     kept = {
-        way: {"epoch": run["epoch"], "trained_s": run["trained_s"], "values": run[metric]} for way, run in runs.items()
+        variant: {"epoch": run["epoch"], "trained_s": run["trained_s"], "values": run[metric]}
+        for variant, run in runs.items()
     }
     return {"metric": metric, "label": label, "runs": kept}
 
@@ -88,13 +89,13 @@ def draw(entry: dict[str, Any]) -> Any:
     examples = entry["examples"]
     figure, axes = new(2, rows=len(examples), width=10, height=2.7 * len(examples))
     for number, example in enumerate(examples):
-        for said, on in zip(("epoch", "minutes"), axes[2 * number : 2 * number + 2], strict=True):
-            for (way, run), colour in zip(example["runs"].items(), (COLOURS[3], COLOURS[2]), strict=True):
-                at = run["epoch"] if said == "epoch" else [seconds / 60 for seconds in run["trained_s"]]
-                label = f"{'dense' if way == 'dense' else 'top-k'}: {run['values'][-1]:.4g}"
+        for unit, on in zip(("epoch", "minutes"), axes[2 * number : 2 * number + 2], strict=True):
+            for (variant, run), colour in zip(example["runs"].items(), (COLOURS[3], COLOURS[2]), strict=True):
+                at = run["epoch"] if unit == "epoch" else [seconds / 60 for seconds in run["trained_s"]]
+                label = f"{'dense' if variant == 'dense' else 'top-k'}: {run['values'][-1]:.4g}"
                 on.plot(at, run["values"], "o-", markersize=3, color=colour, label=label)
             on.set_title(example["title"], fontsize=9)
-            on.set_xlabel(said)
+            on.set_xlabel(unit)
             on.set_xlim(left=0)
             on.set_ylabel(example["label"])
             on.legend(fontsize=8)

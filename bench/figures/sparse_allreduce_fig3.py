@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from .graphs import SHARE, SMALL, TWITTER, idle, network, plan, predictions
-from .style import COLOURS, MARKERS, THEIRS, Tell, new, plain_numbers
+from .style import COLOURS, MARKERS, THEIRS, Log, new, plain_numbers
 
 TITLE = "Sparse Allreduce Fig. 3: direct reduction against nodes"
 NEEDS_ROOT = False
@@ -21,7 +21,7 @@ SIMULATED = 256
 PAPER_MB = (0.5, 0.4)
 
 
-def measure(quick: bool, tell: Tell) -> dict[str, Any]:
+def measure(quick: bool, log: Log) -> dict[str, Any]:
     """Each size of cluster, with and without the cost of a message."""
     points = []
     for nodes in NODES[:4] if quick else NODES:
@@ -33,7 +33,7 @@ def measure(quick: bool, tell: Tell) -> dict[str, Any]:
             others = {"reduce_s": alone, "bytes_s": replace(alone, message_s=0.0), "with_work_s": network(nodes)}
             points[-1] |= {key: plan(TWITTER, (nodes,), on).last_s for key, on in others.items()}
         simulated = f", simulated {1e3 * points[-1]['reduce_s']:.0f}" if nodes <= SIMULATED else ""
-        tell(f"{nodes} nodes: messages of {size / 1e6:.3g} MB, predicted {1e3 * predicted:.0f} ms{simulated}")
+        log(f"{nodes} nodes: messages of {size / 1e6:.3g} MB, predicted {1e3 * predicted:.0f} ms{simulated}")
     return {"graph": TWITTER.name, "points": points, "paper_mb": PAPER_MB}
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from .graphs import TWITTER, layer_bytes, layers, network, plan
-from .style import COLOURS, MARKERS, THEIRS, Tell, new, plain_numbers
+from .style import COLOURS, MARKERS, THEIRS, Log, new, plain_numbers
 
 TITLE = "Sparse Allreduce Fig. 5: bytes of a message at each level"
 NEEDS_ROOT = False
@@ -19,7 +19,7 @@ PAPER_MB = {"64": 0.5, "2×2×2×2×2×2": 17.0}
 ROUNDING = 1e-4
 
 
-def measure(quick: bool, tell: Tell) -> dict[str, Any]:
+def measure(quick: bool, log: Log) -> dict[str, Any]:
     """Each choice of degrees."""
     found = []
     for degrees in CHOICES[:2] if quick else CHOICES:
@@ -29,7 +29,7 @@ def measure(quick: bool, tell: Tell) -> dict[str, Any]:
         if any(abs(a / b - 1) > ROUNDING for a, b in zip(sizes, model, strict=True)):
             raise RuntimeError(f"{layers(degrees)}: {sizes} are not the proposition's {model}")
         found.append({"degrees": layers(degrees), "message_bytes": sizes})
-        tell(f"{layers(degrees)}: " + ", ".join(f"{size / 1e6:.3g}" for size in sizes) + " MB")
+        log(f"{layers(degrees)}: " + ", ".join(f"{size / 1e6:.3g}" for size in sizes) + " MB")
     return {"graph": TWITTER.name, "ranks": RANKS, "choices": found, "paper_mb": PAPER_MB}
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from .graphs import GRAPHS, factorisations, idle, layers, network, plan
-from .style import COLOURS, THEIRS, Tell, new
+from .style import COLOURS, THEIRS, Log, new
 
 TITLE = "Sparse Allreduce Fig. 6: every choice of degrees"
 NEEDS_ROOT = False
@@ -18,7 +18,7 @@ RANKS = 64
 PAPER_BEST, PAPER_S = "16×4", 0.44
 
 
-def measure(quick: bool, tell: Tell) -> dict[str, Any]:
+def measure(quick: bool, log: Log) -> dict[str, Any]:
     """All ordered factorisations."""
     points: list[dict[str, Any]] = []
     for graph in GRAPHS[:1] if quick else GRAPHS:
@@ -39,7 +39,7 @@ def measure(quick: bool, tell: Tell) -> dict[str, Any]:
             )
         for key in ("network_s", "reduce_s"):
             first = sorted((p[key], p["degrees"]) for p in points if p["graph"] == graph.name)[:3]
-            tell(f"{graph.name}, {key}: " + ", ".join(f"{degrees} {1e3 * s:.0f} ms" for s, degrees in first))
+            log(f"{graph.name}, {key}: " + ", ".join(f"{degrees} {1e3 * s:.0f} ms" for s, degrees in first))
     return {
         "ranks": RANKS,
         "points": points,

@@ -19,7 +19,7 @@ import skyphos as sky
 from skyphos.planning import Profile
 
 from .graphs import TWITTER, layers, network, plan
-from .style import COLOURS, MARKERS, Tell, as_point, new, plain_numbers, quartiles
+from .style import COLOURS, MARKERS, Log, as_point, new, plain_numbers, quartiles
 
 TITLE = "Sparse Allreduce Fig. 7: reduction against threads"
 NEEDS_ROOT = False
@@ -35,17 +35,17 @@ def faster(machine: Profile, times: float) -> Profile:
     return replace(machine, **work)
 
 
-def measure(quick: bool, tell: Tell) -> dict[str, Any]:
+def measure(quick: bool, log: Log) -> dict[str, Any]:
     """The model, and this machine."""
     model = []
     for threads in THREADS[:2] if quick else THREADS:
         on = network(RANKS)
         reduce = plan(TWITTER, DEGREES, replace(on, machine=faster(on.machine, min(threads, CORES)))).last_s
         model.append({"threads": threads, "reduce_s": reduce})
-    tell(f"model, {layers(DEGREES)}: " + ", ".join(f"{1e3 * p['reduce_s']:.0f}" for p in model) + " ms")
+    log(f"model, {layers(DEGREES)}: " + ", ".join(f"{1e3 * p['reduce_s']:.0f}" for p in model) + " ms")
     n, entries, turns = (1 << 16, 10_000, 3) if quick else (HERE_N, HERE_ENTRIES, 40)
     here = [as_point(quartiles(_here(threads, n, entries, turns)), threads=threads) for threads in (1, 2)]
-    tell("here: " + ", ".join(f"{1e3 * point['median']:.1f}" for point in here) + " ms")
+    log("here: " + ", ".join(f"{1e3 * point['median']:.1f}" for point in here) + " ms")
     return {
         "graph": TWITTER.name,
         "degrees": layers(DEGREES),

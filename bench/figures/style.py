@@ -13,7 +13,7 @@ import numpy as np
 from lab.record import machine, write
 from skyphos.files.whole_file import replacing
 
-Tell = Callable[[str], None]
+Log = Callable[[str], None]
 
 # Dark to light, so that they can be told apart in grey, together with markers and dashes.
 COLOURS = ("#1b2a49", "#8c2d19", "#1f6f8b", "#c8622d", "#5b9a68", "#e0a030", "#7fb8d8", "#c9a0c0")

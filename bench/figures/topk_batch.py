@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .style import COLOURS, MARKERS, Tell, new, plain_numbers
+from .style import COLOURS, MARKERS, Log, new, plain_numbers
 from .training import RANKS, trained
 
 TITLE = "Accuracy over k and global batch: ResNet-8 on CIFAR-10"
@@ -22,7 +22,7 @@ BATCH, RATE = 64, 0.025
 PICTURES = 20_000
 
 
-def measure(quick: bool, tell: Tell) -> dict[str, Any]:
+def measure(quick: bool, log: Log) -> dict[str, Any]:
     """The final accuracy for each pair of k and batch, and of dense training."""
     points = []
     for batch in BATCHES[:2] if quick else BATCHES:
@@ -30,8 +30,8 @@ def measure(quick: bool, tell: Tell) -> dict[str, Any]:
         common = ["--preset", "smoke" if quick else "short", "--batch", str(batch), "--lr", f"{rate:g}"]
         common += [] if quick else ["--limit", str(PICTURES)]
         for k in (None, *KS):
-            way = ["--compress", "dense"] if k is None else ["--compress", "topk", "--k", str(k), "--bits", "32"]
-            run = trained("cifar", [*common, *way], tell)
+            variant = ["--compress", "dense"] if k is None else ["--compress", "topk", "--k", str(k), "--bits", "32"]
+            run = trained("cifar", [*common, *variant], log)
             points.append({"batch": batch, "k": k, "steps": run["steps"], "accuracy": run["curves"]["accuracy"][-1]})
     return {"ranks": RANKS, "points": points}
 

@@ -17,7 +17,7 @@ from scipy import stats
 
 from skyphos.files.whole_file import replacing
 
-from .style import Tell
+from .style import Log
 
 ROOT = Path(__file__).resolve().parents[2]
 #: Stored runs are not trained again; remove them after a change of the training.
@@ -31,25 +31,25 @@ RANKS = 8
 def trained(
     example: str,
     arguments: Sequence[str],
-    tell: Tell,
+    log: Log,
     train: Callable[[str, Sequence[str]], dict[str, Any]] | None = None,
     place: str = "",
 ) -> dict[str, Any]:
     """What is kept of a run, which ``train`` makes in a place: :data:`RANKS` processes here if none is named."""
-    said = " ".join([example, *arguments, place]).strip()
+    command = " ".join([example, *arguments, place]).strip()
     folder = TRIED if "smoke" in arguments else KEPT
-    out = folder / (re.sub(r"[^a-z0-9.]+", "-", said) + ".json")
+    out = folder / (re.sub(r"[^a-z0-9.]+", "-", command) + ".json")
     if not out.exists():
-        tell(said)
+        log(command)
         record = (train or on_ranks)(example, arguments)
         if not record["ranks_equal"]:
-            raise RuntimeError(f"{said}: the ranks ended with different parameters")
+            raise RuntimeError(f"{command}: the ranks ended with different parameters")
         folder.mkdir(parents=True, exist_ok=True)
         with replacing(str(out)) as file:
             file.write((json.dumps(_kept(record), indent=1) + "\n").encode())
     kept: dict[str, Any] = json.loads(out.read_text())
     last = kept["curves"]
-    tell(f"{said}: " + ", ".join(f"{name} {last[name][-1]:.2f}" for name in kept["headline"]))
+    log(f"{command}: " + ", ".join(f"{name} {last[name][-1]:.2f}" for name in kept["headline"]))
     return kept
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .style import COLOURS, MARKERS, THEIRS, Tell, new, plain_numbers
+from .style import COLOURS, MARKERS, THEIRS, Log, new, plain_numbers
 from .twister import CHAIN_S, GB, NODES, SCATTER_ALLGATHER_S, SIMPLE_S, SIZES, broadcast, link_s
 
 TITLE = "Twister Figs. 4 and 5, Tables 5 and 8: broadcasts against nodes"
@@ -20,7 +20,7 @@ SIZE = 1.0
 QUICK = 1e-3
 
 
-def measure(quick: bool, tell: Tell) -> dict[str, Any]:
+def measure(quick: bool, log: Log) -> dict[str, Any]:
     """Each route, size and number of nodes."""
     points = []
     for route in (*ROUTES, "auto"):
@@ -32,7 +32,7 @@ def measure(quick: bool, tell: Tell) -> dict[str, Any]:
                 where = {"asked": route, "route": done.algorithm, "gb": size, "nodes": nodes}
                 points.append(where | {"seconds": done.last_s, "chunk_bytes": done.chunk_bytes})
             row = ", ".join(f"{p['seconds']:.4g}" for p in points if (p["asked"], p["gb"]) == (route, size))
-            tell(f"{route}, {size:g} GB: {row} s")
+            log(f"{route}, {size:g} GB: {row} s")
     paper = [
         {"route": route, "gb": size, "nodes": nodes, "seconds": seconds}
         for route, table in (

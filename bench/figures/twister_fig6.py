@@ -15,7 +15,7 @@ from collections import Counter
 from itertools import pairwise
 from typing import Any
 
-from .style import COLOURS, MARKERS, THEIRS, Tell, new
+from .style import COLOURS, MARKERS, THEIRS, Log, new
 from .twister import CHAIN_S, GB, NODES, RACKS, RATE, UPLINK, broadcast, cluster
 
 TITLE = "Twister Fig. 6: a chain with and without knowing racks"
@@ -33,7 +33,7 @@ def allowed(hosts: list[int], hosts_per_rack: int) -> float:
     return max([1.0, *(streams * RATE / UPLINK for streams in (*out.values(), *into.values()))])
 
 
-def measure(quick: bool, tell: Tell) -> dict[str, Any]:
+def measure(quick: bool, log: Log) -> dict[str, Any]:
     """Both chains with the same placement, for each number of nodes and each seed."""
     size, points = GB * (1e-2 if quick else 1), []
     for nodes in NODES[1:3] if quick else NODES:
@@ -47,7 +47,7 @@ def measure(quick: bool, tell: Tell) -> dict[str, Any]:
             points.append({"nodes": nodes, "seed": seed, "known_s": knows, "unknown_s": not_, "allowed": most})
         mine = [p for p in points if p["nodes"] == nodes]
         ratio, most = median(mine, "times"), median(mine, "allowed")
-        tell(f"{nodes} nodes: {median(mine, 'known_s'):.3f} and {median(mine, 'unknown_s'):.3f} s, "
+        log(f"{nodes} nodes: {median(mine, 'known_s'):.3f} and {median(mine, 'unknown_s'):.3f} s, "
              f"{ratio:.2f} times of {most:.2f}; least of what is allowed {min(map(share, mine)):.3f}")  # fmt: skip
     theirs = dict(zip(NODES, CHAIN_S[1.0], strict=True))
     return {"bytes": size, "points": points, "paper": {"known_s": theirs, "times": PAPER_TIMES}}

@@ -19,7 +19,7 @@ import numpy as np
 from lab.link import FRAMING, rate_bits
 from on_hosts import rows_of_ranks
 
-from .style import COLOURS, Tell, new, plain_numbers, quartiles
+from .style import COLOURS, Log, new, plain_numbers, quartiles
 
 TITLE = "Twister Fig. 7: serialisation, broadcast, reading"
 NEEDS_ROOT = True
@@ -50,20 +50,20 @@ def one_rank(size: int, rounds: int) -> None:
         root = comm.rank == 0
         for kind in KINDS:
             x = data(kind, size)
-            for way in ("ours", "pickle"):
+            for variant in ("ours", "pickle"):
                 for _ in range(rounds + 1):
                     comm.barrier()
                     begin = time.perf_counter()
-                    parts = (pack(x) if way == "ours" else pickle.dumps(x, protocol=4)) if root else None
+                    parts = (pack(x) if variant == "ours" else pickle.dumps(x, protocol=4)) if root else None
                     serialised = time.perf_counter() - begin
                     comm.barrier()
                     begin = time.perf_counter()
-                    sent = x if way == "ours" and root else parts
+                    sent = x if variant == "ours" and root else parts
                     got = comm.broadcast(sent)
                     comm.barrier()
                     moved = time.perf_counter() - begin
                     begin = time.perf_counter()
-                    if way == "pickle":
+                    if variant == "pickle":
                         got = pickle.loads(got)
                         read = time.perf_counter() - begin
                     else:
@@ -74,30 +74,30 @@ def one_rank(size: int, rounds: int) -> None:
                         read = time.perf_counter() - begin
                         del held
                     slowest = comm.allreduce(np.array([serialised, read]), op="max")
-                    if way == "ours":
+                    if variant == "ours":
                         moved -= slowest.sum()
                     right = got == x if kind == "objects" else all((got[name] == x[name]).all() for name in x)
                     if not right:
-                        raise SystemExit(f"{kind} {way}: wrong")
+                        raise SystemExit(f"{kind} {variant}: wrong")
                     del got, parts, sent
                     if root:
-                        print(json.dumps([kind, way, slowest[0], moved, slowest[1]]), flush=True)
+                        print(json.dumps([kind, variant, slowest[0], moved, slowest[1]]), flush=True)
 
 
-def measure(quick: bool, tell: Tell) -> dict[str, Any]:
+def measure(quick: bool, log: Log) -> dict[str, Any]:
     """Times of each stage."""
     size, rounds = (8 << 20, 1) if quick else (BYTES, 5)
-    tell(f"{size >> 20} MB of {len(KINDS)} kinds, {rounds} times")
+    log(f"{size >> 20} MB of {len(KINDS)} kinds, {rounds} times")
     bench = Path(__file__).resolve().parent.parent
     imports = f"import sys; sys.path[0] = {str(bench)!r}; from figures.twister_fig7 import one_rank"
     code = f"{imports}; one_rank({size}, {rounds})"
     rows = rows_of_ranks([sys.executable, "-c", code], 2, 1, RATE, 29980)
     points = []
     for kind in KINDS:
-        for way in ("ours", "pickle"):
-            times = [row[2:] for row in rows if row[:2] == [kind, way]][1:]
+        for variant in ("ours", "pickle"):
+            times = [row[2:] for row in rows if row[:2] == [kind, variant]][1:]
             found = [quartiles([each[stage] for each in times]) for stage in range(len(STAGES))]
-            points.append({"kind": kind, "way": way, **{s: f.median for s, f in zip(STAGES, found, strict=True)}})
+            points.append({"kind": kind, "way": variant, **{s: f.median for s, f in zip(STAGES, found, strict=True)}})
     return {"rate": RATE, "bytes": size, "floor_s": size * FRAMING / (rate_bits(RATE) / 8), "points": points}
 
 

@@ -11,7 +11,7 @@ from dataclasses import asdict
 from typing import Any
 
 from .folding import folding
-from .style import COLOURS, THEIRS, Tell, new
+from .style import COLOURS, THEIRS, Log, new
 from .twister import GB, shuffle_bound_s, shuffle_s
 
 TITLE = "Twister Fig. 8: shuffling with and without local reduction"
@@ -23,28 +23,28 @@ PAPER_EXTRA_S = 20.0
 PARTS = ("local_reduction_s", "shuffle_s", "reduce_s")
 
 
-def measure(quick: bool, tell: Tell) -> dict[str, Any]:
+def measure(quick: bool, log: Log) -> dict[str, Any]:
     """Seconds of each part, with and without local reduction."""
     scale = 1e-3 if quick else 1.0
     adding = folding(500) if quick else folding()
-    tell(f"adding up, one core: {1e-9 / adding.new_byte_s:.2f} GB/s of new rows, {1e-9 / adding.more_byte_s:.2f} more")
+    log(f"adding up, one core: {1e-9 / adding.new_byte_s:.2f} GB/s of new rows, {1e-9 / adding.more_byte_s:.2f} more")
     task = TASK_BYTES * scale
     points = []
-    for way in ("without", "with"):
-        node = task * (TASKS if way == "without" else 1)
+    for variant in ("without", "with"):
+        node = task * (TASKS if variant == "without" else 1)
         link_s, uplink_s = shuffle_bound_s(node, NODES)
         point = {
-            "way": way,
+            "way": variant,
             "node_bytes": node,
-            "local_reduction_s": adding.seconds(task, TASKS) if way == "with" else 0.0,
+            "local_reduction_s": adding.seconds(task, TASKS) if variant == "with" else 0.0,
             "shuffle_s": shuffle_s(node, NODES),
             # Each reduce task gets its share of the keys as a block from each map task, or from each node.
-            "reduce_s": adding.seconds(task / NODES, NODES * (TASKS if way == "without" else 1)),
+            "reduce_s": adding.seconds(task / NODES, NODES * (TASKS if variant == "without" else 1)),
             "link_s": link_s,
             "uplink_s": uplink_s,
         }
         points.append(point)
-        tell(f"{way}: {' + '.join(f'{point[part]:.3f}' for part in PARTS)} s; uplinks allow {uplink_s:.3f}")
+        log(f"{variant}: {' + '.join(f'{point[part]:.3f}' for part in PARTS)} s; uplinks allow {uplink_s:.3f}")
     return {"adding": asdict(adding), "points": points, "paper_s": PAPER_S, "paper_extra_s": PAPER_EXTRA_S}
 
 
@@ -56,8 +56,8 @@ def draw(entry: dict[str, Any]) -> Any:
     ticks: list[tuple[float, str]] = []
     y = 0.0
     for point in reversed(entry["points"]):
-        way, left = point["way"], 0.0
-        theirs = entry["paper_s"][way]
+        variant, left = point["way"], 0.0
+        theirs = entry["paper_s"][variant]
         axes.barh(y, theirs, height=0.7, color=THEIRS, label="the paper" if not ticks else None, zorder=3)
         axes.text(theirs + 4, y, f"{theirs:.0f} s", va="center", fontsize=9)
         for number, part in enumerate(PARTS):
@@ -67,7 +67,7 @@ def draw(entry: dict[str, Any]) -> Any:
         axes.text(left + 4, y + 0.8, f"{left:.1f} s", va="center", fontsize=9)
         axes.plot([point["uplink_s"]] * 2, [y + 0.4, y + 1.2], color="black", linestyle=":", zorder=4,
                   label="least time of the uplinks" if not ticks else None)  # fmt: skip
-        ticks.append((y + 0.4, f"{way} local reduction:\n{point['node_bytes'] / 1e9:g} GB a node"))
+        ticks.append((y + 0.4, f"{variant} local reduction:\n{point['node_bytes'] / 1e9:g} GB a node"))
         y += 2.2
     axes.set_yticks([at for at, _ in ticks], [name for _, name in ticks])
     axes.set_xlabel("seconds")

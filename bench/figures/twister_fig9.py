@@ -17,7 +17,7 @@ from typing import Any
 from skyphos.simulate import simulate
 
 from .folding import folding
-from .style import COLOURS, THEIRS, Tell, new, plain_numbers
+from .style import COLOURS, THEIRS, Log, new, plain_numbers
 from .twister import GB, RACKS, broadcast, cluster, link_s, shuffle_bound_s, shuffle_s
 
 TITLE = "Twister Fig. 9: communication of an iteration"
@@ -36,7 +36,7 @@ def combine_s(nodes: int, centroids: int) -> float:
     return simulate(on, "gather", n=centroids, entries=share, row_bytes=ROW_BYTES, watch=[]).last_s
 
 
-def measure(quick: bool, tell: Tell) -> dict[str, Any]:
+def measure(quick: bool, log: Log) -> dict[str, Any]:
     """Each stage, the least time of its bytes, and the shuffle without local reduction."""
     scale = 1e-3 if quick else 1.0
     adding = folding(500) if quick else folding()
@@ -50,9 +50,9 @@ def measure(quick: bool, tell: Tell) -> dict[str, Any]:
     }
     points = [{"stage": stage, "seconds": took, "least_s": least} for stage, (took, least) in stages.items()]
     for point in points:
-        tell(f"{point['stage']}: {point['seconds']:.4g} s of {point['least_s']:.4g}")
+        log(f"{point['stage']}: {point['seconds']:.4g} s of {point['least_s']:.4g}")
     whole = TASKS * stages["shuffle"][0]
-    tell(f"{TASKS} times as much to shuffle: {whole:.4g} s")
+    log(f"{TASKS} times as much to shuffle: {whole:.4g} s")
     return {
         "adding": asdict(adding),
         "points": points,

@@ -14,12 +14,12 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from .style import COLOURS, MARKERS, Tell, as_point, new, plain_numbers, quartiles
+from .style import COLOURS, MARKERS, Log, as_point, new, plain_numbers, quartiles
 
 TITLE = "Twister Figs. 4, 5 and 6 in the lab: broadcasts against hosts"
 NEEDS_ROOT = True
 RATE = "250mbit"
-WAYS = ("simple", "binomial", "scatter_allgather", "chain", "mpich", "gloo")
+VARIANTS = ("simple", "binomial", "scatter_allgather", "chain", "mpich", "gloo")
 RACK_RATE, RACK_HOSTS, RACKS = "100mbit", 8, 2
 
 _NAMES = {"mpich": "MPICH", "gloo": "Gloo"}
@@ -34,27 +34,27 @@ def measured(hosts: int, rate: str, size: int, *more: str) -> dict[str, Any]:
         done = subprocess.run([*program, *where, *more], check=False, capture_output=True, text=True)
         if done.returncode:
             raise RuntimeError(done.stdout + done.stderr)
-        told: dict[str, Any] = json.loads(found.read_text())
-    return told
+        record: dict[str, Any] = json.loads(found.read_text())
+    return record
 
 
-def measure(quick: bool, tell: Tell) -> dict[str, Any]:
+def measure(quick: bool, log: Log) -> dict[str, Any]:
     """Times of all contenders at each number of hosts, and of two chains over racks."""
     size, rounds = (1, "1") if quick else (32, "5")
     points, floors = [], {}
     for hosts in (2, 4) if quick else (2, 4, 8, 16):
-        found = measured(hosts, RATE, size, "--rounds", rounds, "--only", ",".join(WAYS))
+        found = measured(hosts, RATE, size, "--rounds", rounds, "--only", ",".join(VARIANTS))
         floors[hosts] = found["floor_s"]
         for name, seconds in found["seconds"].items():
-            points.append(as_point(quartiles(seconds), way=name, hosts=hosts))
+            points.append(as_point(quartiles(seconds), variant=name, hosts=hosts))
         row = ", ".join(f"{p['way']} {p['median']:.3g}" for p in points if p["hosts"] == hosts)
-        tell(f"{hosts} hosts: {row} s, floor {floors[hosts]:.3g}")
+        log(f"{hosts} hosts: {row} s, floor {floors[hosts]:.3g}")
     racks = []
     for knows in (True, False):
         on_racks = ["--racks", str(RACKS), "--uplink", RACK_RATE, "--rounds", rounds, "--only", "chain"]
         found = measured(RACK_HOSTS, RACK_RATE, size, *on_racks, *([] if knows else ["--unaware"]))
         racks.append(as_point(quartiles(found["seconds"]["chain"]), knows=knows, floor_s=found["floor_s"]))
-        tell(f"racks {'known' if knows else 'not known'}: {racks[-1]['median']:.3g} s")
+        log(f"racks {'known' if knows else 'not known'}: {racks[-1]['median']:.3g} s")
     # In rank order every hop leaves a rack; the first rack's uplink carries the hops from even ranks, which are half.
     crossing = RACK_HOSTS // RACKS
     return {
@@ -70,15 +70,15 @@ def measure(quick: bool, tell: Tell) -> dict[str, Any]:
 def draw(entry: dict[str, Any]) -> Any:
     """Times against hosts, and bars for the racks."""
     figure, (against, of_racks) = new(2, width=12.5, height=5.2)
-    for number, way in enumerate(WAYS):
-        mine = [p for p in entry["points"] if p["way"] == way]
+    for number, variant in enumerate(VARIANTS):
+        mine = [p for p in entry["points"] if p["way"] == variant]
         against.plot(
             [p["hosts"] for p in mine],
             [p["median"] for p in mine],
             color=COLOURS[number],
             marker=MARKERS[number],
-            linestyle="--" if way in _NAMES else "-",
-            label=_NAMES.get(way, way),
+            linestyle="--" if variant in _NAMES else "-",
+            label=_NAMES.get(variant, variant),
             zorder=3,
         )
     floor = entry["floor_s"]

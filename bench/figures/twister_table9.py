@@ -17,7 +17,7 @@ from lab.link import FRAMING, rate_bits
 from lab.run import run
 from lab.scenario import Scenario
 
-from .style import COLOURS, MARKERS, THEIRS, Tell, as_point, new, plain_numbers, quartiles
+from .style import COLOURS, MARKERS, THEIRS, Log, as_point, new, plain_numbers, quartiles
 
 TITLE = "Twister Table 9: socket buffers"
 NEEDS_ROOT = True
@@ -28,11 +28,11 @@ PAPER_S = {8: 65.5, 16: 45.46, 32: 17.77, 64: 10.8, 128: 8.29, 256: 8.27, 512: 8
 _PAPER_BYTES = 1e9
 
 
-def measure(quick: bool, tell: Tell) -> dict[str, Any]:
+def measure(quick: bool, log: Log) -> dict[str, Any]:
     """Times with each size of buffers."""
     turns, placements = (2, 1) if quick else (8, 3)
     buffers = BUFFER_BYTES[:3] if quick else BUFFER_BYTES
-    tell(f"{len(buffers)} sizes of buffers, {placements} placements of {turns} iterations")
+    log(f"{len(buffers)} sizes of buffers, {placements} placements of {turns} iterations")
     result = run(
         Scenario(
             name="twister_table9",
@@ -45,7 +45,7 @@ def measure(quick: bool, tell: Tell) -> dict[str, Any]:
             iterations=turns,
             placements=placements,
         ),
-        tell,
+        log,
     )
     if result.failed:
         raise RuntimeError(str(result.failed))

@@ -81,24 +81,24 @@ class Group:
     ) -> None:
         if kind is None:
             with contextlib.suppress(GroupFailed):
-                self.tell("close", limit_s=20.0)
+                self.request("close", limit_s=20.0)
             for process in self.started:
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     process.wait(10.0)
         self._end()
 
-    def tell(self, *word: Any, limit_s: float) -> list[Any]:
+    def request(self, *word: Any, limit_s: float) -> list[Any]:
         """Send a command to all ranks and return their answers by rank."""
         self._send(dict.fromkeys(self.ranks, word))
         return self._answers(limit_s)
 
     def iterate(self, contender: str, limit_s: float, drain_s: float, check: bool = True) -> Timing:
         """Run one iteration of a contender, and check its answer."""
-        self.tell("prepare", contender, limit_s=limit_s)
+        self.request("prepare", contender, limit_s=limit_s)
         if drain_s:
-            self.tell("drain", limit_s=limit_s)
+            self.request("drain", limit_s=limit_s)
         start_s = time.monotonic() + max(drain_s, _NOTICE_S)
-        answers = self.tell("run", contender, start_s, check, limit_s=limit_s)
+        answers = self.request("run", contender, start_s, check, limit_s=limit_s)
         for rank, (*_times, fault) in enumerate(answers):
             if fault is not None:
                 raise GroupFailed(f"wrong answer on rank {rank}: {fault}")

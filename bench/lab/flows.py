@@ -218,14 +218,14 @@ def _settled(connection: socket.socket) -> _Waits:
 def main() -> None:
     """Execute the commands on standard input, one per line."""
     host = _Host(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3])
-    _say("listening")
+    _reply("listening")
     host.connect(json.loads(sys.stdin.readline()))
-    _say("connected")
+    _reply("connected")
     for line in sys.stdin:
-        _say(host.turn(json.loads(line)))
+        _reply(host.turn(json.loads(line)))
 
 
-def _say(word: Any) -> None:
+def _reply(word: Any) -> None:
     print(json.dumps(word), flush=True)
 
 

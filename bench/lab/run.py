@@ -24,7 +24,7 @@ from .oracle import solve
 from .protocol import Job
 from .scenario import BadScenario, Scenario
 
-Tell = Callable[[str], None]
+Log = Callable[[str], None]
 
 
 @dataclass
@@ -48,12 +48,12 @@ class _ContenderFailed(Exception):
     reason: str
 
 
-def run(scenario: Scenario, tell: Tell) -> Result:
+def run(scenario: Scenario, log: Log) -> Result:
     """Measure a scenario; ``tell`` receives lines of progress."""
     unknown = [name for name in scenario.contenders if name not in CONTENDERS]
     if unknown:
         raise BadScenario(f"no such contender: {', '.join(unknown)}; there are {', '.join(CONTENDERS)}")
-    tell(f"making the inputs of {scenario.hosts} ranks")
+    log(f"making the inputs of {scenario.hosts} ranks")
     with tempfile.TemporaryDirectory(prefix="skylab-") as temporary:
         folder = Path(temporary)
         result = _inputs(scenario, folder)
@@ -66,12 +66,12 @@ def run(scenario: Scenario, tell: Tell) -> Result:
             for number in range(scenario.placements):
                 placement = rng.permutation(scenario.hosts).tolist()
                 while names:
-                    tell(f"placement {number + 1} of {scenario.placements}: rank r on host {placement}")
+                    log(f"placement {number + 1} of {scenario.placements}: rank r on host {placement}")
                     try:
                         _measure(result, hosts, placement, names, folder)
                         break
                     except _ContenderFailed as failure:
-                        tell(f"{failure.contender} is out: {failure.reason}")
+                        log(f"{failure.contender} is out: {failure.reason}")
                         result.failed[failure.contender] = failure.reason
                         names = [name for name in names if name != failure.contender]
                         result.times.pop(failure.contender, None)
@@ -120,7 +120,7 @@ def _measure(result: Result, hosts: Cluster | Loopback, placement: list[int], na
     try:
         with Group(hosts, placement, jobs, mpi, folder / "log") as group:
             for current in names:
-                group.tell("setup", current, limit_s=scenario.limit_s)
+                group.request("setup", current, limit_s=scenario.limit_s)
             for turn in range(scenario.iterations):
                 for current in names:
                     if _is_due(turn, scenario.iterations_of(current), scenario.iterations):

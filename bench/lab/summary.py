@@ -94,7 +94,7 @@ def headline(found: list[Line], bound: Limits) -> list[str]:
     best: dict[str, Line] = {}
     for line in found:
         best.setdefault(line.kind, line)
-    said = []
+    lines = []
     if "ours" in best:
         ours = best["ours"]
         parts = []
@@ -104,13 +104,13 @@ def headline(found: list[Line], bound: Limits) -> list[str]:
                 parts.append(f"{ratio:.3g} of the best {kind} contender ({best[kind].name})")
         if bound.floor_s:
             parts.append(f"{ours.median.value / bound.floor_s:.3g} times the floor")
-        said.append(f"best of ours: {ours.name}, {1e3 * ours.median.value:.4g} ms: " + ", ".join(parts))
+        lines.append(f"best of ours: {ours.name}, {1e3 * ours.median.value:.4g} ms: " + ", ".join(parts))
     elif found:
         others = [line for line in found if line.kind in ("dense", "sparse")]
         if others and bound.floor_s:
             ratio = others[0].median.value / bound.floor_s
-            said.append(f"none of ours took part; best of others: {others[0].name}, {ratio:.3g} times the floor")
-    return said
+            lines.append(f"none of ours took part; best of others: {others[0].name}, {ratio:.3g} times the floor")
+    return lines
 
 
 def hidden(found: list[Line]) -> list[str]:

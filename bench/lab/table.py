@@ -45,8 +45,8 @@ def show(result: Result, found: list[Line], bound: Limits, console: Console) -> 
             style="bold" if line.kind == "ours" else None,
         )
     console.print(table)
-    for said in _limits(result, found, bound):
-        console.print(said)
+    for text in _limits(result, found, bound):
+        console.print(text)
     for reason in dict.fromkeys(result.absent.values()):
         names = ", ".join(name for name, why in result.absent.items() if why == reason)
         console.print(f"not run: {names}: {reason}", markup=False, style="dim")
@@ -55,8 +55,8 @@ def show(result: Result, found: list[Line], bound: Limits, console: Console) -> 
     verdict = fairness(scenario, found, bound)
     if verdict:
         console.print(verdict)
-    for said in [*headline(found, bound), *hidden(found)]:
-        console.print(said, style="bold")
+    for text in [*headline(found, bound), *hidden(found)]:
+        console.print(text, style="bold")
 
 
 def describe(result: Result) -> str:
@@ -75,7 +75,7 @@ def _limits(result: Result, found: list[Line], bound: Limits) -> list[str]:
     if bound.dense_s is None or bound.floor_s is None or bound.plain_tcp_s is None:
         return ["no link bound: nothing is shaped here"]
     best = result.received[bound.floor_by]
-    said = [
+    texts = [
         f"dense bound {_ms(bound.dense_s)} ms (2 (P - 1)/P of the vector); floor {_ms(bound.floor_s)} ms "
         f"({best / 1e6:.3f} MB a rank by {bound.floor_by}); framing included",
         "bytes alone by schedule: "
@@ -83,10 +83,10 @@ def _limits(result: Result, found: list[Line], bound: Limits) -> list[str]:
     ]
     for line in found:
         if line.kind == "probe":
-            said.append(f"plain TCP took {line.median.value / bound.plain_tcp_s:.3f} of its link bound")
+            texts.append(f"plain TCP took {line.median.value / bound.plain_tcp_s:.3f} of its link bound")
     if result.skews:
-        said.append(f"ranks began within {_ms(median(result.skews))} ms of each other (median)")
-    return said
+        texts.append(f"ranks began within {_ms(median(result.skews))} ms of each other (median)")
+    return texts
 
 
 def _ms(seconds: float) -> str:

@@ -44,7 +44,7 @@ _BESIDE_S = 0.015
 # A contender whose first call took this long needs no second warm-up call.
 _WARM_S = 0.5
 
-Tell = Callable[[str], None]
+Log = Callable[[str], None]
 
 
 @dataclass
@@ -88,7 +88,7 @@ class Settings:
         return Loopback(ranks) if self.place == "host" else Cluster(ranks, self.place, _BURST)
 
 
-def sweep(settings: Settings, ranks: int, cases: Sequence[Case], tell: Tell) -> list[Measured]:
+def sweep(settings: Settings, ranks: int, cases: Sequence[Case], log: Log) -> list[Measured]:
     """Measure cases of a group of ``ranks``."""
     found: list[Measured] = []
     with tempfile.TemporaryDirectory(prefix="skylab-") as temporary, settings.hosts(ranks) as hosts:
@@ -102,14 +102,14 @@ def sweep(settings: Settings, ranks: int, cases: Sequence[Case], tell: Tell) -> 
         with Group(hosts, list(range(ranks)), jobs, False, folder / "log") as group:
             run = _Run(group, settings, contenders(ranks, settings.gloo))
             for name in run.names:
-                group.tell("setup", name, limit_s=_LIMIT_S)
+                group.request("setup", name, limit_s=_LIMIT_S)
             for number, case in enumerate(cases):
                 start_s = time.monotonic()
                 _store(case, folder)
-                group.tell("load", folder, case.n, limit_s=_LIMIT_S)
+                group.request("load", folder, case.n, limit_s=_LIMIT_S)
                 found.append(run.measure(case))
                 took_s = time.monotonic() - start_s
-                tell(f"{settings.place} {number + 1}/{len(cases)} {case.name()}: {found[-1].chosen}, {took_s:.1f} s")
+                log(f"{settings.place} {number + 1}/{len(cases)} {case.name()}: {found[-1].chosen}, {took_s:.1f} s")
     return found
 
 
@@ -139,7 +139,7 @@ class _Run:
                 for _ in range(_calls(times[name], turn_s)):
                     times[name].append(self.once(name))
             turn_s = time.monotonic() - turn_start_s
-        how: Any = self.group.tell("explain", "auto", limit_s=_LIMIT_S)[0]
+        how: Any = self.group.request("explain", "auto", limit_s=_LIMIT_S)[0]
         predicted_s = how.predicted and how.predicted.seconds
         return Measured(case, self.settings.place, times, how.algorithm, predicted_s, hopeless)
 

@@ -29,7 +29,7 @@ from torch.nn.functional import cross_entropy
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from batches import share
-from options import Asked, Settings, options
+from options import Choices, Settings, options
 from scores import f1, span_counts
 from text import PAD, Vocabulary, padded
 from training import Task, train
@@ -93,8 +93,8 @@ class Tagger(nn.Module):
         """Each word with the encoder's output at it, and the encoder's last state."""
         lengths, embedded = (words != PAD).sum(1), self.dropout(self.words(words))
         packed = pack_padded_sequence(embedded, lengths, batch_first=True, enforce_sorted=False)
-        said, state = self.encoder(packed)
-        return torch.cat([embedded, self.dropout(pad_packed_sequence(said, batch_first=True)[0])], 2), state
+        encoded, state = self.encoder(packed)
+        return torch.cat([embedded, self.dropout(pad_packed_sequence(encoded, batch_first=True)[0])], 2), state
 
     def forward(self, words: Tensor, tags: Tensor, intents: Tensor) -> Tensor:
         """The sum of all losses, the intent being the tag at EOS."""
@@ -172,9 +172,9 @@ class Atis(Task):
 
 @click.command()
 @options
-def main(asked: Asked) -> None:
+def main(choices: Choices) -> None:
     """Train on ATIS: intent and slots."""
-    run, folder = asked.run(PRESETS), asked.where("atis")
+    run, folder = choices.run(PRESETS), choices.where("atis")
     train(lambda: Atis(folder, run.settings), run)
 
 

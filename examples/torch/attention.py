@@ -54,11 +54,11 @@ class Attentive(nn.Module):
         memory = self._encode(given, lengths)
         embedded = self.dropout(self.targets(targets[:, :-1]))
         mixed, state = self._begin(memory)
-        said: list[Tensor] = []
+        states: list[Tensor] = []
         for place in range(embedded.shape[1]):
             mixed, state = self._step(embedded[:, place], mixed, state, memory)
-            said.append(mixed)
-        words = self.word(self.dropout(torch.stack(said, 1)))
+            states.append(mixed)
+        words = self.word(self.dropout(torch.stack(states, 1)))
         return cross_entropy(words.mT, targets[:, 1:], ignore_index=PAD, reduction="sum")
 
     def decode(self, given: Tensor, lengths: Tensor, longest: int) -> Tensor:
@@ -67,21 +67,21 @@ class Attentive(nn.Module):
         mixed, state = self._begin(memory)
         word = torch.full((len(given),), BEGIN)
         ended = torch.zeros(len(given), dtype=torch.bool)
-        said: list[Tensor] = []
-        while len(said) < longest and not ended.all():
+        words: list[Tensor] = []
+        while len(words) < longest and not ended.all():
             mixed, state = self._step(self.targets(word), mixed, state, memory)
             word = self.word(mixed).argmax(1)
             ended |= word == END
-            said.append(word)
-        return torch.stack(said, 1)
+            words.append(word)
+        return torch.stack(words, 1)
 
     def _encode(self, given: Tensor, lengths: Tensor) -> Memory:
         embedded = self.dropout(self.source(given))
         packed = pack_padded_sequence(embedded, lengths, batch_first=True, enforce_sorted=False)
-        said, state = self.encoder(packed)
-        said, _ = pad_packed_sequence(said, batch_first=True)
-        none = torch.arange(said.shape[1]) >= lengths[:, None]
-        return said, none, state
+        encoded, state = self.encoder(packed)
+        encoded, _ = pad_packed_sequence(encoded, batch_first=True)
+        none = torch.arange(encoded.shape[1]) >= lengths[:, None]
+        return encoded, none, state
 
     def _begin(self, memory: Memory) -> tuple[Tensor, tuple[Tensor, ...]]:
         """The decoder starts with the encoder's last states, layer by layer, and without attention."""
@@ -91,12 +91,12 @@ class Attentive(nn.Module):
     def _step(
         self, embedded: Tensor, mixed: Tensor, state: tuple[Tensor, ...], memory: Memory
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
-        said, none, _ = memory
+        encoded, none, _ = memory
         first = self.first(torch.cat([embedded, mixed], 1), state[:2])
         second = self.second(self.dropout(first[0]), state[2:])
-        scores = torch.bmm(said, self.weigh(second[0])[:, :, None])[:, :, 0]
+        scores = torch.bmm(encoded, self.weigh(second[0])[:, :, None])[:, :, 0]
         weights = scores.masked_fill(none, -torch.inf).softmax(1)
-        context = torch.bmm(weights[:, None], said)[:, 0]
+        context = torch.bmm(weights[:, None], encoded)[:, 0]
         return torch.tanh(self.mix(torch.cat([context, second[0]], 1))), (*first, *second)
 
 

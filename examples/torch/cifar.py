@@ -28,7 +28,7 @@ from torch import Tensor, nn
 
 from batches import share
 from images import BORDER, Pictures, load, shifted
-from options import Asked, Settings, options
+from options import Choices, Settings, options
 from resnet import ResNet
 from training import Task, train
 
@@ -119,14 +119,14 @@ def _floats(pixels: Pictures) -> NDArray[np.float32]:
 )
 @click.option("--cache", type=click.Path(file_okay=False, path_type=Path), help="Folder for decoded pictures.")
 @options
-def main(asked: Asked, model: str, depth: int | None, cache: Path | None) -> None:
+def main(choices: Choices, model: str, depth: int | None, cache: Path | None) -> None:
     """Train on CIFAR-10: classes of pictures."""
-    run = asked.run(PRESETS[model])
+    run = choices.run(PRESETS[model])
     if depth is not None:
         if model != "resnet" or depth % 6 != 2:
             raise click.UsageError("--depth is 6 n + 2, and the wide network has 18")
         run = replace(run, settings=replace(run.settings, model={"depth": depth}))
-    archive = asked.where("images")
+    archive = choices.where("images")
     if archive.is_dir():
         archive = archive / "cifar10-images-jpg.tar.gz"
     folder = cache or Path(tempfile.gettempdir()) / "skyphos-cifar10"

@@ -57,12 +57,12 @@ def label(run: Run) -> str:
 def labels(runs: Sequence[Run]) -> list[str]:
     """A label for each run, with further settings where two labels would be equal."""
     plain, facts = [label(run) for run in runs], [_facts(run) for run in runs]
-    said = []
+    distinct = []
     for one, mine in zip(plain, facts, strict=True):
         alike = [theirs for other, theirs in zip(plain, facts, strict=True) if other == one]
         odd = [name for name in mine if any(theirs.get(name) != mine[name] for theirs in alike)]
-        said.append("".join([one, *(f", {name.replace('_', ' ')} {mine[name]}" for name in odd)]))
-    return said
+        distinct.append("".join([one, *(f", {name.replace('_', ' ')} {mine[name]}" for name in odd)]))
+    return distinct
 
 
 def _facts(run: Run) -> dict[str, Any]:
@@ -92,14 +92,14 @@ def figure(runs: Sequence[Run]) -> Any:
         )
         made.patch.set_alpha(0)
         for (left, right), name in zip(axes, rows, strict=True):
-            for number, (run, said) in enumerate(named):
+            for number, (run, run_label) in enumerate(named):
                 there = [at for at, epoch in enumerate(run["epochs"]) if name in epoch]
                 values = [run["epochs"][at][name] for at in there]
                 # A single epoch is drawn as a dot.
                 line: dict[str, Any] = {"marker": "o" if len(values) == 1 else ""}
                 line |= {"color": COLOURS[number % len(COLOURS)], "linestyle": DASHES[number % len(DASHES)]}
                 if values:
-                    left.plot([at + 1 for at in there], values, label=said, **line)
+                    left.plot([at + 1 for at in there], values, label=run_label, **line)
                     seconds = trained_s(run)
                     right.plot([seconds[at] for at in there], values, **line)
             left.set_ylabel(name.replace("_", " "))
@@ -122,10 +122,10 @@ def table(runs: Sequence[Run]) -> tuple[list[str], list[list[str]]]:
     heads += ["time of one", "compute", "hook", "wait", "gradients a step", "sent a step", "speed"]
     base = _epoch_s(runs[0])
     rows = []
-    for run, said in zip(runs, labels(runs), strict=True):
+    for run, run_label in zip(runs, labels(runs), strict=True):
         last, count = run["epochs"][-1], len(run["epochs"])
         steps = sum(epoch["steps"] for epoch in run["epochs"])
-        cells = [said, *(f"{last[name]:.4g}" if name in last else "" for name in names)]
+        cells = [run_label, *(f"{last[name]:.4g}" if name in last else "" for name in names)]
         cells += [f"{last['train_loss']:.4f}", str(count), human_seconds(_epoch_s(run))]
         for part in ("compute", "hook", "wait"):
             cells.append(human_seconds(sum(epoch["seconds"][part] for epoch in run["epochs"]) / count))

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from attention import Attentive, targets, until_end
 from batches import share
-from options import Asked, Settings, options
+from options import Choices, Settings, options
 from scores import bleu, bleu_counts
 from text import PAD, Vocabulary, padded
 from training import Task, train
@@ -102,8 +102,8 @@ class Multi30k(Task):
             sums["units"] += sum(len(german) + 1 for _, german in pairs)
         for pairs in _portions(self._test, rank, size):
             english, lengths, _ = self._tensors(pairs)
-            said = model.decode(english, lengths, LONGEST).tolist()
-            for row, (_, german) in zip(said, pairs, strict=True):
+            decoded = model.decode(english, lengths, LONGEST).tolist()
+            for row, (_, german) in zip(decoded, pairs, strict=True):
                 sums.update(bleu_counts(self._german.words(until_end(row)), german))
         return {**sums, "loss": loss}
 
@@ -125,9 +125,9 @@ def _portions(pairs: Sequence[Pair], rank: int, size: int) -> Iterator[Sequence[
 
 @click.command()
 @options
-def main(asked: Asked) -> None:
+def main(choices: Choices) -> None:
     """Train on Multi30k: translation from English to German."""
-    run, folder = asked.run(PRESETS), asked.where("multi30k")
+    run, folder = choices.run(PRESETS), choices.where("multi30k")
     train(lambda: Multi30k(folder, run.settings), run)
 
 

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import click
 
-__all__ = ["Asked", "Run", "Settings", "options"]
+__all__ = ["Choices", "Run", "Settings", "options"]
 
 #: Folder of the data sets, which are not part of the project.
 SHARED_DATA = Path(__file__).resolve().parents[3] / "shared" / "data"
@@ -108,7 +108,7 @@ class Run:
 
 
 @dataclass(frozen=True)
-class Asked:
+class Choices:
     """The options given on the command line, before a preset is known."""
 
     preset: str
@@ -169,7 +169,7 @@ _ONLY_OF: Mapping[str, tuple[str, ...]] = {
 
 
 def options(function: Callable[..., None]) -> Callable[..., None]:
-    """Add the options to a click command, which gets them as ``asked``; its own options stay separate arguments."""
+    """Add the options to a click command, which gets them as ``choices``; its own options stay separate arguments."""
 
     def command(*, preset: str, data: Path | None, **given: Any) -> None:
         changes = {name: value for name in _CHANGES if (value := given.pop(name)) is not None}
@@ -177,7 +177,7 @@ def options(function: Callable[..., None]) -> Callable[..., None]:
             changes["bits"] = None
         known = ("compress", "backend", "outer_products", "levels", "seed", "out")
         rest = {name: given.pop(name) for name in known}
-        function(asked=Asked(preset, changes, data, rest), **given)
+        function(choices=Choices(preset, changes, data, rest), **given)
 
     command.__doc__ = function.__doc__
     command.__name__ = function.__name__

@@ -19,7 +19,7 @@ from group import Place
 from options import Run
 from skyphos.files.whole_file import replacing
 
-__all__ = ["Record", "Shown"]
+__all__ = ["Display", "Record"]
 
 
 class Record:
@@ -62,7 +62,7 @@ class Record:
                 file.write(json.dumps(self.entry, indent=1).encode())
 
 
-class Shown:
+class Display:
     """A progress bar for the steps of an epoch, if there is a terminal, and a line for each epoch."""
 
     def __init__(self, record: Record, *, quiet: bool) -> None:

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from attention import Attentive, targets, until_end
 from batches import share
-from options import Asked, Settings, options
+from options import Choices, Settings, options
 from scores import edits
 from synthetic import FEATURES, PHONES, Utterance, utterance
 from training import Task, train
@@ -87,8 +87,8 @@ class Transcription(Task):
             frames, steps, true = _tensors(some)
             loss += float(model(frames, steps, true))
             for row, one in zip(model.decode(frames, steps, LONGEST).tolist(), some, strict=True):
-                said = [number - FIRST_PHONE for number in until_end(row)]
-                sums.update(edits=edits(said, one.phones), phones=len(one.phones), units=len(one.phones) + 1)
+                phones = [number - FIRST_PHONE for number in until_end(row)]
+                sums.update(edits=edits(phones, one.phones), phones=len(one.phones), units=len(one.phones) + 1)
         return {**sums, "loss": loss}
 
     def metrics(self, sums: Mapping[str, float]) -> dict[str, float]:
@@ -110,9 +110,9 @@ def _tensors(some: Sequence[Utterance]) -> tuple[Tensor, Tensor, Tensor]:
 
 @click.command()
 @options
-def main(asked: Asked) -> None:
+def main(choices: Choices) -> None:
     """Train on speech-like sounds: transcription."""
-    run = asked.run(PRESETS)
+    run = choices.run(PRESETS)
     train(lambda: Transcription(run.settings, run.seed), run)
 
 

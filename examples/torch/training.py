@@ -21,7 +21,7 @@ from batches import global_batches, share
 from exchange import Spent, average_blocks, machine_bytes, wrap
 from group import Place, group
 from options import Run
-from record import Record, Shown
+from record import Display, Record
 
 __all__ = ["Task", "train"]
 
@@ -98,7 +98,7 @@ class Training:
         self._end_block = average_blocks(self._optimizer, run, place.size, self._spent)
         parameters = sum(parameter.numel() for parameter in self._ddp.parameters())
         self._record = Record(task.name, task.headline, run, place, parameters)
-        self._shown = Shown(self._record, quiet=place.rank > 0)
+        self._display = Display(self._record, quiet=place.rank > 0)
 
     def epoch(self, epoch: int) -> None:
         """Run all steps of an epoch, counted from 0, and evaluate."""
@@ -130,12 +130,12 @@ class Training:
             "evaluate_s": time.perf_counter() - begin,
         }
         self._record.add(entry)
-        self._shown.epoch(entry)
+        self._display.epoch(entry)
 
     def end(self) -> None:
         """Compare the ranks' parameters."""
         self._record.end(_all_equal(self._ddp.module, self._place.size))
-        self._shown.end()
+        self._display.end()
 
     def _batches(self, epoch: int) -> list[list[int]]:
         """The samples of an epoch's steps."""
@@ -151,7 +151,7 @@ class Training:
             lost += self._step(samples, whole, epoch)
             units += whole
             self._spent.step_s += time.perf_counter() - begin
-            self._shown.step(epoch, len(steps))
+            self._display.step(epoch, len(steps))
         self._end_block()
         dist.all_reduce(lost)
         return float(lost) / units
