@@ -26,7 +26,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-const OTHER: &str = "SKYPHOS_PINGPONG";
+/// The variable that gives the second process the addresses.
+const ADDRESSES: &str = "SKYPHOS_PINGPONG";
 const ROUNDS: usize = 7;
 const PINGS: usize = 5000;
 const LARGE: usize = 1 << 20;
@@ -36,29 +37,29 @@ const SLEEP: Duration = Duration::from_millis(100);
 fn main() -> Outcome<()> {
     let (tls, rest): (Vec<_>, Vec<_>) = std::env::args().skip(1).partition(|argument| argument == "tls");
     let chunks = rest.first().map_or(Ok(512), |mb| mb.parse::<usize>())? * (1 << 20) / CHUNK_BYTES;
-    if let Ok(places) = std::env::var(OTHER) {
-        let places: Vec<_> = places.split(' ').collect();
-        let plain = TcpStream::connect(places[0])?;
-        let files = places.get(4).map(|folder| files_in(folder));
-        return bench(1, plain, groups(&places[1..4], files, |at| Options::new(1, 2, at))?, chunks);
+    if let Ok(addresses) = std::env::var(ADDRESSES) {
+        let addresses: Vec<_> = addresses.split(' ').collect();
+        let plain = TcpStream::connect(addresses[0])?;
+        let files = addresses.get(4).map(|folder| files_in(folder));
+        return bench(1, plain, groups(&addresses[1..4], files, |at| Options::new(1, 2, at))?, chunks);
     }
     let authority = (!tls.is_empty()).then(Authority::new);
     let plain = TcpListener::bind("127.0.0.1:0")?;
-    let mut places = vec![plain.local_addr()?.to_string()];
+    let mut addresses = vec![plain.local_addr()?.to_string()];
     let mut listeners = Vec::new();
     for _ in 0..3 {
         let listener = TcpListener::bind("127.0.0.1:0")?;
-        places.push(listener.local_addr()?.to_string());
+        addresses.push(listener.local_addr()?.to_string());
         listeners.push(listener);
     }
-    places.extend(authority.as_ref().map(|authority| authority.folder.display().to_string()));
+    addresses.extend(authority.as_ref().map(|authority| authority.folder.display().to_string()));
     let mut other = std::process::Command::new(std::env::current_exe()?)
         .args(std::env::args().skip(1))
-        .env(OTHER, places.join(" "))
+        .env(ADDRESSES, addresses.join(" "))
         .spawn()?;
     let stream = plain.accept()?.0;
     let mut listeners = listeners.into_iter();
-    let at: Vec<&str> = places[1..4].iter().map(String::as_str).collect();
+    let at: Vec<&str> = addresses[1..4].iter().map(String::as_str).collect();
     let groups = groups(&at, authority.as_ref().map(Authority::files), |at| {
         let mut options = Options::new(0, 2, at);
         options.listen_fd = listeners.next().map(IntoRawFd::into_raw_fd);
@@ -73,18 +74,18 @@ type Outcome<R> = std::result::Result<R, Box<dyn std::error::Error>>;
 
 /// A group over each kind of connection.
 fn groups(
-    places: &[&str],
+    addresses: &[&str],
     tls: Option<TlsFiles>,
     mut options: impl FnMut(&str) -> Options,
 ) -> Outcome<Vec<(&'static str, Tcp)>> {
     let mut all = Vec::new();
-    let ways = [("sockets", false, None), ("shared memory", true, None), ("TLS", false, tls)];
-    for ((way, shared, files), at) in ways.into_iter().zip(places) {
+    let kinds = [("sockets", false, None), ("shared memory", true, None), ("TLS", false, tls)];
+    for ((kind, shared, files), at) in kinds.into_iter().zip(addresses) {
         let mut options = options(at);
         options.shared_memory = shared;
-        if way != "TLS" || files.is_some() {
+        if kind != "TLS" || files.is_some() {
             options.tls = files;
-            all.push((way, connect(options)?));
+            all.push((kind, connect(options)?));
         }
     }
     Ok(all)
@@ -122,32 +123,32 @@ fn bench(
     chunks: usize,
 ) -> Outcome<()> {
     plain.set_nodelay(true)?;
-    let say = |what: &str, value: String| {
+    let print = |what: &str, value: String| {
         if rank == 0 {
             println!("{what:<60}{value:>12}");
         }
     };
-    let ways: Vec<&str> =
-        ["plain blocking sockets"].into_iter().chain(groups.iter().map(|(way, _)| *way)).collect();
+    let kinds: Vec<&str> =
+        ["plain blocking sockets"].into_iter().chain(groups.iter().map(|(kind, _)| *kind)).collect();
     for (what, wait) in [("polled", Duration::ZERO), ("asleep", SLEEP)] {
         let took = best(|| {
             let plain = [plain_ping(rank, &mut plain)];
             plain.into_iter().chain(groups.iter_mut().map(|(_, tcp)| tcp_ping(rank, tcp, wait))).collect()
         });
-        for (way, seconds) in ways.iter().zip(took) {
-            say(&format!("8 B one way, {what}: {way}"), us(seconds / PINGS as f64 / 2.0));
+        for (kind, seconds) in kinds.iter().zip(took) {
+            print(&format!("8 B one way, {what}: {kind}"), us(seconds / PINGS as f64 / 2.0));
         }
     }
     let took = best(|| {
         let plain = [plain_stream(rank, &mut plain, chunks)];
         plain.into_iter().chain(groups.iter_mut().map(|(_, tcp)| tcp_stream(rank, tcp, chunks))).collect()
     });
-    for (way, seconds) in ways.iter().zip(took) {
-        say(&format!("128 KB one way: {way}"), rate(chunks, seconds));
+    for (kind, seconds) in kinds.iter().zip(took) {
+        print(&format!("128 KB one way: {kind}"), rate(chunks, seconds));
     }
     let took = best(|| vec![plain_both(rank, &mut plain, chunks)]);
-    say("128 KB both ways: plain blocking sockets, a thread for each", rate(chunks, took[0]));
-    over_nodes(rank, groups, chunks, &say)
+    print("128 KB both ways: plain blocking sockets, a thread for each", rate(chunks, took[0]));
+    over_nodes(rank, groups, chunks, &print)
 }
 
 /// The same measurements through [`Node::call`], as collectives use the transport.
@@ -155,16 +156,16 @@ fn over_nodes(
     rank: u32,
     groups: Vec<(&'static str, Tcp)>,
     chunks: usize,
-    say: &dyn Fn(&str, String),
+    print: &dyn Fn(&str, String),
 ) -> Outcome<()> {
     let sig = CallSig::plain(CallKind::Barrier);
     let other = 1 - rank;
     let mut nodes = Vec::new();
-    for (way, tcp) in groups {
+    for (kind, tcp) in groups {
         let node = Node::new(Box::new(tcp), Settings::default())?;
         let group = Arc::new(Group::new(CommId(1), (0..2).map(WorldRank).collect(), GroupRank(rank)));
         node.open_group(group.clone());
-        nodes.push((way, node, group));
+        nodes.push((kind, node, group));
     }
     let large = vec![7; LARGE];
     let took = best(|| {
@@ -204,10 +205,13 @@ fn over_nodes(
         }
         all
     });
-    for ((way, node, _), took) in nodes.iter().zip(took.chunks(3)) {
-        say(&format!("Node::call with an exchange of 8 B: {way}"), us(took[0] / PINGS as f64));
-        say(&format!("Node::call with a message of 1 MB: {way}"), us(took[1] / f64::from(2 * LARGE_TURNS)));
-        say(&format!("128 KB both ways, a collective's streams: {way}"), rate(chunks, took[2]));
+    for ((kind, node, _), took) in nodes.iter().zip(took.chunks(3)) {
+        print(&format!("Node::call with an exchange of 8 B: {kind}"), us(took[0] / PINGS as f64));
+        print(
+            &format!("Node::call with a message of 1 MB: {kind}"),
+            us(took[1] / f64::from(2 * LARGE_TURNS)),
+        );
+        print(&format!("128 KB both ways, a collective's streams: {kind}"), rate(chunks, took[2]));
         node.close()?;
     }
     Ok(())

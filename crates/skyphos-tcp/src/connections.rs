@@ -1,6 +1,6 @@
 //! The result of the bring-up: host and address of each rank, and a connection to each of them.
 
-use crate::message::Seat;
+use crate::message::Location;
 use crate::options::Options;
 use crate::sockets::{self, Tuning};
 use crate::wire::DetachedWire;
@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 /// Host and address of all ranks, and a connection to each other rank.
 pub(crate) struct Connections {
-    pub(crate) seats: Vec<Seat>,
+    pub(crate) locations: Vec<Location>,
     pub(crate) wires: Vec<Option<DetachedWire>>,
     /// This rank's arena, if other ranks of the host have opened it.
     pub(crate) arena: Option<Arc<Arena>>,
@@ -25,7 +25,7 @@ impl Connections {
             drop(sockets::inherit(fd, &Tuning::default())?);
         }
         let address = SocketAddr::from(([127, 0, 0, 1], 0));
-        let seat = Seat { machine: 0, address, host: Host::this().name };
-        Ok(Connections { seats: vec![seat], wires: vec![None], arena: None })
+        let location = Location { machine: 0, address, host: Host::this().name };
+        Ok(Connections { locations: vec![location], wires: vec![None], arena: None })
     }
 }

@@ -4,7 +4,7 @@
 use crate::handshake::{GroupId, Key, Nonce};
 use crate::link::{Link, Trust};
 use crate::message::{self, Hello, Kind, Message, Table};
-use crate::receive::{FAR, Inbox, ReadContext, Stop};
+use crate::receive::{Inbox, LONG_READ_AHEAD, ReadContext, Stop};
 use crate::ring::Rings;
 use crate::tls::{Tls, TlsFiles};
 use crate::wire::Wire;
@@ -43,7 +43,7 @@ pub struct Receiver {
 impl Default for Receiver {
     fn default() -> Receiver {
         let (socket, wire) = connection(None, true);
-        let (inbox, pool, buffer) = (Inbox::default(), Pool::default(), vec![0; FAR]);
+        let (inbox, pool, buffer) = (Inbox::default(), Pool::default(), vec![0; LONG_READ_AHEAD]);
         Receiver { socket: Some(socket), rings: None, wire, inbox, pool, buffer }
     }
 }
@@ -56,7 +56,7 @@ impl Receiver {
         let mut ours = Rings::open(std::process::id(), file.number(), PIECE_BYTES, &[7; 32]).expect("memory");
         let (_, file) = Arena::make(&[8; 32]).expect("memory");
         ours.borrow(&file).expect("memory");
-        let inbox = Inbox::apart(true, ours.borrower.take());
+        let inbox = Inbox::new(true, ours.borrower.take());
         let wire = receiver.wire.detach_with(ours).attach();
         Receiver { rings: Some(theirs), wire, inbox, ..receiver }
     }

@@ -40,7 +40,7 @@ impl Joining {
         self.lobby.send(rank_zero, Kind::Ready, &[]);
         self.go()?;
         let wires = links.into_iter().map(|link| link.map(|id| self.lobby.take(id)).transpose());
-        Ok(Connections { wires: wires.collect::<Result<_>>()?, seats: table.seats, arena: None })
+        Ok(Connections { wires: wires.collect::<Result<_>>()?, locations: table.locations, arena: None })
     }
 
     /// Waits until all ranks are registered.
@@ -50,7 +50,7 @@ impl Joining {
                 Event::Nothing => return Err(self.silent("rank 0 registered this rank")),
                 Event::RankZero(message) if message.kind == Kind::Table => {
                     return Table::decode(&message.body)
-                        .filter(|t| t.seats.len() == self.options.world_size as usize)
+                        .filter(|t| t.locations.len() == self.options.world_size as usize)
                         .ok_or(Error::Corrupt {
                             rank: 0,
                             message: "its table of ranks cannot be read".to_owned(),

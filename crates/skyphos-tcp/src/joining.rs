@@ -62,7 +62,7 @@ impl Joining {
         }
     }
 
-    /// The error where TLS settings of this rank and of a peer differ.
+    /// The error for a peer whose TLS settings differ from those of this rank.
     pub(crate) fn denied(&self, there: &str, cause: &str) -> Error {
         let rank = self.options.rank;
         Error::refused(format!(
@@ -76,7 +76,7 @@ impl Joining {
         Ok(Hello { role, has_token, rank, world_size, to, nonce, details })
     }
 
-    /// The error where rank 0 has answered before and does not any more.
+    /// The error for a rank 0 that has stopped answering. `since`: the last step that succeeded.
     pub(crate) fn silent(&self, since: &str) -> Error {
         let call = format!("{} ({since}, then it fell silent)", self.options.call());
         Error::Timeout { missing: vec![0], call, after: self.options.timeout }
@@ -90,7 +90,7 @@ impl Joining {
         }
         self.lobby.send(rank_zero, Kind::Failed, &error.as_seen_by_others(self.options.rank).to_wire());
         if error == Error::Interrupted {
-            // The user waits; what does not go out at once shows as a lost connection.
+            // The user waits, so the message is tried once; without it rank 0 sees a lost connection.
             return error;
         }
         let until = Instant::now() + VERDICT_TIME;

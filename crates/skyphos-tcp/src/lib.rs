@@ -25,7 +25,6 @@ mod mesh;
 mod message;
 mod options;
 mod peer;
-mod pulse;
 mod receive;
 mod register;
 mod rendezvous;
@@ -33,6 +32,7 @@ mod rendezvous;
 mod ring;
 mod send;
 mod share;
+mod silence;
 #[allow(unsafe_code, reason = "system calls")]
 mod sockets;
 mod tls;
@@ -76,7 +76,7 @@ pub fn connect(options: Options) -> Result<Tcp> {
         // Both fail only on a broken connection, which the first use reports.
         let _ = sockets::widen_within_host(stream, &tuning);
         if tuning.congestion.is_none() {
-            let _ = sockets::give_long_path_to_bbr(stream);
+            let _ = sockets::restore_bbr_on_long_path(stream);
         }
     }
     let mut tcp = Tcp::new(rank, connections, heartbeat)?;

@@ -56,7 +56,7 @@ pub(crate) struct Link {
     pub(crate) server_nonce: Nonce,
     pub(crate) since: Instant,
     inbox: Vec<u8>,
-    got: usize,
+    received: usize,
     out: Vec<u8>,
     sent: usize,
 }
@@ -66,7 +66,7 @@ impl Link {
         let trust = if incoming { Trust::Stranger } else { Trust::Connecting };
         let since = Instant::now();
         let (inbox, out) = (vec![0; 4], Vec::new());
-        Link { wire, peer, trust, incoming, server_nonce: [0; 32], since, inbox, got: 0, out, sent: 0 }
+        Link { wire, peer, trust, incoming, server_nonce: [0; 32], since, inbox, received: 0, out, sent: 0 }
     }
 
     /// The nonce that proofs cover.
@@ -78,11 +78,11 @@ impl Link {
     pub(crate) fn read(&mut self) -> Result<Option<Message>, End> {
         let limit = if self.trust == Trust::Member { MEMBER_BYTES } else { STRANGER_BYTES };
         loop {
-            while self.got < self.inbox.len() {
-                match self.wire.read(&mut self.inbox[self.got..]) {
-                    Ok(0) if self.got == 0 => return Err("it closed the connection".into()),
+            while self.received < self.inbox.len() {
+                match self.wire.read(&mut self.inbox[self.received..]) {
+                    Ok(0) if self.received == 0 => return Err("it closed the connection".into()),
                     Ok(0) => return Err("it closed the connection in the middle of a message".into()),
-                    Ok(n) => self.got += n,
+                    Ok(n) => self.received += n,
                     Err(e) if e.kind() == ErrorKind::WouldBlock => return Ok(None),
                     Err(e) if e.kind() == ErrorKind::Interrupted => {}
                     Err(e) => return Err(e.into()),
@@ -90,13 +90,13 @@ impl Link {
             }
             if self.inbox.len() == 4 {
                 let head = self.inbox[..4].try_into().expect("4 bytes");
-                let len = Message::length(head, limit).ok_or_else(|| not_ours(&self.inbox))?;
+                let len = Message::length(head, limit).ok_or_else(|| foreign_protocol(&self.inbox))?;
                 // The inbox grows as bytes arrive: an announced length alone reserves about a page.
                 self.inbox.resize(4 + len.min(STRANGER_BYTES), 0);
                 continue;
             }
             let head = self.inbox[..4].try_into().expect("4 bytes");
-            let len = 4 + Message::length(head, limit).ok_or_else(|| not_ours(&self.inbox))?;
+            let len = 4 + Message::length(head, limit).ok_or_else(|| foreign_protocol(&self.inbox))?;
             if self.inbox.len() < len {
                 let grown = (self.inbox.len() * 2).min(len);
                 self.inbox.resize(grown, 0);
@@ -104,7 +104,7 @@ impl Link {
             }
             let message = Message::parse(&self.inbox[4..]).ok_or("it sent an unknown kind of message")?;
             self.inbox.truncate(4);
-            self.got = 0;
+            self.received = 0;
             return Ok(Some(message));
         }
     }
@@ -142,7 +142,7 @@ impl Link {
     }
 }
 
-fn not_ours(head: &[u8]) -> End {
+fn foreign_protocol(head: &[u8]) -> End {
     match head.starts_with(&TLS_OPENING) {
         true => SPEAKS_TLS.into(),
         false => "it does not speak Skyphos's protocol".into(),

@@ -66,7 +66,7 @@ fn needs_tls() -> Vec<u8> {
 }
 
 /// An error of the machine rather than of a peer.
-pub(crate) fn system(what: &str, error: &io::Error) -> Error {
+pub(crate) fn system_error(what: &str, error: &io::Error) -> Error {
     let hint = match error.raw_os_error().map(rustix::io::Errno::from_raw_os_error) {
         Some(rustix::io::Errno::MFILE | rustix::io::Errno::NFILE) => {
             ": each rank needs an open file for every other one; raise `ulimit -n`"
@@ -79,7 +79,7 @@ pub(crate) fn system(what: &str, error: &io::Error) -> Error {
 impl Lobby {
     pub(crate) fn new(expected: usize, interrupted: Option<fn() -> bool>, tls: Option<Tls>) -> Result<Lobby> {
         Ok(Lobby {
-            poll: Poll::new().map_err(|e| system("cannot wait for connections", &e))?,
+            poll: Poll::new().map_err(|e| system_error("cannot wait for connections", &e))?,
             events: Events::with_capacity(256),
             listener: None,
             links: BTreeMap::new(),
@@ -99,7 +99,7 @@ impl Lobby {
         self.poll
             .registry()
             .register(&mut listener, LISTENER, Interest::READABLE)
-            .map_err(|e| system("cannot listen", &e))?;
+            .map_err(|e| system_error("cannot listen", &e))?;
         self.listener = Some(listener);
         Ok(())
     }
@@ -109,14 +109,14 @@ impl Lobby {
         let id = self.next_id;
         match sockets::begin_connect(address, tuning) {
             Ok(stream) => {
-                let failed = |e| system("cannot connect", &e);
+                let failed = |e| system_error("cannot connect", &e);
                 let wire =
                     Wire::new(TcpStream::from_std(stream), self.tls.as_ref(), false).map_err(failed)?;
                 self.add(Link::new(wire, address.to_string(), false)).map_err(failed)?;
             }
             Err(e) if matches!(e.raw_os_error(), Some(code) if code == rustix::io::Errno::MFILE.raw_os_error()) =>
             {
-                return Err(system("cannot connect", &e));
+                return Err(system_error("cannot connect", &e));
             }
             Err(e) => {
                 self.next_id += 1;
@@ -173,7 +173,7 @@ impl Lobby {
         let registry = self.poll.registry();
         registry
             .deregister(&mut link.wire.stream)
-            .map_err(|e| system("cannot take over a connection", &e))?;
+            .map_err(|e| system_error("cannot take over a connection", &e))?;
         Ok(link.wire.detach())
     }
 
@@ -260,7 +260,7 @@ impl Lobby {
     fn wait(&mut self, wait: Duration) -> Result<()> {
         match self.poll.poll(&mut self.events, Some(wait)) {
             Err(e) if e.kind() == ErrorKind::Interrupted => return Ok(()),
-            Err(e) => return Err(system("cannot wait for connections", &e)),
+            Err(e) => return Err(system_error("cannot wait for connections", &e)),
             Ok(()) => {}
         }
         let happened: Vec<_> =
@@ -303,10 +303,10 @@ impl Lobby {
                 Err(e) if matches!(e.kind(), ErrorKind::ConnectionAborted | ErrorKind::Interrupted) => {
                     continue;
                 }
-                Err(e) => return Err(system("cannot accept a connection", &e)),
+                Err(e) => return Err(system_error("cannot accept a connection", &e)),
             };
             let wire = Wire::new(stream, self.tls.as_ref(), true);
-            let wire = wire.map_err(|e| system("cannot encrypt a connection", &e))?;
+            let wire = wire.map_err(|e| system_error("cannot encrypt a connection", &e))?;
             let mut link = Link::new(wire, from.to_string(), true);
             link.server_nonce = random()?;
             let body = challenge(&link.server_nonce);

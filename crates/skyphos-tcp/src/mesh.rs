@@ -5,12 +5,17 @@
 //! prove the token and the group on each connection
 //! ```
 //!
-//! The whole mesh is built at start: (P-1)(P-2)/2 connections beside rank 0's. Measured on 2 cores
-//! over the loopback (`examples/bringup.rs`, all ranks threads of one process, best of 7): 2 ranks
-//! 0.4 ms; 8 ranks 2.1 ms, of which the mesh 0.8; 64 ranks 82 ms, of which the mesh 55 (2016
-//! connections, 27 µs each; on 64 machines each rank would make its 63 in a few ms). Lazy connections
-//! could save no more than that, and only in programs that use few pairs; others would pay inside their first collectives, where an
-//! unreachable rank would be found late.
+//! The whole mesh is built at start: (P-1)(P-2)/2 connections beside rank 0's. Measured on 2 cores over the loopback
+//! (`examples/bringup.rs`, all ranks threads of one process, best of 7):
+//!
+//! | ranks | bring-up | the mesh's part |
+//! |---|---|---|
+//! | 2 | 0.4 ms | none |
+//! | 8 | 2.1 ms | 0.8 ms |
+//! | 64 | 82 ms | 55 ms: 2016 connections, 27 µs each |
+//!
+//! On 64 machines each rank would make its 63 connections in a few ms. Lazy connections could save no more than that, and only in
+//! programs that use few pairs. Other programs would connect inside their first collectives, and find an unreachable rank late.
 
 use crate::attempt::Attempt;
 use crate::joining::{Event, Joining};
@@ -42,13 +47,13 @@ struct Mesh<'a> {
     limit: Instant,
 }
 
-/// Connects to every other rank but 0: the link to each.
+/// Connects to every other rank but 0. Returns the link to each.
 pub(crate) fn mesh(join: &mut Joining, listener: TcpListener, table: &Table) -> Result<Vec<Option<usize>>> {
     join.lobby.accept_on(listener)?;
     let me = join.options.rank as usize;
     let mut mesh = Mesh {
         me,
-        links: vec![None; table.seats.len()],
+        links: vec![None; table.locations.len()],
         attempts: (0..me).map(|_| Attempt::new()).collect(),
         limit: join.deadline.min(Instant::now() + MESH_TIME),
         join,
@@ -67,7 +72,7 @@ pub(crate) fn mesh(join: &mut Joining, listener: TcpListener, table: &Table) -> 
             }
             Event::Other(LinkEvent::Denied(id, cause)) => {
                 if let Some(j) = mesh.attempt_of(id) {
-                    let there = format!("rank {j}'s place {}", mesh.table.seats[j].describe());
+                    let there = format!("rank {j}'s place {}", mesh.table.locations[j].describe());
                     return Err(mesh.join.denied(&there, &cause));
                 }
             }
@@ -104,7 +109,7 @@ impl Mesh<'_> {
                 return Err(self.unreachable(j));
             }
             if attempt.due() {
-                let address = self.table.seats[j].address;
+                let address = self.table.locations[j].address;
                 attempt.link = Some(self.join.lobby.connect(address, &self.join.options.tuning())?);
             }
             until = until.min(if attempt.link.is_none() { attempt.next } else { self.limit });
@@ -152,7 +157,7 @@ impl Mesh<'_> {
         let hello = (message.kind == Kind::Hello && link.trust == Trust::Stranger)
             .then(|| Hello::decode(&message.body, &join.key, &nonce, &table.group))
             .flatten()
-            .filter(|(hello, holds)| *holds && hello.role == Role::Mesh && hello.to as usize == *me)
+            .filter(|(hello, is_proved)| *is_proved && hello.role == Role::Mesh && hello.to as usize == *me)
             .map(|(hello, _)| hello)
             .filter(|hello| (*me + 1..links.len()).contains(&(hello.rank as usize)));
         let Some(hello) = hello else {
@@ -168,21 +173,21 @@ impl Mesh<'_> {
     }
 
     fn unreachable(&self, j: usize) -> Error {
-        let (seat, own) = (&self.table.seats[j], &self.table.seats[self.me]);
+        let (location, own) = (&self.table.locations[j], &self.table.locations[self.me]);
         let last = Some(self.attempts[j].last.as_str()).filter(|l| !l.is_empty()).unwrap_or("no answer");
-        let hint = if sockets::is_loopback(seat.address.ip()) && seat.machine != own.machine {
+        let hint = if sockets::is_loopback(location.address.ip()) && location.machine != own.machine {
             "it offers a loopback address; let the rendezvous name an address that all machines share, or set the \
              interface"
         } else {
             "open the ports between the machines, or set the interface to listen on"
         };
         let cause = format!("rank {} cannot connect to it: {last}; {hint}", self.me);
-        Error::PeerLost { rank: j as u32, address: seat.describe(), cause }
+        Error::PeerLost { rank: j as u32, address: location.describe(), cause }
     }
 
     fn no_connections(&self) -> Error {
         let missing = self.missing().map(|j| j as u32).collect();
-        let call = format!("connecting to rank {} at {}", self.me, self.table.seats[self.me].describe());
+        let call = format!("connecting to rank {} at {}", self.me, self.table.locations[self.me].describe());
         Error::Timeout { missing, call, after: MESH_TIME.min(self.join.options.timeout) }
     }
 }

@@ -244,8 +244,8 @@ impl Hello {
             }),
         };
         let hello = fields.end(Hello { role, has_token, rank, world_size, to, nonce, details })?;
-        let holds = key.check(Side::Client, &[server, covered, group], proof);
-        Some((hello, holds))
+        let is_proved = key.check(Side::Client, &[server, covered, group], proof);
+        Some((hello, is_proved))
     }
 
     /// The bytes that the server's proof covers.
@@ -253,11 +253,11 @@ impl Hello {
         &'a self,
         server: &'a Nonce,
         group: &'a GroupId,
-        who: &'a mut [u8; 5],
+        identity: &'a mut [u8; 5],
     ) -> [&'a [u8]; 4] {
-        who[0] = self.role as u8;
-        who[1..].copy_from_slice(&self.rank.to_le_bytes());
-        [&self.nonce, server, who, group]
+        identity[0] = self.role as u8;
+        identity[1..].copy_from_slice(&self.rank.to_le_bytes());
+        [&self.nonce, server, identity, group]
     }
 
     /// The body of the server's answer to this hello.
@@ -272,37 +272,37 @@ impl Hello {
     }
 }
 
-/// The seat of a rank: its machine and address.
+/// The machine and address of a rank.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Seat {
+pub(crate) struct Location {
     /// Ranks with equal numbers share a machine.
     pub(crate) machine: u32,
     pub(crate) address: SocketAddr,
     pub(crate) host: String,
 }
 
-impl Seat {
+impl Location {
     /// The host's name, for messages.
     pub(crate) fn describe(&self) -> String {
         format!("{} ({})", self.host, self.address)
     }
 }
 
-/// The group's number and all seats.
+/// The group's number, and the location of each rank.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Table {
     pub(crate) group: GroupId,
-    pub(crate) seats: Vec<Seat>,
+    pub(crate) locations: Vec<Location>,
 }
 
 impl Table {
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut body = self.group.to_vec();
-        body.extend((self.seats.len() as u32).to_le_bytes());
-        for seat in &self.seats {
-            body.extend(seat.machine.to_le_bytes());
-            put_address(seat.address, &mut body);
-            put_text(&seat.host, &mut body);
+        body.extend((self.locations.len() as u32).to_le_bytes());
+        for location in &self.locations {
+            body.extend(location.machine.to_le_bytes());
+            put_address(location.address, &mut body);
+            put_text(&location.host, &mut body);
         }
         body
     }
@@ -311,11 +311,15 @@ impl Table {
         let mut fields = Fields(body);
         let group = fields.array()?;
         let count = fields.u32()?;
-        let mut seats = Vec::new();
+        let mut locations = Vec::new();
         for _ in 0..count {
-            seats.push(Seat { machine: fields.u32()?, address: fields.address()?, host: fields.text()? });
+            locations.push(Location {
+                machine: fields.u32()?,
+                address: fields.address()?,
+                host: fields.text()?,
+            });
         }
-        fields.end(Table { group, seats })
+        fields.end(Table { group, locations })
     }
 }
 
@@ -366,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_hello_says_is_said_in_one_way() {
+    fn a_flag_byte_other_than_0_and_1_is_refused() {
         let (key, nonce, group) = (Key::new(Some("cup")), [1; 32], [2; 16]);
         for (token, fits) in [(0, true), (1, true), (9, false)] {
             let mut fields = hello().encode(&key, &nonce, &group).split_off(PROOF_BYTES);
@@ -379,9 +383,10 @@ mod tests {
 
     #[test]
     fn table_and_challenge_round_trip() {
-        let seat =
-            |k: u32, at: &str| Seat { machine: k, address: at.parse().unwrap(), host: format!("n{k}") };
-        let table = Table { group: [5; 16], seats: vec![seat(0, "1.2.3.4:5"), seat(1, "[::1]:9")] };
+        let location =
+            |k: u32, at: &str| Location { machine: k, address: at.parse().unwrap(), host: format!("n{k}") };
+        let table =
+            Table { group: [5; 16], locations: vec![location(0, "1.2.3.4:5"), location(1, "[::1]:9")] };
         assert_eq!(Table::decode(&table.encode()), Some(table));
         assert_eq!(read_challenge(&challenge(&[3; 32])), Some((PROTOCOL, [3; 32])));
         assert_eq!(read_challenge(b"SSH-2.0-OpenSSH_9.6 and more, forty bytes"), None);

@@ -1,7 +1,7 @@
 //! The options of a rank that joins a group.
 
-use crate::pulse;
-use crate::sockets::{Tuning, refuses_congestion_control};
+use crate::silence;
+use crate::sockets::{Tuning, congestion_control_error};
 use crate::tls::TlsFiles;
 use skyphos_types::{Error, Result};
 use std::net::IpAddr;
@@ -98,18 +98,18 @@ impl Options {
                 world_size - 1
             )));
         }
-        if self.heartbeat < pulse::LEAST {
+        if self.heartbeat < silence::MIN_LIMIT {
             return Err(Error::bad_input(format!(
-                "heartbeat={} s: at least {} s, for systems ask each other once a second at most",
+                "heartbeat={} s: at least {} s, because a kernel probes its peer at most once a second",
                 self.heartbeat.as_secs_f64(),
-                pulse::LEAST.as_secs()
+                silence::MIN_LIMIT.as_secs()
             )));
         }
         if let Some(name) = &self.congestion_control
-            && let Some(error) = refuses_congestion_control(name)
+            && let Some(error) = congestion_control_error(name)
         {
             return Err(Error::bad_input(format!(
-                "congestion_control={name:?} cannot be had here ({error}): this system allows those in \
+                "congestion_control={name:?} is not available here ({error}): this system allows those in \
                  /proc/sys/net/ipv4/tcp_allowed_congestion_control"
             )));
         }

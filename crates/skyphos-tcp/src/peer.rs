@@ -2,7 +2,7 @@
 
 use crate::receive::Inbox;
 use crate::send::Outbox;
-use crate::sockets::{self, lost};
+use crate::sockets::{self, failure_cause};
 use crate::wire::Wire;
 use skyphos_core::frame::{Frame, FrameKind, Header};
 use skyphos_core::slab::Payload;
@@ -42,7 +42,7 @@ impl Peer {
         let Some(wire) = &mut self.wire else { return };
         if let Err(e) = self.outbox.write(wire) {
             self.outbox.clear();
-            self.broken.get_or_insert_with(|| (sockets::loss_of(&e), lost(&e)));
+            self.broken.get_or_insert_with(|| (sockets::loss_of(&e), failure_cause(&e)));
         } else if self.given_up && self.outbox.is_empty() {
             // Not closed: with unread input the kernel would reset the connection, and drop the last frame.
             let _ = wire.stream.shutdown(Shutdown::Write);

@@ -7,10 +7,11 @@
 //!   bytes in the read-ahead: a header (checked before memory is taken), the start of its payload
 //! ```
 //!
-//! A large payload goes directly from the kernel into its pooled buffer; many small frames cost one call. The read-ahead is shared by all connections, since it is empty between calls. It is long ([`FAR`]) while frames are small,
-//! and short ([`NEAR`]) while they are large, because bytes of a large payload that land in it are copied once more.
+//! A large payload goes directly from the kernel into its pooled buffer; many small frames cost one call. The read-ahead is shared by all
+//! connections, since it is empty between calls. It is long ([`LONG_READ_AHEAD`]) while frames are small, and short
+//! ([`SHORT_READ_AHEAD`]) while they are large, because bytes of a large payload that land in it are copied once more.
 
-use crate::sockets::{loss_of, lost};
+use crate::sockets::{failure_cause, loss_of};
 use crate::wire::Wire;
 use skyphos_core::frame::{Frame, FrameKind, HEADER_BYTES, Header};
 use skyphos_core::loan::{Borrower, DESCRIPTOR_BYTES};
@@ -20,22 +21,22 @@ use skyphos_types::WorldRank;
 use std::io::{self, ErrorKind, IoSliceMut, Read};
 
 /// Read-ahead while frames are small: 64 KB hold 15 frames of 4 KB or 1,000 headers.
-pub(crate) const FAR: usize = 64 * 1024;
+pub(crate) const LONG_READ_AHEAD: usize = 64 * 1024;
 
 /// Read-ahead while frames are large: the next header, and a 32nd of its payload.
-const NEAR: usize = 4 * 1024;
+const SHORT_READ_AHEAD: usize = 4 * 1024;
 
 /// Payloads up to this size are small.
-const SMALL: usize = 16 * 1024;
+const SMALL_BYTES: usize = 16 * 1024;
 
 /// Frames with a larger payload come in bulk. Smaller ones are usually answered at once, and the answer acknowledges them.
-const BULK: usize = 1024;
+const BULK_BYTES: usize = 1024;
 
 /// Bytes read from one peer before the others get their turn.
-const TURN: usize = 1 << 20;
+const TURN_BYTES: usize = 1 << 20;
 
 /// The cause of the loss of a peer that has given up this rank.
-const GIVEN_UP: &str = "it has given this rank up, of which it heard nothing, or nothing that makes sense";
+const GIVEN_UP: &str = "it has given this rank up, because it received nothing, or nothing valid, from it";
 
 /// The reason why reading stopped.
 #[derive(Debug, PartialEq)]
@@ -72,19 +73,20 @@ pub(crate) struct Inbox {
     head: [u8; HEADER_BYTES],
     head_filled: usize,
     body: Option<Body>,
-    ahead: usize,
+    read_ahead: usize,
     /// Bytes of the last frame's payload.
-    last: usize,
+    last_len: usize,
     /// Payloads have no checksum.
-    apart: bool,
+    omits_checksums: bool,
     /// Takes buffers on loan, if the peer lends any.
     borrower: Option<Borrower>,
 }
 
 impl Default for Inbox {
     fn default() -> Inbox {
-        let (head, head_filled, body, ahead, last) = ([0; HEADER_BYTES], 0, None, FAR, 0);
-        Inbox { head, head_filled, body, ahead, last, apart: false, borrower: None }
+        let (head, head_filled, body, read_ahead, last_len) =
+            ([0; HEADER_BYTES], 0, None, LONG_READ_AHEAD, 0);
+        Inbox { head, head_filled, body, read_ahead, last_len, omits_checksums: false, borrower: None }
     }
 }
 
@@ -92,7 +94,7 @@ impl Default for Inbox {
 pub(crate) struct ReadContext<'a> {
     pub(crate) from: u32,
     pub(crate) pool: &'a Pool,
-    /// [`FAR`] bytes.
+    /// [`LONG_READ_AHEAD`] bytes.
     pub(crate) buffer: &'a mut [u8],
     pub(crate) events: &'a mut Vec<Event>,
 }
@@ -101,16 +103,16 @@ impl Inbox {
     /// Reads until the source is drained or the turn is over. `ending`: the peer has closed its side, or the socket has an error, so
     /// only the end of the stream ends reading.
     pub(crate) fn read(&mut self, source: &mut Wire, ending: bool, context: &mut ReadContext) -> Stop {
-        let mut budget = TURN;
+        let mut budget = TURN_BYTES;
         loop {
             let (got, asked, in_body) = match self.read_once(source, context.buffer) {
                 Ok((0, ..)) => return Stop::Broken(Loss::Ended, self.ended()),
                 Ok(read) => read,
                 Err(e) if e.kind() == ErrorKind::WouldBlock => return Stop::Drained,
                 Err(e) if e.kind() == ErrorKind::Interrupted => continue,
-                Err(e) => return Stop::Broken(loss_of(&e), lost(&e)),
+                Err(e) => return Stop::Broken(loss_of(&e), failure_cause(&e)),
             };
-            if let Err(stop) = self.file(in_body, got - in_body, context) {
+            if let Err(stop) = self.process(in_body, got - in_body, context) {
                 return stop;
             }
             if !ending && source.drained(got < asked) {
@@ -123,19 +125,19 @@ impl Inbox {
         }
     }
 
-    /// An inbox of a connection whose payloads cross no network if `apart`, and so have no checksum.
-    pub(crate) fn apart(apart: bool, borrower: Option<Borrower>) -> Inbox {
-        Inbox { apart, borrower, ..Inbox::default() }
+    /// The inbox of a new connection. `omits_checksums`: payloads cross no network, so they have no checksum.
+    pub(crate) fn new(omits_checksums: bool, borrower: Option<Borrower>) -> Inbox {
+        Inbox { omits_checksums, borrower, ..Inbox::default() }
     }
 
     /// Whether the last frame was large, so more bytes will probably follow.
     pub(crate) fn in_bulk(&self) -> bool {
-        self.last > BULK
+        self.last_len > BULK_BYTES
     }
 
     /// Reads once. Returns the bytes read, the bytes asked for, and the bytes read into the payload in progress.
     fn read_once(&mut self, source: &mut impl Read, buffer: &mut [u8]) -> io::Result<(usize, usize, usize)> {
-        let buffer = &mut buffer[..self.ahead];
+        let buffer = &mut buffer[..self.read_ahead];
         match &mut self.body {
             None => {
                 let asked = buffer.len();
@@ -152,7 +154,7 @@ impl Inbox {
     }
 
     /// Processes bytes that were read: those of the payload in progress, then those in the read-ahead.
-    fn file(&mut self, in_body: usize, in_buffer: usize, context: &mut ReadContext) -> Result<(), Stop> {
+    fn process(&mut self, in_body: usize, in_buffer: usize, context: &mut ReadContext) -> Result<(), Stop> {
         if let Some(body) = &mut self.body {
             body.filled += in_body;
         }
@@ -188,7 +190,8 @@ impl Inbox {
         let lent = self.borrower.is_some() && Header::unmark_lent(&mut self.head);
         let (header, len, _) = Header::decode(&self.head).map_err(|e| damaged(&e))?;
         let (lent, len) = if lent { (Some(len), DESCRIPTOR_BYTES) } else { (None, len) };
-        (self.ahead, self.last) = (if len <= SMALL { FAR } else { NEAR }, len);
+        (self.read_ahead, self.last_len) =
+            (if len <= SMALL_BYTES { LONG_READ_AHEAD } else { SHORT_READ_AHEAD }, len);
         self.body = Some(Body { header, slab: (len > 0).then(|| pool.take(len)), filled: 0, len, lent });
         Ok(())
     }
@@ -205,7 +208,7 @@ impl Inbox {
             payload =
                 borrower.take(descriptor, len).ok_or_else(|| damaged("a payload outside of its memory"))?;
         }
-        let checked = if self.apart { &[] } else { payload.as_bytes() };
+        let checked = if self.omits_checksums { &[] } else { payload.as_bytes() };
         if !Header::check(&self.head, checked) {
             return Err(damaged("the checksum of a frame is wrong"));
         }

@@ -4,7 +4,7 @@ use crate::attempt::{Attempt, LONGEST_PAUSE};
 use crate::handshake::GroupId;
 use crate::joining::{Joining, SAME_TLS};
 use crate::link::Trust;
-use crate::lobby::{LinkEvent, system};
+use crate::lobby::{LinkEvent, system_error};
 use crate::message::{self, Details, Hello, Kind, Message, PROTOCOL, Role};
 use crate::sockets;
 use skyphos_core::host::Host;
@@ -96,12 +96,13 @@ impl Joining {
         let Some(link) = self.lobby.link(id) else { return Ok(None) };
         link.server_nonce = nonce;
         let Some(nonce) = link.nonce() else { return Ok(None) };
-        let local = link.wire.stream.local_addr().map_err(|e| system("cannot see the own address", &e))?;
+        let local =
+            link.wire.stream.local_addr().map_err(|e| system_error("cannot see the own address", &e))?;
         let bind = SocketAddr::new(self.options.interface.unwrap_or(local.ip()), 0);
         let listener = sockets::listen(bind, &self.options.tuning()).map_err(|e| {
             Error::bad_input(format!("rank {} cannot listen at {}: {e}", self.options.rank, bind.ip()))
         })?;
-        let own = listener.local_addr().map_err(|e| system("cannot see the own port", &e))?;
+        let own = listener.local_addr().map_err(|e| system_error("cannot see the own port", &e))?;
         let ip = if own.ip().is_unspecified() { local.ip() } else { own.ip() };
         let host = Host::this();
         let details = Details {

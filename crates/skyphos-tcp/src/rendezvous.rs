@@ -17,7 +17,7 @@ use crate::connections::Connections;
 use crate::handshake::{GroupId, Key, random};
 use crate::link::{SPEAKS_TLS, Trust};
 use crate::lobby::{LinkEvent, Lobby};
-use crate::message::{Details, Hello, Kind, Message, Role, Seat, Table};
+use crate::message::{Details, Hello, Kind, Location, Message, Role, Table};
 use crate::options::Options;
 use crate::sockets;
 use crate::tls::Tls;
@@ -35,7 +35,7 @@ const LINGER: Duration = Duration::from_secs(1);
 const REPORT: Duration = Duration::from_secs(2);
 
 /// Refused connections that a time-out mentions, at most.
-const MENTIONED: usize = 4;
+const MAX_MENTIONED: usize = 4;
 
 struct Member {
     link: usize,
@@ -132,7 +132,7 @@ impl Rendezvous {
                 Some(LinkEvent::Gone(id, cause) | LinkEvent::Denied(id, cause)) => self.gone(id, &cause)?,
             }
         }
-        let table = Table { group: random()?, seats: self.seats() };
+        let table = Table { group: random()?, locations: self.locations() };
         let body = table.encode();
         self.send_all(Kind::Table, &body);
         while self.missing(|m| m.ready).next().is_some() {
@@ -146,15 +146,16 @@ impl Rendezvous {
         self.lobby.flush(self.deadline + REPORT)?;
         let Rendezvous { members, lobby, .. } = self;
         let wires = members.iter().map(|m| m.as_ref().map(|m| lobby.take(m.link)).transpose());
-        Ok(Connections { wires: wires.collect::<Result<_>>()?, seats: table.seats, arena: None })
+        Ok(Connections { wires: wires.collect::<Result<_>>()?, locations: table.locations, arena: None })
     }
 
-    fn missing(&self, there: impl Fn(&Member) -> bool) -> impl Iterator<Item = u32> {
+    /// The ranks that are not registered, or for which `counts` is false.
+    fn missing(&self, counts: impl Fn(&Member) -> bool) -> impl Iterator<Item = u32> {
         let members = self.members.iter().enumerate().skip(1);
-        members.filter(move |(_, m)| !m.as_ref().is_some_and(&there)).map(|(rank, _)| rank as u32)
+        members.filter(move |(_, m)| !m.as_ref().is_some_and(&counts)).map(|(rank, _)| rank as u32)
     }
 
-    fn timeout(&self, there: impl Fn(&Member) -> bool) -> Error {
+    fn timeout(&self, counts: impl Fn(&Member) -> bool) -> Error {
         let mut call = self.options.call();
         if sockets::is_loopback(self.address.ip()) && !self.options.rendezvous.starts_with("127.") {
             call += &format!(" ({}, which only this machine reaches)", self.address.ip());
@@ -162,15 +163,15 @@ impl Rendezvous {
         if !self.turned_away.is_empty() {
             call += &format!(" (turned away: {})", self.turned_away.join("; "));
         }
-        Error::Timeout { missing: self.missing(there).collect(), call, after: self.options.timeout }
+        Error::Timeout { missing: self.missing(counts).collect(), call, after: self.options.timeout }
     }
 
     /// Registers the rank of a hello.
     fn greet(&mut self, id: usize, message: &Message) -> Result<()> {
-        let Some((hello, holds)) = self.hello(id, message) else { return Ok(()) };
+        let Some((hello, is_proved)) = self.hello(id, message) else { return Ok(()) };
         let Some(link) = self.lobby.link(id) else { return Ok(()) };
         let (peer, Some(nonce)) = (link.peer.clone(), link.nonce()) else { return Ok(()) };
-        if !holds {
+        if !is_proved {
             self.turn_away(id, &hello, &peer);
             return Ok(());
         }
@@ -195,13 +196,13 @@ impl Rendezvous {
             Some(Error::Mismatch { left: 0, left_call, right: rank, right_call })
         } else if rank == 0 {
             let own = format!("pid {} on {}", std::process::id(), Host::this().name);
-            Some(taken(0, &own, &newcomer.describe()))
+            Some(rank_taken(0, &own, &newcomer.describe()))
         } else if rank >= size {
             Some(Error::bad_input(format!("rank {rank} came to a group of {size}")))
         } else {
             self.members[rank as usize]
                 .as_ref()
-                .map(|first| taken(rank, &first.describe(), &newcomer.describe()))
+                .map(|first| rank_taken(rank, &first.describe(), &newcomer.describe()))
         };
         if let Some(error) = error {
             self.lobby.send(id, Kind::Refusal, &error.to_wire());
@@ -248,7 +249,7 @@ impl Rendezvous {
     }
 
     fn mention(&mut self, turned_away: String) {
-        if self.turned_away.len() < MENTIONED {
+        if self.turned_away.len() < MAX_MENTIONED {
             self.turned_away.push(turned_away);
         }
     }
@@ -285,18 +286,22 @@ impl Rendezvous {
         Err(Error::PeerLost { rank: rank as u32, address: member.describe(), cause })
     }
 
-    fn seats(&self) -> Vec<Seat> {
+    fn locations(&self) -> Vec<Location> {
         let own = Host::this();
         let mut machines = vec![own.machine.clone()];
-        let mut seats = vec![Seat { machine: 0, address: self.address, host: own.name }];
+        let mut locations = vec![Location { machine: 0, address: self.address, host: own.name }];
         for Member { details, .. } in self.members.iter().flatten() {
             let machine = machines.iter().position(|m| *m == details.machine).unwrap_or_else(|| {
                 machines.push(details.machine.clone());
                 machines.len() - 1
             });
-            seats.push(Seat { machine: machine as u32, address: details.mesh, host: details.host.clone() });
+            locations.push(Location {
+                machine: machine as u32,
+                address: details.mesh,
+                host: details.host.clone(),
+            });
         }
-        seats
+        locations
     }
 
     fn send_all(&mut self, kind: Kind, body: &[u8]) {
@@ -316,16 +321,16 @@ impl Rendezvous {
         while late && self.missing(|_| true).next().is_some() {
             let Ok(Some(event)) = self.lobby.next(until) else { break };
             let LinkEvent::Message(id, message) = event else { continue };
-            let Some((hello, holds)) = self.hello(id, &message) else { continue };
+            let Some((hello, is_proved)) = self.hello(id, &message) else { continue };
             let (Some(link), Some(details)) = (self.lobby.link(id), hello.details.clone()) else { continue };
-            if !holds {
+            if !is_proved {
                 let peer = link.peer.clone();
                 self.turn_away(id, &hello, &peer);
                 continue;
             }
-            if let Some(seat) = self.members.get_mut(hello.rank as usize) {
+            if let Some(location) = self.members.get_mut(hello.rank as usize) {
                 link.trust = Trust::Member;
-                *seat = Some(Member { link: id, details, peer: link.peer.clone(), ready: false });
+                *location = Some(Member { link: id, details, peer: link.peer.clone(), ready: false });
             }
             self.lobby.send(id, Kind::Refusal, &body);
         }
@@ -333,7 +338,7 @@ impl Rendezvous {
     }
 }
 
-fn taken(rank: u32, first: &str, second: &str) -> Error {
+fn rank_taken(rank: u32, first: &str, second: &str) -> Error {
     Error::refused(format!(
         "two processes came as rank {rank}: {first} and {second}; give each process its own rank"
     ))

@@ -43,7 +43,7 @@ pub(crate) struct Rings {
     written: u64,
     read: u64,
     /// Bytes that the other process had read at the last check.
-    seen: u64,
+    read_by_peer: u64,
     /// The lender and the borrower of buffers, until the outbox and the inbox take them; `None` without an arena.
     pub(crate) lender: Option<Lender>,
     pub(crate) borrower: Option<Borrower>,
@@ -77,7 +77,7 @@ impl Rings {
 
     fn of(map: Mapping, capacity: usize, out: usize) -> Rings {
         let (map, limit, lender, borrower) = (Arc::new(map), capacity, None, None);
-        Rings { map, capacity, out, limit, written: 0, read: 0, seen: 0, lender, borrower }
+        Rings { map, capacity, out, limit, written: 0, read: 0, read_by_peer: 0, lender, borrower }
     }
 
     /// Lends buffers of this arena to the other side from now on.
@@ -119,10 +119,10 @@ impl Rings {
     /// Bytes that may be written now.
     fn writable(&mut self) -> io::Result<usize> {
         let read = self.outgoing().read();
-        if read < self.seen || read > self.written {
+        if read < self.read_by_peer || read > self.written {
             return Err(contradictory());
         }
-        self.seen = read;
+        self.read_by_peer = read;
         Ok(self.limit.saturating_sub((self.written - read) as usize))
     }
 
@@ -149,7 +149,7 @@ impl Rings {
     /// Writes as much as there is room for. Returns the number of bytes.
     pub(crate) fn write(&mut self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
         let (mut taken, mut unpublished) = (0, 0);
-        let mut room = self.limit.saturating_sub((self.written - self.seen) as usize);
+        let mut room = self.limit.saturating_sub((self.written - self.read_by_peer) as usize);
         'all: for slice in slices {
             let mut rest = &slice[..];
             while !rest.is_empty() {

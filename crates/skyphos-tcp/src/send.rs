@@ -44,7 +44,7 @@ impl Queued {
 pub(crate) struct Outbox {
     queue: VecDeque<Queued>,
     /// Payloads have no checksum.
-    apart: bool,
+    omits_checksums: bool,
     /// Lends payloads instead of writing them, where possible.
     lender: Option<Lender>,
     /// Bytes of the first frame that have been written.
@@ -59,9 +59,9 @@ pub(crate) struct Outbox {
 }
 
 impl Outbox {
-    /// An outbox of a connection whose payloads cross no network if `apart`, and so have no checksum.
-    pub(crate) fn apart(apart: bool, lender: Option<Lender>) -> Outbox {
-        Outbox { apart, lender, ..Outbox::default() }
+    /// The outbox of a new connection. `omits_checksums`: payloads cross no network, so they have no checksum.
+    pub(crate) fn new(omits_checksums: bool, lender: Option<Lender>) -> Outbox {
+        Outbox { omits_checksums, lender, ..Outbox::default() }
     }
 
     /// Limits the bytes on loan.
@@ -89,7 +89,7 @@ impl Outbox {
                 place
             }
         };
-        let mut head = match self.apart {
+        let mut head = match self.omits_checksums {
             true => frame.header.encode_apart(frame.payload.len()),
             false => frame.header.encode(frame.payload.as_bytes()),
         };

@@ -25,7 +25,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Longest time for the agreement.
-const LONGEST: Duration = Duration::from_secs(60);
+const MAX_AGREEMENT: Duration = Duration::from_secs(60);
 
 /// Time between checks for an interrupt.
 const INTERRUPT_CHECK: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
@@ -34,8 +34,8 @@ const INTERRUPT_CHECK: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 const OFFER_BYTES: usize = 44;
 
 /// Answers to an offer.
-const TAKEN: [u8; 4] = *b"shm+";
-const LEFT: [u8; 4] = *b"shm-";
+const ACCEPTED: [u8; 4] = *b"shm+";
+const DECLINED: [u8; 4] = *b"shm-";
 
 /// The description of a process's shared memory, by which another process opens it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -89,37 +89,37 @@ pub(crate) struct WaitLimit {
 /// Moves each connection within this host to shared memory, unless either side declines. Every rank of the group calls it.
 pub(crate) fn share(rank: u32, connections: &mut Connections, wanted: bool, limit: &WaitLimit) -> Result<()> {
     let me = rank as usize;
-    let machine = connections.seats[me].machine;
-    let mut near: Vec<(usize, Wire)> = Vec::new();
-    for peer in 0..connections.seats.len() {
+    let machine = connections.locations[me].machine;
+    let mut local: Vec<(usize, Wire)> = Vec::new();
+    for peer in 0..connections.locations.len() {
         if peer != me
-            && connections.seats[peer].machine == machine
+            && connections.locations[peer].machine == machine
             && let Some(wire) = connections.wires[peer].take()
         {
-            near.push((peer, wire.attach()));
+            local.push((peer, wire.attach()));
         }
     }
-    let capacity = ring::capacity(near.len() + 1);
+    let capacity = ring::capacity(local.len() + 1);
     let (mut offer, mut file) = (Offer::NONE, None);
     if wanted
-        && near.len() > 1 // for one peer a copy is as fast
+        && local.len() > 1 // for one peer a copy is as fast
         && let Ok(token) = random()
         && let Ok((arena, arena_file)) = Arena::make(&token)
     {
         offer = Offer::of(&arena_file, ARENA_BYTES, token);
         (connections.arena, file) = (Some(arena), Some(arena_file));
     }
-    let shared = agree(me, &mut near, wanted.then_some(capacity), connections.arena.as_ref(), &offer, limit);
+    let shared = agree(me, &mut local, wanted.then_some(capacity), connections.arena.as_ref(), &offer, limit);
     drop(file); // all peers have opened it, or declined
     let lost = |(peer, error): (usize, io::Error)| match error.kind() {
         ErrorKind::Interrupted => Error::Interrupted,
         _ => {
-            let (rank, address) = (peer as u32, connections.seats[peer].describe());
+            let (rank, address) = (peer as u32, connections.locations[peer].describe());
             Error::PeerLost { rank, address, cause: format!("it went away while the group began: {error}") }
         }
     };
     let shared = shared.map_err(lost)?;
-    for ((peer, wire), rings) in near.into_iter().zip(shared) {
+    for ((peer, wire), rings) in local.into_iter().zip(shared) {
         connections.wires[peer] = Some(match rings {
             Some(rings) => wire.detach_with(rings),
             None => wire.detach(),
@@ -131,47 +131,54 @@ pub(crate) fn share(rank: u32, connections: &mut Connections, wanted: bool, limi
 /// Agrees on the memory of each connection, which lends this rank's buffers if the peer has opened the arena. `Err`: a lost peer.
 fn agree(
     me: usize,
-    near: &mut [(usize, Wire)],
+    local: &mut [(usize, Wire)],
     capacity: Option<usize>,
     arena: Option<&Arc<Arena>>,
     offer: &Offer,
     limit: &WaitLimit,
 ) -> std::result::Result<Vec<Option<Rings>>, (usize, io::Error)> {
-    let mut all: Vec<Option<Rings>> = near.iter().map(|_| None).collect();
+    let mut all: Vec<Option<Rings>> = local.iter().map(|_| None).collect();
     // These files stay open until the peers have opened them.
     let mut files: Vec<MemoryFile> = Vec::new();
-    for (rings, (peer, wire)) in all.iter_mut().zip(near.iter_mut()).filter(|(_, (peer, _))| *peer > me) {
-        let mut here = Offer::NONE;
+    for (rings, (peer, wire)) in all.iter_mut().zip(local.iter_mut()).filter(|(_, (peer, _))| *peer > me) {
+        let mut rings_offer = Offer::NONE;
         if let Some(capacity) = capacity
             && let Ok(token) = random()
             && let Ok((made, file)) = Rings::make(capacity, &token)
         {
-            here = Offer::of(&file, capacity, token);
+            rings_offer = Offer::of(&file, capacity, token);
             files.push(file);
             *rings = Some(made);
         }
-        send(wire, &[here.encode(), offer.encode()].concat(), limit).map_err(|error| (*peer, error))?;
+        send(wire, &[rings_offer.encode(), offer.encode()].concat(), limit)
+            .map_err(|error| (*peer, error))?;
     }
-    for (rings, (peer, wire)) in all.iter_mut().zip(near.iter_mut()).filter(|(_, (peer, _))| *peer < me) {
+    for (rings, (peer, wire)) in all.iter_mut().zip(local.iter_mut()).filter(|(_, (peer, _))| *peer < me) {
         let mut answers = || Ok((receive_offer(wire, limit)?, receive_offer(wire, limit)?));
-        let (here, theirs) = answers().map_err(|error| (*peer, error))?;
-        if capacity.is_some() && here.capacity > 0 {
-            *rings = Rings::open(here.process, here.file, here.capacity as usize, &here.token).ok();
+        let (rings_offer, arena_offer) = answers().map_err(|error| (*peer, error))?;
+        if capacity.is_some() && rings_offer.capacity > 0 {
+            *rings = Rings::open(
+                rings_offer.process,
+                rings_offer.file,
+                rings_offer.capacity as usize,
+                &rings_offer.token,
+            )
+            .ok();
         }
-        let taken = [answer(rings.is_some()), answer(theirs.borrow(rings))].concat();
+        let taken = [answer(rings.is_some()), answer(arena_offer.borrow(rings))].concat();
         send(wire, &[&taken[..], &offer.encode()].concat(), limit).map_err(|error| (*peer, error))?;
     }
-    for (rings, (peer, wire)) in all.iter_mut().zip(near.iter_mut()).filter(|(_, (peer, _))| *peer > me) {
+    for (rings, (peer, wire)) in all.iter_mut().zip(local.iter_mut()).filter(|(_, (peer, _))| *peer > me) {
         let mut answers =
             || Ok((receive_answer(wire, limit)?, receive_answer(wire, limit)?, receive_offer(wire, limit)?));
-        let (taken, lends, theirs) = answers().map_err(|error| (*peer, error))?;
+        let (taken, lends, arena_offer) = answers().map_err(|error| (*peer, error))?;
         if !taken {
             *rings = None;
         }
         lend(rings, arena, lends);
-        send(wire, &answer(theirs.borrow(rings)), limit).map_err(|error| (*peer, error))?;
+        send(wire, &answer(arena_offer.borrow(rings)), limit).map_err(|error| (*peer, error))?;
     }
-    for (rings, (peer, wire)) in all.iter_mut().zip(near.iter_mut()).filter(|(_, (peer, _))| *peer < me) {
+    for (rings, (peer, wire)) in all.iter_mut().zip(local.iter_mut()).filter(|(_, (peer, _))| *peer < me) {
         lend(rings, arena, receive_answer(wire, limit).map_err(|error| (*peer, error))?);
     }
     Ok(all)
@@ -185,13 +192,13 @@ fn lend(rings: &mut Option<Rings>, arena: Option<&Arc<Arena>>, taken: bool) {
 }
 
 fn answer(taken: bool) -> [u8; 4] {
-    if taken { TAKEN } else { LEFT }
+    if taken { ACCEPTED } else { DECLINED }
 }
 
 fn receive_answer(wire: &mut Wire, limit: &WaitLimit) -> io::Result<bool> {
     let mut bytes = [0; 4];
     receive(wire, &mut bytes, limit)?;
-    Ok(bytes == TAKEN)
+    Ok(bytes == ACCEPTED)
 }
 
 fn receive_offer(wire: &mut Wire, limit: &WaitLimit) -> io::Result<Offer> {
@@ -233,7 +240,7 @@ fn receive(wire: &mut Wire, bytes: &mut [u8], limit: &WaitLimit) -> io::Result<(
 impl WaitLimit {
     /// A limit at `until`, at most a minute from now: all ranks come from the same bring-up.
     pub(crate) fn until(until: Instant, interrupted: Option<fn() -> bool>) -> WaitLimit {
-        WaitLimit { until: until.min(Instant::now() + LONGEST), interrupted }
+        WaitLimit { until: until.min(Instant::now() + MAX_AGREEMENT), interrupted }
     }
 
     fn wait(&self, wire: &Wire, what: PollFlags) -> io::Result<()> {

@@ -11,9 +11,10 @@ use std::time::Duration;
 
 /// Connections that may wait to be accepted: all ranks of a large group may connect in the same millisecond, and a dropped SYN costs
 /// a second. The kernel caps it at net.core.somaxconn.
-const WAITING: i32 = 4096;
+const LISTEN_BACKLOG: i32 = 4096;
 
-/// Keep-alive probes without an answer after which a peer is lost; during bring-up one per second.
+/// Interval of keep-alive probes until `Options::heartbeat` sets another one, and unanswered probes after which the kernel ends the
+/// connection.
 const KEEP_ALIVE: Duration = Duration::from_secs(5);
 const KEEP_ALIVE_TRIES: u32 = 5;
 
@@ -71,7 +72,7 @@ impl Tuning {
 }
 
 /// The reason why a congestion control is not available; `None` if it is.
-pub(crate) fn refuses_congestion_control(name: &str) -> Option<io::Error> {
+pub(crate) fn congestion_control_error(name: &str) -> Option<io::Error> {
     let socket = Socket::new(Domain::IPV4, Type::STREAM, Some(Protocol::TCP));
     socket.and_then(|socket| socket.set_tcp_congestion(name.as_bytes())).err()
 }
@@ -94,7 +95,7 @@ pub(crate) fn listen(address: SocketAddr, tuning: &Tuning) -> io::Result<TcpList
     let socket = socket(address, tuning)?;
     socket.set_reuse_address(true)?;
     socket.bind(&address.into())?;
-    socket.listen(WAITING)?;
+    socket.listen(LISTEN_BACKLOG)?;
     socket.set_nonblocking(true)?;
     Ok(socket.into())
 }
@@ -174,7 +175,7 @@ const LOSS_BASED: [&str; 2] = ["cubic", "reno"];
 /// BBR paces each flow by measurements of some round trips ago; the flows of a collective start, stop and share links
 /// within that time on a short path, and would leave a quarter of the bandwidth unused (an allreduce of 8 hosts at 250 Mbit/s: 206 ms
 /// with BBR, 172 with Reno). So sockets begin with a control that reacts to losses. On long paths BBR is better.
-pub(crate) fn give_long_path_to_bbr(stream: &TcpStream) -> io::Result<()> {
+pub(crate) fn restore_bbr_on_long_path(stream: &TcpStream) -> io::Result<()> {
     let system = Socket::new(Domain::IPV4, Type::STREAM, Some(Protocol::TCP))?;
     match is_bbr(&system)? && round_trip(stream)? >= SHORT_PATH {
         true => SockRef::from(stream).set_tcp_congestion(BBR.as_bytes()),
@@ -187,9 +188,9 @@ const HOST_BUFFER: usize = 1 << 20;
 
 /// Gives a connection within this host a large buffer from the start, unless the user set a size.
 ///
-/// A packet of loopback is as large as the window that a connection begins with, so that its sender waits for
-/// acknowledgements that the receiver delays by 40 ms, and for probes of a closed window, until the kernel has widened it
-/// (a first allreduce of 8 ranks, 300,000 entries each: 280 ms, then 90, then 30; with this 45 and 28).
+/// A loopback packet is as large as the first window of its connection. So until the kernel has widened the window, the sender waits
+/// for acknowledgements that the receiver delays by 40 ms, and for probes of the closed window (a first
+/// allreduce of 8 ranks, 300,000 entries each: 280 ms, then 90, then 30; with a large buffer 45 and 28).
 pub(crate) fn widen_within_host(stream: &TcpStream, tuning: &Tuning) -> io::Result<()> {
     let within = stream.peer_addr()?.ip() == stream.local_addr()?.ip();
     match within && tuning.buffer.is_none() {
@@ -253,7 +254,7 @@ pub(crate) fn loss_of(error: &io::Error) -> Loss {
 }
 
 /// The cause of a connection's failure, as text for users.
-pub(crate) fn lost(error: &io::Error) -> String {
+pub(crate) fn failure_cause(error: &io::Error) -> String {
     match error.kind() {
         ErrorKind::ConnectionReset | ErrorKind::BrokenPipe => {
             format!("connection lost: its process ended ({error})")
@@ -283,7 +284,7 @@ mod tests {
         };
         let (one, other) = pair(&Tuning::default());
         assert!(round_trip(&one).unwrap() < SHORT_PATH);
-        give_long_path_to_bbr(&one).unwrap();
+        restore_bbr_on_long_path(&one).unwrap();
         assert!(name(&one) != "bbr" && name(&other) != "bbr");
         let asked = |name: &str| Tuning { congestion: Some(name.to_owned()), ..Tuning::default() };
         let (one, other) = pair(&asked("reno"));

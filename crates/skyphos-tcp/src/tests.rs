@@ -5,7 +5,7 @@ mod certificates;
 
 use crate::Tcp;
 use crate::connections::Connections;
-use crate::message::Seat;
+use crate::message::Location;
 use crate::tls::{Tls, read};
 use crate::wire::{DetachedWire, Wire};
 use proptest::prelude::*;
@@ -32,11 +32,16 @@ fn tcp(rank: u32, stream: TcpStream) -> Tcp {
 }
 
 fn over(rank: u32, wire: DetachedWire) -> Tcp {
-    let seat = |k: u32| Seat { machine: k, address: ([127, 0, 0, 1], 9).into(), host: format!("h{k}") };
+    let location =
+        |k: u32| Location { machine: k, address: ([127, 0, 0, 1], 9).into(), host: format!("h{k}") };
     let mut wires = vec![Some(wire)];
     wires.insert(rank as usize, None);
-    Tcp::new(rank, Connections { seats: vec![seat(0), seat(1)], wires, arena: None }, Duration::from_secs(10))
-        .unwrap()
+    Tcp::new(
+        rank,
+        Connections { locations: vec![location(0), location(1)], wires, arena: None },
+        Duration::from_secs(10),
+    )
+    .unwrap()
 }
 
 fn pair() -> (Tcp, Tcp) {
@@ -85,7 +90,7 @@ fn wire(kind: FrameKind, call: CallNumber, bytes: &[u8]) -> Vec<u8> {
     out
 }
 
-/// Polls until the condition holds on the received events.
+/// Polls until the condition holds for the received events.
 fn until(tcp: &mut Tcp, enough: impl Fn(&[Event]) -> bool) -> Vec<Event> {
     let (start, mut events) = (Instant::now(), Vec::new());
     while !enough(&events) {
@@ -110,9 +115,9 @@ fn calls(events: &[Event]) -> Vec<u64> {
     events.iter().filter_map(call).collect()
 }
 
-/// A sender may wait for room while its frames are kept back; no other event would tell it that they went out.
+/// A sender may wait for room while the transport is corked. Only this event reports that its frames were written.
 #[test]
-fn room_is_told_when_what_was_kept_back_goes_out() {
+fn uncorking_reports_the_peer_as_writable() {
     for (mut a, _b) in pairs() {
         a.cork(true);
         (0..3).for_each(|call| a.post(WorldRank(1), frame(FrameKind::Data, CallNumber(call), &[7; 1000])));
@@ -164,7 +169,7 @@ fn a_frame_that_comes_byte_by_byte_is_one_frame() {
 }
 
 #[test]
-fn damage_closes_the_connection_and_says_so() {
+fn damage_closes_the_connection_with_its_cause() {
     let good = wire(FrameKind::Data, CallNumber(1), &[5; 1000]);
     let mut cases: Vec<(Vec<u8>, &str)> = vec![(
         b"GET / HTTP/1.1\r\nHost: example.org\r\nAccept: text/html,text/plain\r\n\r\n".to_vec(),
@@ -195,12 +200,12 @@ fn damage_closes_the_connection_and_says_so() {
         let (cause, orderly) = down(&events).unwrap();
         assert!(cause.contains(what) && !orderly, "{cause}");
         raw.set_read_timeout(Some(LONG)).unwrap();
-        let mut told = Vec::new();
-        raw.read_to_end(&mut told).unwrap();
+        let mut notice = Vec::new();
+        raw.read_to_end(&mut notice).unwrap();
         assert_eq!(
-            told,
+            notice,
             Header::control(FrameKind::GivenUp, CommId(0), CallNumber(0)).encode(&[]),
-            "it may live: it is told, and the end"
+            "the peer may live, so it gets a notice before the end"
         );
         let mut more = Vec::new();
         a.post(WorldRank(1), frame(FrameKind::Data, CallNumber(2), b"dropped"));
@@ -271,7 +276,7 @@ fn the_end_of_a_connection_is_orderly_only_after_a_goodbye() {
 }
 
 #[test]
-fn what_a_peer_sent_before_it_reset_the_connection_still_counts() {
+fn frames_before_a_reset_are_delivered() {
     let (one, mut raw) = sockets();
     let mut a = tcp(0, one);
     raw.write_all(&wire(FrameKind::Data, CallNumber(1), &[1; 5000])).unwrap();
@@ -307,7 +312,7 @@ fn control_frames_overtake_queued_data() {
             b.poll(Duration::from_millis(1), &mut events);
         }
         let calls = calls(&events);
-        let place = calls.iter().position(|c| *c == 1000).expect("came");
+        let place = calls.iter().position(|c| *c == 1000).expect("received");
         assert_eq!(calls[place + 1], 1001);
         assert!(place <= posted as usize - 3, "at {place} of {posted}");
         let data: Vec<u64> = calls.into_iter().filter(|c| *c < 1000).collect();
@@ -344,7 +349,7 @@ fn closing_delivers_everything_even_with_input_unread() {
 }
 
 #[test]
-fn closing_waits_no_longer_than_told_for_a_peer_that_does_not_read() {
+fn closing_waits_at_most_its_limit_for_a_peer_that_does_not_read() {
     let (one, raw) = sockets();
     let mut a = tcp(0, one);
     let chunk = vec![3; CHUNK_BYTES];
@@ -366,7 +371,7 @@ fn closing_does_not_wait_for_a_peer_that_is_gone() {
             raw.write_all(&wire(FrameKind::Bye, CallNumber(0), b"")).unwrap();
         }
         drop(raw);
-        // It answers our goodbye with a reset, before or after we look.
+        // The peer's kernel answers our goodbye with a reset, before or after `close` checks.
         let start = Instant::now();
         a.close(LONG).unwrap();
         assert!(start.elapsed() < LONG / 4);
@@ -426,13 +431,13 @@ fn one_peer_does_not_keep_the_others_waiting() {
 }
 
 #[test]
-fn what_was_changed_on_the_way_ends_an_encrypted_connection_and_both_know_it() {
+fn a_forged_tls_record_ends_the_connection_on_both_sides() {
     let tls = Tls::load(&certificates::shared(), 0).unwrap();
     let (one, other) = sockets();
     let mut raw = one.try_clone().unwrap();
     let (mut a, mut b) = encrypted(&tls, one, other);
     a.post(WorldRank(1), frame(FrameKind::Data, CallNumber(1), b"good"));
-    // A record as TLS would send it, but of another's making.
+    // A well-formed TLS record that was not encrypted with the key of the connection.
     raw.write_all(&[&[23, 3, 3, 0, 40][..], &[7; 40]].concat()).unwrap();
     let events = until(&mut b, |e| down(e).is_some());
     let (cause, orderly) = down(&events).unwrap();
@@ -452,20 +457,23 @@ fn bytes_that_wait_encrypted_are_backlog() {
     let (mut a, mut b) = encrypted(&tls, one, other);
     a.post(WorldRank(1), frame(FrameKind::Data, CallNumber(1), &vec![5; CHUNK_BYTES]));
     assert!((1..CHUNK_BYTES + 2000).contains(&a.backlog(WorldRank(1))), "{}", a.backlog(WorldRank(1)));
-    let (start, mut told, mut events, mut before) =
+    let (start, mut at_a, mut events, mut before) =
         (Instant::now(), Vec::new(), Vec::new(), a.backlog(WorldRank(1)));
     while calls(&events).is_empty() || a.backlog(WorldRank(1)) > 0 {
         assert!(start.elapsed() < LONG, "{} wait", a.backlog(WorldRank(1)));
-        a.poll(Duration::from_millis(1), &mut told);
+        a.poll(Duration::from_millis(1), &mut at_a);
         assert!(a.backlog(WorldRank(1)) <= before);
-        assert!(a.backlog(WorldRank(1)) == 0 || calls(&events).is_empty(), "all has come, so all was sent");
+        assert!(
+            a.backlog(WorldRank(1)) == 0 || calls(&events).is_empty(),
+            "all frames have arrived, so none waits"
+        );
         before = a.backlog(WorldRank(1));
         b.poll(Duration::from_millis(1), &mut events);
     }
-    assert!(matches!(told.last(), Some(Event::Writable { rank: WorldRank(1) })));
+    assert!(matches!(at_a.last(), Some(Event::Writable { rank: WorldRank(1) })));
 }
 
-/// They may come in one piece with the last words of the bring-up, and then no event tells of them.
+/// Frames may arrive in one piece with the last message of the bring-up, and then no event reports them.
 #[test]
 fn frames_that_came_with_the_bring_up_are_found_without_an_event() {
     let tls = Tls::load(&certificates::shared(), 0).unwrap();
@@ -538,7 +546,7 @@ proptest! {
         prop_assert!(calls(&events).len() >= prefix);
     }
     #[test]
-    fn whatever_a_stranger_says_to_tls_ends_or_waits(
+    fn arbitrary_bytes_before_a_tls_handshake_end_the_connection(
         opens in any::<bool>(),
         keep in 0..400usize,
         flips in proptest::collection::vec((0..400usize, any::<u8>()), 0..3),
@@ -561,13 +569,13 @@ proptest! {
         let mut wire = Wire::new(mio::net::TcpStream::from_std(one), Some(&tls), true).unwrap();
         raw.write_all(&bytes).unwrap();
         drop(raw);
-        // The end of the stream, or why TLS did not want more of it.
+        // The read ends with the end of the stream, or with the error of TLS.
         let start = Instant::now();
         loop {
             match wire.read(&mut [0; 10]) {
                 Err(e) if e.kind() == ErrorKind::WouldBlock => prop_assert!(start.elapsed() < LONG),
                 Err(_) | Ok(0) => break,
-                Ok(_) => prop_assert!(false, "nobody proved anything"),
+                Ok(_) => prop_assert!(false, "no bytes before the handshake"),
             }
         }
         prop_assert!(wire.channel_binding(&[0; 32]).is_none());

@@ -63,21 +63,26 @@ fn name() -> ServerName<'static> {
     ServerName::try_from(NAME).expect("a name")
 }
 
+/// Reads a rank's files, checks them, and builds the configurations of both sides of a connection. `Err`: the text of an error.
 pub(crate) fn read(files: &TlsFiles, provider: CryptoProvider) -> std::result::Result<Tls, String> {
     let TlsFiles { authority, certificate, key } = files;
     let mut roots = RootCertStore::empty();
     for root in certificates(authority)? {
-        roots.add(root).map_err(|e| bad("the authority", authority, &e))?;
+        roots.add(root).map_err(|e| file_error("the authority", authority, &e))?;
     }
     let (roots, chain) = (Arc::new(roots), certificates(certificate)?);
     let secret = PrivateKeyDer::from_pem_file(key).map_err(|e| match e {
-        pem::Error::NoItemsFound => bad("the key", key, &"no private key in it, or one that is encrypted"),
-        e => bad("the key", key, &pem_words(e)),
+        pem::Error::NoItemsFound => {
+            file_error("the key", key, &"no private key in it, or one that is encrypted")
+        }
+        e => file_error("the key", key, &pem_message(e)),
     })?;
 
     let provider = Arc::new(provider);
-    let members =
-        Arc::new(Members::new(roots.clone(), &provider).map_err(|e| bad("the authority", authority, &e))?);
+    let members = Arc::new(
+        MemberVerifier::new(roots.clone(), &provider)
+            .map_err(|e| file_error("the authority", authority, &e))?,
+    );
     members.verify_client_cert(&chain[0], &chain[1..], UnixTime::now()).map_err(|error| {
         let why = match error {
             // `BadSignature`: another authority with the same name has signed it.
@@ -89,12 +94,16 @@ pub(crate) fn read(files: &TlsFiles, provider: CryptoProvider) -> std::result::R
             rustls::Error::InvalidCertificate(cause) => cause.to_string(),
             other => other.to_string(),
         };
-        bad("the certificate", certificate, &why)
+        file_error("the certificate", certificate, &why)
     })?;
 
     let versions = &[&rustls::version::TLS13];
     let mismatch = |e: rustls::Error| {
-        bad("the key", key, &format!("it does not fit the certificate in {} ({e})", certificate.display()))
+        file_error(
+            "the key",
+            key,
+            &format!("it does not fit the certificate in {} ({e})", certificate.display()),
+        )
     };
     let no_tls13 = |e: rustls::Error| format!("no TLS 1.3: {e}");
     let mut client = ClientConfig::builder_with_provider(provider.clone())
@@ -119,17 +128,17 @@ fn certificates(path: &Path) -> std::result::Result<Vec<CertificateDer<'static>>
     let all =
         CertificateDer::pem_file_iter(path).and_then(Iterator::collect::<std::result::Result<Vec<_>, _>>);
     match all {
-        Ok(all) if all.is_empty() => Err(bad("the file", path, &"no certificate in it")),
+        Ok(all) if all.is_empty() => Err(file_error("the file", path, &"no certificate in it")),
         Ok(all) => Ok(all),
-        Err(error) => Err(bad("the file", path, &pem_words(error))),
+        Err(error) => Err(file_error("the file", path, &pem_message(error))),
     }
 }
 
-fn bad(what: &str, path: &Path, cause: &dyn Display) -> String {
+fn file_error(what: &str, path: &Path, cause: &dyn Display) -> String {
     format!("{what} {}: {cause}", path.display())
 }
 
-fn pem_words(error: pem::Error) -> String {
+fn pem_message(error: pem::Error) -> String {
     match error {
         pem::Error::Io(error) => error.to_string(),
         // The library's texts for these errors quote the file, which may be long, and may be a private key.
@@ -141,18 +150,18 @@ fn pem_words(error: pem::Error) -> String {
 
 /// Accepts peers with a certificate of the authority for [`NAME`].
 #[derive(Debug)]
-struct Members(Arc<dyn ClientCertVerifier>);
+struct MemberVerifier(Arc<dyn ClientCertVerifier>);
 
-impl Members {
+impl MemberVerifier {
     fn new(
         authority: Arc<RootCertStore>,
         provider: &Arc<CryptoProvider>,
-    ) -> std::result::Result<Members, rustls::server::VerifierBuilderError> {
-        WebPkiClientVerifier::builder_with_provider(authority, provider.clone()).build().map(Members)
+    ) -> std::result::Result<MemberVerifier, rustls::server::VerifierBuilderError> {
+        WebPkiClientVerifier::builder_with_provider(authority, provider.clone()).build().map(MemberVerifier)
     }
 }
 
-impl ClientCertVerifier for Members {
+impl ClientCertVerifier for MemberVerifier {
     fn root_hint_subjects(&self) -> &[DistinguishedName] {
         self.0.root_hint_subjects()
     }
@@ -160,10 +169,10 @@ impl ClientCertVerifier for Members {
     fn verify_client_cert(
         &self,
         certificate: &CertificateDer<'_>,
-        between: &[CertificateDer<'_>],
+        intermediates: &[CertificateDer<'_>],
         now: UnixTime,
     ) -> std::result::Result<ClientCertVerified, rustls::Error> {
-        let verified = self.0.verify_client_cert(certificate, between, now)?;
+        let verified = self.0.verify_client_cert(certificate, intermediates, now)?;
         verify_server_name(&ParsedCertificate::try_from(certificate)?, &name())?;
         Ok(verified)
     }

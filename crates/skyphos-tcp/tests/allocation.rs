@@ -1,4 +1,4 @@
-//! A steady exchange takes nothing from the heap: a counting allocator is the witness.
+//! A steady exchange allocates nothing on the heap, as a counting allocator shows.
 
 mod common;
 
@@ -61,7 +61,7 @@ fn exchange(ends: &mut [Tcp; 2], pool: &Pool, events: &mut [Vec<Event>; 2]) {
 #[test]
 fn a_steady_exchange_allocates_nothing() {
     steady(common::group(2));
-    steady(common::near_group(2, false));
+    steady(common::shared_memory_group(2, false));
 }
 
 fn steady(group: Vec<Tcp>) {

@@ -1,10 +1,10 @@
-//! A process that is killed in the middle of a transfer: the others know at once.
+//! A rank whose process is killed in the middle of a transfer is reported as lost at once.
 //!
 //! The test starts its own binary again as the other ranks.
 
 mod common;
 
-use common::{LONG, Place, certificates};
+use common::{LONG, Rendezvous, certificates};
 use skyphos_core::collectives::barrier::barrier;
 use skyphos_core::frame::{CallKind, CallSig, Frame, FrameKind, Header};
 use skyphos_core::slab::{CHUNK_BYTES, Payload};
@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 
 const ROLE: &str = "SKYPHOS_TEST_KILL";
 
-/// A rank that ends with the test, however that ends.
+/// A child process that is killed when the test ends.
 struct Rank(Child);
 
 impl Rank {
@@ -44,7 +44,7 @@ fn spawn(role: &str, rank: u32, size: u32, at: &str) -> Rank {
     Rank(child)
 }
 
-/// The other ranks' main function; without the variable, a test of nothing.
+/// The main function of the child processes. Without the variable it does nothing.
 #[test]
 fn child() {
     let Ok(role) = std::env::var(ROLE) else { return };
@@ -56,17 +56,17 @@ fn child() {
         let file = |name: &str| std::path::Path::new(folder).join(name);
         TlsFiles { authority: file("authority.pem"), certificate: file("0.pem"), key: file("0.key") }
     });
-    // A group that another test lets fail is its own business.
+    // Some tests make the bring-up fail, and check rank 0's error.
     let Ok(tcp) = connect(options) else { return };
     match words[0] {
-        "flood" | "near" => flood(tcp),
+        "flood" | "shared-memory" => flood(tcp),
         _ => loop {
             std::thread::park();
         },
     }
 }
 
-/// Sends to all for ever.
+/// Sends frames to all ranks until the process is killed.
 fn flood(mut tcp: Tcp) {
     let (pool, mut events) = (tcp.facts().pool, Vec::new());
     loop {
@@ -89,38 +89,38 @@ fn flood(mut tcp: Tcp) {
     }
 }
 
-fn rank_0(place: &mut Place, size: u32) -> Tcp {
-    connect(place.options(size).remove(0)).unwrap()
+fn rank_0(rendezvous: &mut Rendezvous, size: u32) -> Tcp {
+    connect(rendezvous.options(size).remove(0)).unwrap()
 }
 
 #[test]
 fn a_rank_killed_in_mid_transfer_is_reported_down_at_once() {
-    let mut place = Place::new();
-    let children = [1, 2].map(|rank| spawn("flood", rank, 3, &place.at));
-    kill_in_mid_transfer(rank_0(&mut place, 3), children);
+    let mut rendezvous = Rendezvous::new();
+    let children = [1, 2].map(|rank| spawn("flood", rank, 3, &rendezvous.at));
+    kill_in_mid_transfer(rank_0(&mut rendezvous, 3), children);
 }
 
 #[test]
 fn a_rank_killed_in_mid_transfer_is_reported_down_at_once_encrypted() {
-    let (mut place, files) = (Place::new(), certificates::shared());
-    let at = format!("{} {}", place.at, files.key.parent().unwrap().display());
+    let (mut rendezvous, files) = (Rendezvous::new(), certificates::shared());
+    let at = format!("{} {}", rendezvous.at, files.key.parent().unwrap().display());
     let children = [1, 2].map(|rank| spawn("flood", rank, 3, &at));
-    let tcp = connect(place.encrypted(3).remove(0)).unwrap();
+    let tcp = connect(rendezvous.encrypted(3).remove(0)).unwrap();
     kill_in_mid_transfer(tcp, children);
 }
 
 #[test]
 fn a_rank_killed_in_mid_transfer_is_reported_down_at_once_through_shared_memory() {
-    let mut place = Place::new();
-    let children = [1, 2].map(|rank| spawn("near", rank, 3, &place.at));
-    let tcp = connect(place.near(3, false).remove(0)).unwrap();
-    assert_eq!(memory(), 5, "with each of the others, its buffers, and this rank's");
+    let mut rendezvous = Rendezvous::new();
+    let children = [1, 2].map(|rank| spawn("shared-memory", rank, 3, &rendezvous.at));
+    let tcp = connect(rendezvous.shared_memory(3, false).remove(0)).unwrap();
+    assert_eq!(mapped_files(), 5, "rings and arena of each peer, and this rank's arena");
     kill_in_mid_transfer(tcp, children);
-    assert_eq!(memory(), 0, "nothing is left");
+    assert_eq!(mapped_files(), 0);
 }
 
-/// How much memory is shared here.
-fn memory() -> usize {
+/// Number of shared memory files that this process has mapped.
+fn mapped_files() -> usize {
     std::fs::read_to_string("/proc/self/maps").unwrap().matches("memfd:skyphos").count()
 }
 
@@ -150,7 +150,7 @@ fn kill_in_mid_transfer(mut tcp: Tcp, mut children: [Rank; 2]) {
     assert_eq!((cause.0, cause.2), (WorldRank(1), false), "{}", cause.1);
     assert!(killed.unwrap().elapsed() < Duration::from_secs(2), "at once");
     assert_eq!(last.len(), CHUNK_BYTES);
-    assert!(last.as_bytes().iter().all(|byte| *byte == 1), "what had come of it is there");
+    assert!(last.as_bytes().iter().all(|byte| *byte == 1), "a received payload outlives its sender");
     // The connection to the other one lives.
     let start = Instant::now();
     while !events.iter().any(|e| matches!(e, Event::Frame { from: WorldRank(2), .. })) {
@@ -161,9 +161,9 @@ fn kill_in_mid_transfer(mut tcp: Tcp, mut children: [Rank; 2]) {
 
 #[test]
 fn a_call_in_flight_raises_peer_lost_with_rank_and_address() {
-    let mut place = Place::new();
-    let child = spawn("sleep", 1, 2, &place.at);
-    let tcp = rank_0(&mut place, 2);
+    let mut rendezvous = Rendezvous::new();
+    let child = spawn("sleep", 1, 2, &rendezvous.at);
+    let tcp = rank_0(&mut rendezvous, 2);
     let address = tcp.facts().addresses[1].clone();
     let node = Node::new(Box::new(tcp), Settings { timeout: LONG, ..Settings::default() }).unwrap();
     let group = Arc::new(Group::new(CommId(1), (0..2).map(WorldRank).collect(), GroupRank(0)));
@@ -176,9 +176,9 @@ fn a_call_in_flight_raises_peer_lost_with_rank_and_address() {
 
 #[test]
 fn a_rank_killed_while_the_group_comes_up_is_named() {
-    let mut place = Place::new();
-    let mut child = spawn("sleep", 1, 3, &place.at);
-    let mut options = place.options(3).remove(0);
+    let mut rendezvous = Rendezvous::new();
+    let mut child = spawn("sleep", 1, 3, &rendezvous.at);
+    let mut options = rendezvous.options(3).remove(0);
     options.timeout = LONG;
     // Rank 2 never comes. The child is killed once its registration can be in; if it was not, rank 0
     // would go on waiting for it, so it is started again until rank 0 has noticed one.
@@ -186,7 +186,7 @@ fn a_rank_killed_while_the_group_comes_up_is_named() {
     while !zero.is_finished() {
         std::thread::sleep(Duration::from_millis(50));
         drop(child);
-        child = spawn("sleep", 1, 3, &place.at);
+        child = spawn("sleep", 1, 3, &rendezvous.at);
     }
     drop(child);
     let error = zero.join().unwrap().err().unwrap();

@@ -1,9 +1,9 @@
-//! Strangers on the ports of a group that is coming up: they neither get in nor hold it up.
+//! Strangers that connect to the ports of a group during its bring-up can neither join nor delay it.
 
 mod common;
 
 use common::certificates::{Authority, authority, shared};
-use common::{LONG, Place, connect_all, on_each};
+use common::{LONG, Rendezvous, connect_all, on_each};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ClientConfig, ClientConnection, RootCertStore};
@@ -16,7 +16,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Who comes to no group waits no longer.
+/// Time-out of ranks that find no group.
 const SHORT: Duration = Duration::from_millis(300);
 
 fn noise(seed: u64, len: usize) -> Vec<u8> {
@@ -55,18 +55,18 @@ fn visit(at: SocketAddr, files: Option<&TlsFiles>) -> std::io::Result<Vec<u8>> {
     let mut tls = speaks_tls(files);
     let mut tls = rustls::Stream::new(&mut tls, &mut stream);
     // The greeting, or why there is none; then a wrong answer to it, and the end.
-    let mut said = vec![0; 45];
-    tls.read_exact(&mut said)?;
+    let mut received = vec![0; 45];
+    tls.read_exact(&mut received)?;
     tls.write_all(&[&132u32.to_le_bytes()[..], &[2], &noise(3, 131)].concat())?;
-    // An end without TLS's last word is an end.
-    match tls.read_to_end(&mut said) {
+    // The server need not send close_notify.
+    match tls.read_to_end(&mut received) {
         Err(e) if e.kind() != std::io::ErrorKind::UnexpectedEof => Err(e),
-        _ => Ok(said),
+        _ => Ok(received),
     }
 }
 
 /// Connects 100 strangers: silent ones, ones that send noise, claims of huge messages, half messages, half an opening of TLS.
-fn besiege(at: SocketAddr) -> Vec<TcpStream> {
+fn connect_strangers(at: SocketAddr) -> Vec<TcpStream> {
     (0..100u64)
         .filter_map(|k| {
             let mut stream = TcpStream::connect(at).ok()?;
@@ -91,19 +91,19 @@ fn besiege(at: SocketAddr) -> Vec<TcpStream> {
 
 #[test]
 fn strangers_at_the_rendezvous() {
-    besieged_rendezvous(Place::options);
-    besieged_rendezvous(Place::encrypted);
+    strangers_at_rendezvous(Rendezvous::options);
+    strangers_at_rendezvous(Rendezvous::encrypted);
 }
 
-fn besieged_rendezvous(options: fn(&mut Place, u32) -> Vec<Options>) {
-    let mut place = Place::new();
-    let at: SocketAddr = place.at.parse().unwrap();
-    // More of them than are let wait, before anyone else and while the ranks come.
-    let before = besiege(at);
-    let mut options = options(&mut place, 4);
+fn strangers_at_rendezvous(options: fn(&mut Rendezvous, u32) -> Vec<Options>) {
+    let mut group_address = Rendezvous::new();
+    let at: SocketAddr = group_address.at.parse().unwrap();
+    // More strangers than a rank keeps, before the ranks connect and while they do.
+    let before = connect_strangers(at);
+    let mut options = options(&mut group_address, 4);
     options.iter_mut().for_each(|o| o.token = Some("cup".to_owned()));
     let start = Instant::now();
-    let during = std::thread::spawn(move || besiege(at));
+    let during = std::thread::spawn(move || connect_strangers(at));
     let results = connect_all(options);
     assert!(start.elapsed() < LONG / 3, "{:?}", start.elapsed());
     for result in results {
@@ -113,25 +113,25 @@ fn besieged_rendezvous(options: fn(&mut Place, u32) -> Vec<Options>) {
 }
 
 #[test]
-fn who_speaks_tls_without_a_certificate_of_the_group_is_told_so_and_nothing_else() {
-    let mut place = Place::new();
-    let at: SocketAddr = place.at.parse().unwrap();
-    let mut options = place.encrypted(2);
+fn a_tls_client_without_a_certificate_of_the_group_gets_only_an_alert() {
+    let mut group_address = Rendezvous::new();
+    let at: SocketAddr = group_address.at.parse().unwrap();
+    let mut options = group_address.encrypted(2);
     options.iter_mut().for_each(|o| o.token = Some("cup".to_owned()));
     let last = options.pop().unwrap();
     let zero = std::thread::spawn(move || connect(options.pop().unwrap()));
-    let (other, alike, group) = (Authority::named("another"), Authority::new(), shared());
-    let told = |files: Option<&TlsFiles>| visit(at, files).unwrap_err().to_string();
-    assert!(told(None).contains("CertificateRequired"), "{}", told(None));
-    let text = told(Some(&other.files()));
+    let (other, same_name, group) = (Authority::named("another"), Authority::new(), shared());
+    let error_of = |files: Option<&TlsFiles>| visit(at, files).unwrap_err().to_string();
+    assert!(error_of(None).contains("CertificateRequired"), "{}", error_of(None));
+    let text = error_of(Some(&other.files()));
     assert!(text.contains("UnknownCA"), "{text}");
-    let text = told(Some(&alike.files()));
+    let text = error_of(Some(&same_name.files()));
     assert!(text.contains("DecryptError"), "{text}");
-    let text = told(Some(&authority().files_for("example.org", 4000)));
+    let text = error_of(Some(&authority().files_for("example.org", 4000)));
     assert!(text.contains("BadCertificate"), "{text}");
     // With a certificate, but no token: the challenge, whose answer is wrong, and the end.
-    let said = visit(at, Some(&group)).unwrap();
-    assert!(said.len() == 45 && said[5..12] == *b"SKYPHOS", "{said:?}");
+    let received = visit(at, Some(&group)).unwrap();
+    assert!(received.len() == 45 && received[5..12] == *b"SKYPHOS", "{received:?}");
     let (one, zero) = (connect(last), zero.join().unwrap());
     let failed = [one, zero].into_iter().find_map(|rank| rank.err());
     assert!(failed.is_none(), "{failed:?}");
@@ -140,14 +140,14 @@ fn who_speaks_tls_without_a_certificate_of_the_group_is_told_so_and_nothing_else
 /// Ports on which this process listens on the loopback, from the kernel's table.
 fn listening() -> Vec<u16> {
     let table = std::fs::read_to_string("/proc/net/tcp").unwrap();
-    let mine: Vec<String> = std::fs::read_dir("/proc/self/fd")
+    let inodes: Vec<String> = std::fs::read_dir("/proc/self/fd")
         .unwrap()
         .filter_map(|e| std::fs::read_link(e.ok()?.path()).ok())
         .filter_map(|p| Some(p.to_str()?.strip_prefix("socket:[")?.strip_suffix(']')?.to_owned()))
         .collect();
     let port = |line: &str| {
         let fields: Vec<_> = line.split_whitespace().collect();
-        let listens = fields.get(3) == Some(&"0A") && mine.iter().any(|i| i == fields[9]);
+        let listens = fields.get(3) == Some(&"0A") && inodes.iter().any(|i| i == fields[9]);
         listens.then(|| u16::from_str_radix(fields[1].split(':').nth(1)?, 16).ok()).flatten()
     };
     table.lines().filter_map(port).collect()
@@ -155,14 +155,14 @@ fn listening() -> Vec<u16> {
 
 #[test]
 fn strangers_on_the_mesh_ports() {
-    besieged_mesh(Place::options);
-    besieged_mesh(Place::encrypted);
+    strangers_at_mesh(Rendezvous::options);
+    strangers_at_mesh(Rendezvous::encrypted);
 }
 
-fn besieged_mesh(options: fn(&mut Place, u32) -> Vec<Options>) {
-    let mut place = Place::new();
-    let rendezvous: SocketAddr = place.at.parse().unwrap();
-    let mut options = options(&mut place, 4);
+fn strangers_at_mesh(options: fn(&mut Rendezvous, u32) -> Vec<Options>) {
+    let mut group_address = Rendezvous::new();
+    let rendezvous: SocketAddr = group_address.at.parse().unwrap();
+    let mut options = options(&mut group_address, 4);
     let last = options.pop().unwrap();
     let early: Vec<_> = options.into_iter().map(|o| std::thread::spawn(move || connect(o))).collect();
     // Ranks 1 and 2 have opened their own listeners; the group waits for rank 3.
@@ -176,18 +176,19 @@ fn besieged_mesh(options: fn(&mut Place, u32) -> Vec<Options>) {
         assert!(start.elapsed() < LONG);
         std::thread::yield_now();
     };
-    let strangers: Vec<_> = mesh.iter().flat_map(|p| besiege(([127, 0, 0, 1], *p).into())).collect();
+    let strangers: Vec<_> =
+        mesh.iter().flat_map(|p| connect_strangers(([127, 0, 0, 1], *p).into())).collect();
     connect(last).unwrap();
     for rank in early {
         rank.join().unwrap().unwrap();
     }
     assert!(start.elapsed() < LONG / 3, "{:?}", start.elapsed());
-    // They were dropped with the listener at the latest.
+    // Strangers are dropped at the latest with the listener.
     for mut stranger in strangers {
         stranger.set_read_timeout(Some(LONG)).unwrap();
         let mut all = Vec::new();
         let _ = stranger.read_to_end(&mut all);
-        assert!(all.len() <= 45 || all.starts_with(&[22, 3, 3]), "at most a challenge, or TLS's own words");
+        assert!(all.len() <= 45 || all.starts_with(&[22, 3, 3]), "at most a challenge, or messages of TLS");
     }
 }
 
@@ -196,7 +197,7 @@ fn another_group_with_the_same_token_does_not_mix_in() {
     // Two groups at once, same token, same sizes: each finds its own.
     let groups: Vec<_> = (0..4)
         .map(|_| {
-            let mut options: Vec<Options> = Place::new().options(3);
+            let mut options: Vec<Options> = Rendezvous::new().options(3);
             options.iter_mut().for_each(|o| o.token = Some("cup".to_owned()));
             std::thread::spawn(move || connect_all(options).into_iter().for_each(|r| drop(r.unwrap())))
         })
@@ -205,19 +206,19 @@ fn another_group_with_the_same_token_does_not_mix_in() {
 }
 
 #[test]
-fn a_second_process_of_a_rank_ends_the_bring_up_and_does_nothing_to_a_group_that_is_there() {
-    second_of_a_rank(Place::options);
-    second_of_a_rank(Place::encrypted);
+fn a_second_process_of_a_rank_ends_a_bring_up_but_not_a_running_group() {
+    duplicate_rank(Rendezvous::options);
+    duplicate_rank(Rendezvous::encrypted);
 }
 
-fn second_of_a_rank(options: fn(&mut Place, u32) -> Vec<Options>) {
-    let of_three = |place: &mut Place| {
-        let mut all = options(place, 3);
+fn duplicate_rank(options: fn(&mut Rendezvous, u32) -> Vec<Options>) {
+    let of_three = |group_address: &mut Rendezvous| {
+        let mut all = options(group_address, 3);
         all.iter_mut().for_each(|o| o.token = Some("cup".to_owned()));
         all
     };
     // While the group waits for rank 2, which comes later and gets the error as well.
-    let mut all = of_three(&mut Place::new());
+    let mut all = of_three(&mut Rendezvous::new());
     let (start, mut last, again) = (Instant::now(), all.pop().unwrap(), all[1].clone());
     last.timeout = SHORT;
     let early: Vec<_> = all.into_iter().chain([again]).map(|o| std::thread::spawn(|| connect(o))).collect();
@@ -230,8 +231,8 @@ fn second_of_a_rank(options: fn(&mut Place, u32) -> Vec<Options>) {
     assert!(start.elapsed() < LONG / 3, "{:?}", start.elapsed());
 
     // After the group has started, no port accepts connections, neither the rendezvous nor those of the ranks.
-    let mut place = Place::new();
-    let all = of_three(&mut place);
+    let mut group_address = Rendezvous::new();
+    let all = of_three(&mut group_address);
     let mut again = all[1].clone();
     again.timeout = SHORT;
     let group: Vec<_> = connect_all(all).into_iter().map(|rank| rank.unwrap()).collect();

@@ -56,7 +56,7 @@ pub(super) struct Tunnel {
     /// A lower bound on the encrypted bytes that wait for the socket; at least 1 while some do.
     unwritten: usize,
     /// rustls has accepted no bytes yet.
-    unheard: bool,
+    awaits_first_record: bool,
 }
 
 impl Tunnel {
@@ -72,7 +72,7 @@ impl Tunnel {
             socket_drained: false,
             decrypted: 0,
             unwritten: 0,
-            unheard: true,
+            awaits_first_record: true,
         })
     }
 
@@ -105,7 +105,7 @@ impl Tunnel {
 
     /// Whether this side accepted the connection, and the peer has sent no bytes of TLS.
     pub(super) fn awaits_first_bytes(&self) -> bool {
-        self.incoming && self.unheard
+        self.incoming && self.awaits_first_record
     }
 
     /// See `Wire::write`.
@@ -160,7 +160,7 @@ impl Tunnel {
                     return Err(io::Error::new(ErrorKind::InvalidData, self.failure(&error)));
                 }
             };
-            self.unheard = false;
+            self.awaits_first_record = false;
             self.decrypted = state.plaintext_bytes_to_read();
             if self.decrypted == 0 && state.peer_has_closed() {
                 return Ok(0);
@@ -177,7 +177,7 @@ impl Tunnel {
     fn failure(&self, error: &rustls::Error) -> TlsFailure {
         use AlertDescription as Alert;
         // On an outgoing connection before rustls accepts bytes, `input` begins with the peer's first bytes.
-        if self.unheard && !self.incoming && is_greeting(&self.input[..self.to]) {
+        if self.awaits_first_record && !self.incoming && is_greeting(&self.input[..self.to]) {
             return TlsFailure {
                 text: "it speaks Skyphos's protocol, but without TLS".to_owned(),
                 denied: true,

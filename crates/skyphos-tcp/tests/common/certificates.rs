@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Signs certificates; all its files are in one folder, which goes with it.
+/// An authority that signs certificates. All its files are in one folder, which is deleted with it.
 pub struct Authority {
     pub folder: PathBuf,
     issuer: Issuer<'static, KeyPair>,
@@ -18,7 +18,7 @@ impl Authority {
         Authority::named("an authority")
     }
 
-    /// Others may have the same name.
+    /// An authority with this name. Several may have the same one.
     pub fn named(name: &str) -> Authority {
         static MADE: AtomicUsize = AtomicUsize::new(0);
         let number = MADE.fetch_add(1, Ordering::Relaxed);
@@ -34,12 +34,12 @@ impl Authority {
         Authority { folder, issuer: Issuer::new(params, key), made: AtomicUsize::new(0) }
     }
 
-    /// A certificate as a rank should have.
+    /// The files of a valid rank.
     pub fn files(&self) -> TlsFiles {
         self.files_for(NAME, 4000)
     }
 
-    /// One for another name, or that ends in another year.
+    /// The files of a rank whose certificate is for `name` and expires in the year `until`.
     pub fn files_for(&self, name: &str, until: i32) -> TlsFiles {
         let mut params = CertificateParams::new(vec![name.to_owned()]).unwrap();
         params.not_after = rcgen::date_time_ymd(until, 1, 1);
@@ -67,7 +67,7 @@ pub fn authority() -> &'static Authority {
     &AUTHORITY
 }
 
-/// Its first certificate.
+/// The files of one rank, signed by [`authority`].
 pub fn shared() -> TlsFiles {
     static FILES: LazyLock<TlsFiles> = LazyLock::new(|| authority().files());
     FILES.clone()

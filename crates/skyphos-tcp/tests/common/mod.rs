@@ -14,31 +14,31 @@ use std::time::Duration;
 pub const LONG: Duration = Duration::from_secs(30);
 
 /// An address for a rendezvous that no other program can take: a listening socket, which rank 0 inherits.
-pub struct Place {
+pub struct Rendezvous {
     pub at: String,
     listener: Option<TcpListener>,
 }
 
-impl Place {
-    pub fn new() -> Place {
+impl Rendezvous {
+    pub fn new() -> Rendezvous {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        Place { at: listener.local_addr().unwrap().to_string(), listener: Some(listener) }
+        Rendezvous { at: listener.local_addr().unwrap().to_string(), listener: Some(listener) }
     }
 
     /// An address at which no process listens yet.
-    pub fn free() -> Place {
-        Place { listener: None, ..Place::new() }
+    pub fn free() -> Rendezvous {
+        Rendezvous { listener: None, ..Rendezvous::new() }
     }
 
-    /// Each rank's options, of a group over TLS.
+    /// Each rank's options in a group over TLS.
     pub fn encrypted(&mut self, size: u32) -> Vec<Options> {
         let mut all = self.options(size);
         all.iter_mut().for_each(|options| options.tls = Some(certificates::shared()));
         all
     }
 
-    /// Each rank's options, of a group that uses shared memory, and TLS before that or not.
-    pub fn near(&mut self, size: u32, tls: bool) -> Vec<Options> {
+    /// Each rank's options in a group that uses shared memory, with or without TLS during the bring-up.
+    pub fn shared_memory(&mut self, size: u32, tls: bool) -> Vec<Options> {
         let mut all = if tls { self.encrypted(size) } else { self.options(size) };
         all.iter_mut().for_each(|options| options.shared_memory = true);
         all
@@ -65,20 +65,20 @@ pub fn connect_all(options: Vec<Options>) -> Vec<Result<Tcp>> {
 }
 
 pub fn group(size: u32) -> Vec<Tcp> {
-    connect_all(Place::new().options(size)).into_iter().map(|t| t.unwrap()).collect()
+    connect_all(Rendezvous::new().options(size)).into_iter().map(|t| t.unwrap()).collect()
 }
 
-pub fn near_group(size: u32, tls: bool) -> Vec<Tcp> {
-    connect_all(Place::new().near(size, tls)).into_iter().map(|t| t.unwrap()).collect()
+pub fn shared_memory_group(size: u32, tls: bool) -> Vec<Tcp> {
+    connect_all(Rendezvous::new().shared_memory(size, tls)).into_iter().map(|t| t.unwrap()).collect()
 }
 
-/// A group over each way that bytes may take.
-pub fn each_way(size: u32) -> [Vec<Tcp>; 4] {
-    [group(size), encrypted_group(size), near_group(size, false), near_group(size, true)]
+/// A group over each kind of connection.
+pub fn each_connection(size: u32) -> [Vec<Tcp>; 4] {
+    [group(size), encrypted_group(size), shared_memory_group(size, false), shared_memory_group(size, true)]
 }
 
 pub fn encrypted_group(size: u32) -> Vec<Tcp> {
-    connect_all(Place::new().encrypted(size)).into_iter().map(|t| t.unwrap()).collect()
+    connect_all(Rendezvous::new().encrypted(size)).into_iter().map(|t| t.unwrap()).collect()
 }
 
 /// Runs the body on each rank's thread, over a node.
@@ -86,7 +86,7 @@ pub fn on_all<R: Send>(size: u32, body: impl Fn(u32, Arc<Node>, Arc<Group>) -> R
     on_each(group(size), body)
 }
 
-/// The same over a group that is there.
+/// Like [`on_all`], over an existing group.
 pub fn on_each<R: Send>(group: Vec<Tcp>, body: impl Fn(u32, Arc<Node>, Arc<Group>) -> R + Sync) -> Vec<R> {
     let size = group.len() as u32;
     let settings = Settings { timeout: LONG, ..Settings::default() };

@@ -1,6 +1,6 @@
 //! Bring-up: ranks that connect in any order, and peers that are refused.
 
-use crate::common::{LONG, Place, connect_all, on_all};
+use crate::common::{LONG, Rendezvous, connect_all, on_all};
 use skyphos_core::collectives::barrier::barrier;
 use skyphos_core::frame::{CallKind, CallSig};
 use skyphos_core::transport::Transport;
@@ -20,8 +20,8 @@ fn texts(results: Vec<Result<Tcp>>) -> Vec<String> {
 #[test]
 fn every_rank_finds_every_other_whatever_the_order_of_arrival() {
     for size in 1..=8u32 {
-        let mut place = Place::new();
-        let mut options = place.options(size);
+        let mut rendezvous = Rendezvous::new();
+        let mut options = rendezvous.options(size);
         // A different rotation each time; rank 0 is first, last, or between.
         options.rotate_left((size as usize * 3) % size.max(1) as usize);
         let group: Vec<Tcp> = connect_all(options).into_iter().map(|t| t.unwrap()).collect();
@@ -45,12 +45,12 @@ fn every_rank_finds_every_other_whatever_the_order_of_arrival() {
 }
 
 #[test]
-fn rank_0_may_come_last_to_a_place_where_nobody_listens() {
-    let mut place = Place::free();
-    let mut options = place.options(3);
+fn ranks_retry_until_rank_0_listens() {
+    let mut rendezvous = Rendezvous::free();
+    let mut options = rendezvous.options(3);
     let zero = options.remove(0);
     let others: Vec<_> = options.into_iter().map(|o| std::thread::spawn(move || connect(o))).collect();
-    // Time in which the kernel refuses their connections. No event tells of that, and the group forms with or without it.
+    // Time in which the kernel refuses their connections. No event reports that, and the group forms with or without it.
     std::thread::sleep(Duration::from_millis(20));
     let zero = connect(zero).unwrap();
     assert_eq!(zero.size(), 3);
@@ -60,8 +60,8 @@ fn rank_0_may_come_last_to_a_place_where_nobody_listens() {
 }
 
 #[test]
-fn a_token_that_all_share_lets_all_in() {
-    for mut options in [Place::new().options(4), Place::new().encrypted(4)] {
+fn a_shared_token_admits_all_ranks() {
+    for mut options in [Rendezvous::new().options(4), Rendezvous::new().encrypted(4)] {
         options.iter_mut().for_each(|o| o.token = Some("the two-handled cup".to_owned()));
         assert!(connect_all(options).iter().all(Result::is_ok));
     }
@@ -69,7 +69,7 @@ fn a_token_that_all_share_lets_all_in() {
 
 #[test]
 fn the_options_of_a_socket_can_be_set() {
-    let mut options = Place::new().options(3);
+    let mut options = Rendezvous::new().options(3);
     for options in &mut options {
         options.socket_buffer = Some(64 * 1024);
         options.interface = Some("127.0.0.1".parse().unwrap());
@@ -80,13 +80,13 @@ fn the_options_of_a_socket_can_be_set() {
 #[test]
 fn two_processes_with_one_rank_are_named_to_all() {
     for (size, ranks) in [(4, vec![0, 1, 2, 2, 3]), (2, vec![0, 0, 1]), (3, vec![0, 1, 1])] {
-        let mut place = Place::new();
-        let all = place.options(size);
+        let mut rendezvous = Rendezvous::new();
+        let all = rendezvous.options(size);
         let again = ranks.iter().find(|r| ranks.iter().filter(|q| q == r).count() == 2).unwrap();
         let mut fd = all[0].listen_fd;
         // The first rank 0 may be done before the second one looks: the port stays taken until it has.
-        // SAFETY: `Place` has just opened it, and it was not closed since.
-        let held =
+        // SAFETY: `Rendezvous` has just opened it, and it was not closed since.
+        let open_port =
             fd.filter(|_| *again == 0).map(|fd| unsafe { BorrowedFd::borrow_raw(fd) }.try_clone_to_owned());
         let options = ranks.iter().map(|rank| {
             let mut options = all[*rank as usize].clone();
@@ -96,7 +96,7 @@ fn two_processes_with_one_rank_are_named_to_all() {
             options
         });
         let results = connect_all(options.collect());
-        drop(held);
+        drop(open_port);
         if *again == 0 {
             // The first of them has its group; the second gets the error at once.
             let text = results[1].as_ref().err().expect("refused").to_string();
@@ -114,7 +114,7 @@ fn two_processes_with_one_rank_are_named_to_all() {
 
 #[test]
 fn another_world_size_is_named_to_all() {
-    let mut options = Place::new().options(4);
+    let mut options = Rendezvous::new().options(4);
     options[2].world_size = 5;
     for text in texts(connect_all(options)) {
         assert!(text.contains("a group of 4") && text.contains("rank 2 is in a group of 5"), "{text}");
@@ -123,7 +123,7 @@ fn another_world_size_is_named_to_all() {
 
 #[test]
 fn a_rank_beyond_the_group_is_named_to_all() {
-    let mut options = Place::new().options(3);
+    let mut options = Rendezvous::new().options(3);
     options[2].world_size = 8;
     options[2].rank = 7;
     for text in texts(connect_all(options)) {
@@ -133,15 +133,15 @@ fn a_rank_beyond_the_group_is_named_to_all() {
 
 #[test]
 fn a_wrong_token_is_refused_and_its_rank_is_missing_to_the_others() {
-    wrong_token(Place::options);
-    wrong_token(Place::encrypted);
+    wrong_token(Rendezvous::options);
+    wrong_token(Rendezvous::encrypted);
 }
 
-fn wrong_token(options: fn(&mut Place, u32) -> Vec<Options>) {
+fn wrong_token(options: fn(&mut Rendezvous, u32) -> Vec<Options>) {
     for (theirs, why) in
         [(Some("wrong"), "not the group's"), (None, "it gave no token"), (Some(""), "it gave no token")]
     {
-        let mut options = options(&mut Place::new(), 3);
+        let mut options = options(&mut Rendezvous::new(), 3);
         for options in &mut options {
             options.token = Some("right".to_owned());
             options.timeout = Duration::from_millis(600);
@@ -162,7 +162,7 @@ fn wrong_token(options: fn(&mut Place, u32) -> Vec<Options>) {
 
 #[test]
 fn a_token_where_the_group_has_none_is_refused() {
-    for mut options in [Place::new().options(2), Place::new().encrypted(2)] {
+    for mut options in [Rendezvous::new().options(2), Rendezvous::new().encrypted(2)] {
         options[1].token = Some("mine".to_owned());
         options[0].timeout = SHORT;
         let text = texts(connect_all(options));
@@ -172,8 +172,8 @@ fn a_token_where_the_group_has_none_is_refused() {
 }
 
 #[test]
-fn ranks_that_never_come_are_named_to_all_that_did() {
-    let mut options = Place::new().options(6);
+fn all_ranks_learn_which_ranks_are_missing() {
+    let mut options = Rendezvous::new().options(6);
     options.iter_mut().for_each(|o| o.timeout = SHORT);
     options.remove(4);
     options.remove(2);
@@ -188,8 +188,8 @@ fn ranks_that_never_come_are_named_to_all_that_did() {
 }
 
 #[test]
-fn the_earliest_deadline_counts_so_that_an_early_rank_learns_who_is_missing() {
-    let mut options = Place::new().options(3);
+fn the_earliest_deadline_ends_the_bring_up_of_all_ranks() {
+    let mut options = Rendezvous::new().options(3);
     options.pop();
     options[1].timeout = SHORT;
     let start = Instant::now();
@@ -201,7 +201,7 @@ fn the_earliest_deadline_counts_so_that_an_early_rank_learns_who_is_missing() {
 
 #[test]
 fn without_rank_0_the_time_out_names_it() {
-    let at = Place::free().at;
+    let at = Rendezvous::free().at;
     let mut options = Options::new(1, 2, &at);
     options.timeout = SHORT;
     let text = connect(options).err().unwrap().to_string();
@@ -240,7 +240,7 @@ fn other_programs_at_the_rendezvous_are_recognised() {
 }
 
 #[test]
-fn places_that_cannot_be_are_bad_input() {
+fn unusable_addresses_are_bad_input() {
     let mut options = Options::new(0, 2, "no-such-host.invalid:29500");
     options.timeout = SHORT;
     let text = connect(options.clone()).err().unwrap().to_string();
@@ -273,8 +273,8 @@ fn an_inherited_descriptor_must_be_a_listening_socket() {
 }
 
 #[test]
-fn ctrl_c_ends_the_bring_up_and_the_others_are_told() {
-    let mut options = Place::new().options(3);
+fn ctrl_c_on_one_rank_ends_the_bring_up_of_all() {
+    let mut options = Rendezvous::new().options(3);
     options.pop();
     options[1].interrupted = Some(|| true);
     let start = Instant::now();
@@ -287,16 +287,16 @@ fn ctrl_c_ends_the_bring_up_and_the_others_are_told() {
 }
 
 #[test]
-fn a_second_group_at_the_same_place_while_the_first_lives() {
-    let mut place = Place::free();
-    let first = connect_all(place.options(3));
-    let second = connect_all(place.options(3));
+fn a_second_group_may_use_the_address_of_a_running_one() {
+    let mut rendezvous = Rendezvous::free();
+    let first = connect_all(rendezvous.options(3));
+    let second = connect_all(rendezvous.options(3));
     assert!(first.iter().chain(&second).all(Result::is_ok));
 }
 
 #[test]
-fn a_time_out_without_end_is_no_overflow() {
-    let mut options = Place::new().options(2);
+fn an_unlimited_time_out_does_not_overflow() {
+    let mut options = Rendezvous::new().options(2);
     options.iter_mut().for_each(|o| o.timeout = Duration::MAX);
     for tcp in connect_all(options) {
         tcp.unwrap().close(Duration::MAX).unwrap();
@@ -314,7 +314,7 @@ fn a_group_of_one_needs_no_network() {
 }
 
 #[test]
-fn a_larger_group_comes_up_and_talks() {
+fn a_group_of_32_ranks_comes_up() {
     on_all(32, |_, node, group| {
         node.call(&group, CallSig::plain(CallKind::Barrier), barrier).unwrap();
     });
@@ -325,7 +325,7 @@ fn another_number_of_replicas_is_named_to_all() {
     for (theirs, named) in
         [((2, true), "replication=2, share_hosts=True"), ((1, true), "replication=1, share_hosts=True")]
     {
-        let mut options = Place::new().options(4);
+        let mut options = Rendezvous::new().options(4);
         options[2].replication = theirs;
         for text in texts(connect_all(options)) {
             let ours = "rank 0 is in init(replication=1, share_hosts=False)";

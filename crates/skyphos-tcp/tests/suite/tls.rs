@@ -1,7 +1,7 @@
 //! Groups over TLS: traffic, and settings that do not fit.
 
 use crate::common::certificates::{Authority, shared};
-use crate::common::{LONG, Place, connect_all};
+use crate::common::{LONG, Rendezvous, connect_all};
 use proptest::prelude::*;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
@@ -24,7 +24,7 @@ fn refused(result: &Result<Tcp>) -> &str {
     match result {
         Err(Error::Refused { message }) => message,
         Err(other) => panic!("{other}"),
-        Ok(_) => panic!("it is in"),
+        Ok(_) => panic!("the group formed"),
     }
 }
 
@@ -33,7 +33,7 @@ fn missing(result: &Result<Tcp>) -> (&[u32], &str) {
     match result {
         Err(Error::Timeout { missing, call, .. }) => (missing, call),
         Err(other) => panic!("{other}"),
-        Ok(_) => panic!("it is in"),
+        Ok(_) => panic!("the group formed"),
     }
 }
 
@@ -96,7 +96,7 @@ fn play(mut tcp: Tcp, all: &[Posted]) {
                 }
                 Event::Writable { .. } => {}
                 Event::PeerDown { rank, cause, loss } => {
-                    // One that has all it needs may leave first.
+                    // A rank that has all its frames may leave first.
                     assert!(loss == Loss::Left && awaited[rank.index()].is_empty(), "rank {rank}: {cause}");
                 }
             }
@@ -107,14 +107,14 @@ fn play(mut tcp: Tcp, all: &[Posted]) {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
-    /// Waits are long: an event that does not come is a test that fails.
+    /// Waits are long, so a missing event fails the test.
     #[test]
     fn any_frames_between_any_ranks_cross_unchanged(
         (size, frames) in (2..=5u32).prop_flat_map(|size| (Just(size), posted(size))),
         buffer in prop_oneof![Just(None), Just(Some(8 * 1024))],
         hold_back in any::<bool>(),
     ) {
-        let mut options = Place::new().encrypted(size);
+        let mut options = Rendezvous::new().encrypted(size);
         options.iter_mut().for_each(|o| o.socket_buffer = buffer);
         let group = connect_all(options);
         std::thread::scope(|scope| {
@@ -133,7 +133,7 @@ proptest! {
 #[test]
 fn groups_of_every_size_come_up_whatever_the_order_of_arrival() {
     for size in 1..=6 {
-        let mut options = Place::new().encrypted(size);
+        let mut options = Rendezvous::new().encrypted(size);
         options.rotate_left((size as usize * 3) % size as usize);
         options.iter_mut().for_each(|o| o.token = Some("cup".to_owned()));
         assert!(connect_all(options).iter().all(Result::is_ok));
@@ -143,14 +143,14 @@ fn groups_of_every_size_come_up_whatever_the_order_of_arrival() {
 #[test]
 fn each_rank_may_have_a_certificate_of_its_own() {
     let authority = Authority::new();
-    let mut options = Place::new().options(3);
+    let mut options = Rendezvous::new().options(3);
     options.iter_mut().for_each(|o| o.tls = Some(authority.files()));
     assert!(connect_all(options).iter().all(Result::is_ok));
 }
 
 #[test]
-fn a_rank_with_tls_in_a_group_without_learns_it_at_once() {
-    let mut options = Place::new().options(3);
+fn a_rank_with_tls_in_a_group_without_learns_the_cause_at_once() {
+    let mut options = Rendezvous::new().options(3);
     options.iter_mut().for_each(|o| o.timeout = SHORT);
     options[1].tls = Some(shared());
     let results = connect_all(options);
@@ -165,10 +165,10 @@ fn a_rank_with_tls_in_a_group_without_learns_it_at_once() {
     }
 }
 
-/// It waits for a greeting that it can read; so the others' patience with strangers has to end first.
+/// The rank waits for an unencrypted challenge, so it learns the cause only when the time for its proof has passed.
 #[test]
-fn a_rank_without_tls_in_a_group_that_has_it_learns_it_in_the_end() {
-    let mut options = Place::new().encrypted(3);
+fn a_rank_without_tls_in_a_group_with_tls_learns_it_after_a_while() {
+    let mut options = Rendezvous::new().encrypted(3);
     options.iter_mut().for_each(|o| o.timeout = Duration::from_secs(11));
     options[1].tls = None;
     options[1].timeout = LONG;
@@ -177,16 +177,16 @@ fn a_rank_without_tls_in_a_group_that_has_it_learns_it_in_the_end() {
     assert!(text.contains("rank 1 came without TLS") && text.contains("give all ranks"), "{text}");
     let (missing, call) = missing(&results[0]);
     assert!(missing == [1] && call.contains("turned away: 127.0.0.1:"), "{call}");
-    let mut options = Place::new().encrypted(2);
+    let mut options = Rendezvous::new().encrypted(2);
     options[1].tls = None;
     options[1].timeout = SHORT;
-    options[0].timeout = SHORT * 3; // it ends the connection when it gives up
+    options[0].timeout = SHORT * 3; // rank 0 ends the connection when it gives up
     let text = connect_all(options)[1].as_ref().err().unwrap().to_string();
     assert!(text.contains("does rank 0 use TLS?"), "{text}");
 }
 
 #[test]
-fn ranks_of_another_authority_learn_it_at_once() {
+fn ranks_of_another_authority_learn_the_cause_at_once() {
     let other = Authority::named("another");
     let both = |own: TlsFiles| {
         let (one, two) =
@@ -200,7 +200,7 @@ fn ranks_of_another_authority_learn_it_at_once() {
         (other.files(), "its certificate is not one of this group"),
         (both(other.files()), "does not accept this side's"),
     ] {
-        let mut options = Place::new().encrypted(3);
+        let mut options = Rendezvous::new().encrypted(3);
         options.iter_mut().for_each(|o| o.timeout = SHORT);
         options[1].tls = Some(files);
         let results = connect_all(options);
@@ -215,7 +215,7 @@ fn ranks_of_another_authority_learn_it_at_once() {
         }
     }
     // Rank 0 trusts both authorities, ranks 1 and 2 only their own: their connection to each other fails, and all know it.
-    let mut options = Place::new().options(3);
+    let mut options = Rendezvous::new().options(3);
     options[0].tls = Some(both(shared()));
     options[1].tls = Some(TlsFiles { authority: both(shared()).authority, ..shared() });
     options[2].tls = Some(both(other.files()));
@@ -230,17 +230,17 @@ fn ranks_of_another_authority_learn_it_at_once() {
 
 /// A relay between two ranks. It has a certificate, as any host of the cluster may, but not the token.
 #[test]
-fn who_stands_between_two_ranks_cannot_pass_their_proofs_on() {
-    let mut place = Place::new();
+fn a_relay_between_two_ranks_cannot_forward_their_proofs() {
+    let mut rendezvous = Rendezvous::new();
     let between = TcpListener::bind("127.0.0.1:0").unwrap();
-    let mut options = place.encrypted(2);
+    let mut options = rendezvous.encrypted(2);
     for options in &mut options {
         (options.token, options.timeout) = (Some("cup".to_owned()), SHORT * 3);
     }
     options[1].rendezvous = between.local_addr().unwrap().to_string();
     std::thread::scope(|scope| {
         let ranks = scope.spawn(|| connect_all(options));
-        let (mut near, mut far) = (between.accept().unwrap().0, TcpStream::connect(&place.at).unwrap());
+        let (mut near, mut far) = (between.accept().unwrap().0, TcpStream::connect(&rendezvous.at).unwrap());
         let (server, client) = both_sides(&shared());
         let mut to_one = ServerConnection::new(server).unwrap();
         let mut to_zero = ClientConnection::new(client, NAME.try_into().unwrap()).unwrap();

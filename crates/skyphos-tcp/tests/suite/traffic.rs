@@ -1,6 +1,6 @@
-//! Everything to everyone at once: order, contents, no deadlock.
+//! Traffic between all pairs of ranks at once: order, contents, no deadlock.
 
-use crate::common::{LONG, Place, connect_all, encrypted_group, group, near_group};
+use crate::common::{LONG, Rendezvous, connect_all, encrypted_group, group, shared_memory_group};
 use skyphos_core::frame::{Frame, FrameKind, Header};
 use skyphos_core::slab::CHUNK_BYTES;
 use skyphos_core::transport::{Event, Loss, Transport};
@@ -55,7 +55,7 @@ fn run(mut tcp: Tcp) {
                 }
                 Event::Writable { .. } => {}
                 Event::PeerDown { rank, cause, loss } => {
-                    // One that has all it needs may leave first.
+                    // A rank that has all its frames may leave first.
                     assert!(loss == Loss::Left && next[rank.index()] == FRAMES, "rank {rank}: {cause}");
                 }
             }
@@ -65,7 +65,7 @@ fn run(mut tcp: Tcp) {
     drop((tcp, pool));
     for (from, seq, payload) in kept {
         let same = payload.as_bytes().iter().all(|b| *b == byte(from.0, me.0, seq));
-        assert!(same, "frame {seq} of rank {from} has changed since it came");
+        assert!(same, "frame {seq} of rank {from} has changed since it arrived");
     }
 }
 
@@ -91,21 +91,21 @@ fn all_pairs_both_ways_at_once_encrypted() {
 #[test]
 fn all_pairs_both_ways_at_once_through_shared_memory() {
     for (size, tls) in [(2, false), (5, false), (3, true), (5, true)] {
-        run_all(near_group(size, tls));
+        run_all(shared_memory_group(size, tls));
     }
 }
 
-/// Where one side will not share memory, or cannot, the connection carries everything as before.
+/// Where either side does not share memory, the socket carries all bytes.
 #[test]
 fn some_may_share_memory_and_others_not() {
-    let mut options = Place::new().near(4, false);
+    let mut options = Rendezvous::new().shared_memory(4, false);
     options[1].shared_memory = false;
     run_all(connect_all(options).into_iter().map(|tcp| tcp.unwrap()).collect());
 }
 
 #[test]
 fn small_buffers_change_nothing() {
-    for mut options in [Place::new().options(3), Place::new().encrypted(3)] {
+    for mut options in [Rendezvous::new().options(3), Rendezvous::new().encrypted(3)] {
         options.iter_mut().for_each(|o| o.socket_buffer = Some(8 * 1024));
         run_all(connect_all(options).into_iter().map(|tcp| tcp.unwrap()).collect());
     }

@@ -14,18 +14,18 @@ use std::time::{Duration, Instant};
 const CHECKS: u32 = 16;
 
 /// The shortest time after which a silent peer may be lost: the kernel probes at most once a second.
-pub(crate) const LEAST: Duration = Duration::from_secs(2);
+pub(crate) const MIN_LIMIT: Duration = Duration::from_secs(2);
 
 /// The limit of a peer's silence, and the result of the last check.
-pub(crate) struct Pulse {
+pub(crate) struct SilenceDetector {
     limit: Duration,
     next: Instant,
     unanswered: Vec<bool>,
 }
 
-impl Pulse {
-    pub(crate) fn new(limit: Duration, peers: usize) -> Pulse {
-        Pulse { limit, next: Instant::now() + limit / CHECKS, unanswered: vec![false; peers] }
+impl SilenceDetector {
+    pub(crate) fn new(limit: Duration, peers: usize) -> SilenceDetector {
+        SilenceDetector { limit, next: Instant::now() + limit / CHECKS, unanswered: vec![false; peers] }
     }
 
     /// Whether it is time for a check.
@@ -58,7 +58,7 @@ impl Pulse {
 }
 
 /// Sets the kernel's keep-alive so that a dead peer is known within the limit.
-pub(crate) fn beat(stream: impl AsFd, limit: Duration) -> io::Result<()> {
+pub(crate) fn set_keep_alive(stream: impl AsFd, limit: Duration) -> io::Result<()> {
     let every = (limit / 4).max(Duration::from_secs(1));
     sockets::keep_alive(stream, every)
 }
