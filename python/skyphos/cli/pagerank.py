@@ -189,10 +189,10 @@ def _run(settings: Settings) -> None:
         # There is no group yet, so each rank prints its own error.
         click.echo(f"skyphos: {' '.join(str(error).split())}", err=True)
         sys.exit(2 if isinstance(error, BadInput) else 1)
-    with comm, Progress(settings.tol, shown=comm.rank == 0) as progress:
+    with comm, Progress(settings.tol, visible=comm.rank == 0) as progress:
         together(comm, lambda: _check(settings, comm.size))
         begin = time.perf_counter()
-        progress.say(f"loading {settings.graph}")
+        progress.show_step(f"loading {settings.graph}")
         edges = graph.load(
             comm,
             settings.graph,
@@ -203,7 +203,7 @@ def _run(settings: Settings) -> None:
             seed=settings.seed,
         )
         load_s = time.perf_counter() - begin
-        progress.say("configuring")
+        progress.show_step("configuring")
         result = graph.pagerank(
             comm,
             edges,
@@ -216,7 +216,7 @@ def _run(settings: Settings) -> None:
         )
         facts = [("edges", f"{reduce_number(comm, len(edges)):,}"), *settings.facts()]
         summary = summarise(comm, result, load_s, top=settings.top, base=edges.base, facts=facts)
-        progress.say("writing")
+        progress.show_step("writing")
         _write(comm, settings, result, summary, base=edges.base)
         comm.barrier()
     if comm.rank == 0:

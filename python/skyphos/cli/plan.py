@@ -187,15 +187,15 @@ def _show(found: Forecast, everything: bool) -> None:
 
 def _table(found: Forecast, everything: bool) -> None:
     """Print a line for each prediction."""
-    shown = list(found.found) if everything else _short(found)
+    rows_shown = list(found.found) if everything else _short(found)
     click.echo(f"{'':2}{'algorithm':<28} {'time':>10} {'sent':>10} {'messages':>9} {'rounds':>7}")
-    for p in shown:
+    for p in rows_shown:
         mark = "* " if p == found.chosen else "  "
         click.echo(
             f"{mark}{p.name:<28} {human_seconds(p.seconds):>10} {human_bytes(p.sent_bytes):>10} "
             f"{p.messages:>9,.0f} {p.rounds:>7,.0f}"
         )
-    if left := len(found.found) - len(shown):
+    if left := len(found.found) - len(rows_shown):
         click.echo(f"  … and {left:,} slower butterfl{'y' if left == 1 else 'ies'} (--all)")
     click.echo(f"* {found.why()}")
 

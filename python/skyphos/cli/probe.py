@@ -106,7 +106,7 @@ def _take_part(path: str, chart: str | None, seconds: float, as_json: bool, time
         # There is no group yet, so each rank prints its own error.
         click.echo(f"skyphos: {one_line(error)}", err=True)
         sys.exit(2 if isinstance(error, BadInput) else 1)
-    with comm, Progress(1.0, shown=comm.rank == 0) as progress:
+    with comm, Progress(1.0, visible=comm.rank == 0) as progress:
         try:
             found = probe(comm, seconds=seconds, tell=progress.share)
         except (PeerLost, Timeout) as error:

@@ -26,13 +26,13 @@ class Progress:
         False on all ranks but one.
     """
 
-    def __init__(self, tol: float, *, shown: bool) -> None:
-        self._tol, self._shown = tol, shown
+    def __init__(self, tol: float, *, visible: bool) -> None:
+        self._tol, self._visible = tol, visible
         self._first: float | None = None
         self._bar: RichProgress | None = None
 
     def __enter__(self) -> Progress:
-        if self._shown and sys.stderr.isatty():
+        if self._visible and sys.stderr.isatty():
             from rich.console import Console
             from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
             from rich.progress import Progress as RichProgress
@@ -49,23 +49,23 @@ class Progress:
         if self._bar is not None:
             self._bar.stop()
 
-    def say(self, step: str) -> None:
+    def show_step(self, step: str) -> None:
         """Show the name of the next step."""
         if self._bar is not None:
             self._bar.update(self._task, description=step)
-        elif self._shown:
+        elif self._visible:
             click.echo(step, err=True)
 
     def share(self, step: str, share: float) -> None:
         """Show the name of the next step, and the share that is done."""
         if self._bar is not None:
             self._bar.update(self._task, description=step, completed=share, total=1.0)
-        elif self._shown:
+        elif self._visible:
             click.echo(step, err=True)
 
     def residual(self, iteration: int, residual: float) -> None:
         """Show that an iteration is done."""
-        if not self._shown:
+        if not self._visible:
             return
         step = f"iteration {iteration}  residual {residual:.3e}"
         if self._bar is None:

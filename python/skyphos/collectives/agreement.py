@@ -116,10 +116,10 @@ def together(comm: Comm, work: Callable[[], T]) -> T:
         text = (kind + said).encode()[:_MESSAGE]
     letters = np.frombuffer(text, np.uint8)
     positions = np.arange(_MESSAGE)
-    heard = comm.configure_reduce(positions[: len(letters)], positions, letters, n=_MESSAGE, missing="identity")
+    received = comm.configure_reduce(positions[: len(letters)], positions, letters, n=_MESSAGE, missing="identity")
     if error is not None and not isinstance(error, Exception):
         raise mark_raised_by_all(error)  # this rank re-raises Ctrl-C and sys.exit() unchanged
-    said = heard.tobytes().rstrip(b"\0").decode("utf-8", "replace")
+    said = received.tobytes().rstrip(b"\0").decode("utf-8", "replace")
     raise mark_raised_by_all((BadInput if said[:1] == "B" else SkyphosError)(said[1:])) from error
 
 

@@ -217,8 +217,8 @@ def _packed(comm: Comm, obj: Any) -> list[Bytes]:
     return parts
 
 
-def _explanation(asked: str, done: native.Broadcasted) -> BroadcastExplanation:
-    reason = f'asked for "auto": {_WHY.get(done.algorithm, "")}' if asked == "auto" else "asked for"
+def _explanation(requested: str, done: native.Broadcasted) -> BroadcastExplanation:
+    reason = f'asked for "auto": {_WHY.get(done.algorithm, "")}' if requested == "auto" else "asked for"
     return BroadcastExplanation(
         done.algorithm,
         reason,

@@ -130,8 +130,8 @@ def reduce_scatter(
         returned = back(part)
         if not explain:
             return returned
-        asked = "auto" if layers is None else "degrees"
-        how = explanation_of(asked, done.explanation, vector.nnz, part.nnz, is_dense=part.is_dense, why=WHY_PARTS)
+        requested = "auto" if layers is None else "degrees"
+        how = explanation_of(requested, done.explanation, vector.nnz, part.nnz, is_dense=part.is_dense, why=WHY_PARTS)
         return returned, how
 
     return perform(done, async_op, finish)

@@ -111,8 +111,8 @@ def _part(batches: Iterator[Any], member: Member, fn: Callable[..., Any], schema
     rank, listener, address = context.partitionId(), None, ""
     if rank == 0 and member.size > 1:
         hosts = [info.address.rpartition(":")[0].strip("[]") for info in context.getTaskInfos()]
-        elsewhere = next((host for host in hosts if host != hosts[0]), None)
-        listener, address = hold("127.0.0.1" if elsewhere is None else address_toward(elsewhere))
+        other_host = next((host for host in hosts if host != hosts[0]), None)
+        listener, address = hold("127.0.0.1" if other_host is None else address_toward(other_host))
     member = replace(member, rank=rank, rendezvous=context.allGather(address)[0] or None)
     outcome = take_part(member, fn, args, listener=listener, cpus=context.cpus(), dumps=pickler.dumps)
     packed = pack(outcome, pickler.dumps)

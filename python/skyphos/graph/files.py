@@ -102,5 +102,5 @@ def _named(path: str) -> Iterator[None]:
         # A ValueError about the content is the reader's own; about an address it means an unknown scheme.
         if isinstance(error, ValueError) and not _SCHEME.match(path):
             raise
-        said = getattr(error, "strerror", None) or str(error) or type(error).__name__
-        raise BadInput(f"{path}: {said}") from None
+        cause = getattr(error, "strerror", None) or str(error) or type(error).__name__
+        raise BadInput(f"{path}: {cause}") from None

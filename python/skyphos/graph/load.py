@@ -86,7 +86,7 @@ def load(
     if reduce_number(comm, int(comm.rank == 0 and spool.is_stream(name)), "max"):
         with spool.shared(comm, name) as file:
             edges = together(
-                comm, lambda: read_file(file, comm.rank, comm.size, weights, named, shown=name, of_stream=True)
+                comm, lambda: read_file(file, comm.rank, comm.size, weights, named, display_name=name, of_stream=True)
             )
     else:
         edges = together(comm, lambda: read_file(name, comm.rank, comm.size, weights, named))

@@ -93,7 +93,7 @@ def read_edges(
         if parts > 1:
             raise BadInput(f"{name}: a pipe can be read once, not in shares: load() shares out what rank 0 reads")
         with spool.spooled(name) as file:
-            return read_file(file, part, parts, truth(weights, "weights"), named, shown=name, of_stream=True)
+            return read_file(file, part, parts, truth(weights, "weights"), named, display_name=name, of_stream=True)
     return read_file(name, part, parts, truth(weights, "weights"), named)
 
 
@@ -104,7 +104,7 @@ def read_file(
     weights: bool,
     columns: Columns | None,
     *,
-    shown: str | None = None,
+    display_name: str | None = None,
     of_stream: bool = False,
 ) -> Edges:
     """Like :func:`read_edges`, of a file. ``of_stream``: a copy of a stream, whose format follows from its content."""
@@ -126,9 +126,9 @@ def read_file(
         if parts == 1:
             check_stored(path, edges.stored, edges.stated)
     except BadInput as error:
-        if shown is None:
+        if display_name is None:
             raise
-        raise BadInput(str(error).replace(path, shown)) from None
+        raise BadInput(str(error).replace(path, display_name)) from None
     return edges
 
 

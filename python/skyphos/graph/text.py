@@ -353,5 +353,5 @@ def _not_an_edge(where: str, line: bytes, why: str) -> NoReturn:
 
 def _show(text: bytes) -> str:
     """Text for a message: one line, printable, not too long."""
-    shown = repr(text[:60].decode("utf-8", "replace"))
-    return shown if len(text) <= 60 else shown + "..."
+    excerpt = repr(text[:60].decode("utf-8", "replace"))
+    return excerpt if len(text) <= 60 else excerpt + "..."

@@ -60,16 +60,16 @@ def _plain(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
     return array if flags.c_contiguous and flags.aligned else np.require(array, requirements=["C", "A"])
 
 
-def as_indices(indices: npt.ArrayLike, what: str) -> npt.NDArray[Any]:
+def as_indices(indices: npt.ArrayLike, argument: str) -> npt.NDArray[Any]:
     """A 1-D contiguous array of int32, int64, uint32 or uint64; other integers become int64."""
-    array = indices if type(indices) is np.ndarray else as_numpy(indices, what)
+    array = indices if type(indices) is np.ndarray else as_numpy(indices, argument)
     if array.ndim != 1:
         fix = f": pass [{array}]" if array.ndim == 0 and array.dtype.kind in "iu" else ""
-        raise BadInput(f"{what} must be a 1-D array of indices, not of shape {array.shape}{fix}")
+        raise BadInput(f"{argument} must be a 1-D array of indices, not of shape {array.shape}{fix}")
     if array.size == 0 and array.dtype.kind in "fO":  # an empty list
         return np.empty(0, np.int64)
     if array.dtype.kind not in "iu":
-        raise BadInput(f"{what} must hold integers, not {array.dtype}{_to_integers(array)}")
+        raise BadInput(f"{argument} must hold integers, not {array.dtype}{_to_integers(array)}")
     if not array.dtype.isnative:
         array = array.astype(array.dtype.newbyteorder("="))
     if array.dtype.char not in _INDEX_TYPES:
@@ -91,17 +91,17 @@ def _to_integers(array: npt.NDArray[Any]) -> str:
     return ""
 
 
-def as_name(name: str, what: str) -> str:
+def as_name(name: str, argument: str) -> str:
     """The name of an algorithm or mode; the native library checks that it exists."""
     if not isinstance(name, str):
-        raise BadInput(f"{what} must be a name in text, not {name!r}")
+        raise BadInput(f"{argument} must be a name in text, not {name!r}")
     return name
 
 
-def as_one_of(name: str, known: Sequence[str], what: str) -> None:
+def as_one_of(name: str, known: Sequence[str], argument: str) -> None:
     """Refuse unknown names."""
     if name not in known:
-        raise BadInput(f"{what}={name!r}: one of {', '.join(known)}")
+        raise BadInput(f"{argument}={name!r}: one of {', '.join(known)}")
 
 
 def as_n(n: Any) -> int:
@@ -109,16 +109,16 @@ def as_n(n: Any) -> int:
     return whole(n, "n", 0, 2**63)
 
 
-def as_rank(rank: Any, size: int, what: str = "rank") -> int:
+def as_rank(rank: Any, size: int, argument: str = "rank") -> int:
     """A rank of a group."""
-    number = whole(rank, what, -(2**63), 2**63)
+    number = whole(rank, argument, -(2**63), 2**63)
     if not 0 <= number < size:
-        said = f"there is no rank {number}" if what == "rank" else f"{what}={number} is not a rank"
-        raise BadInput(f"{said} {'in' if what == 'rank' else 'of'} a group of {size}: ranks are 0 to {size - 1}")
+        problem = f"there is no rank {number}" if argument == "rank" else f"{argument}={number} is not a rank"
+        raise BadInput(f"{problem} {'in' if argument == 'rank' else 'of'} a group of {size}: ranks are 0 to {size - 1}")
     return number
 
 
-def as_values(values: npt.ArrayLike, rows: int, width: int, what: str, *, fix: str = "") -> npt.NDArray[Any]:
+def as_values(values: npt.ArrayLike, rows: int, width: int, argument: str, *, fix: str = "") -> npt.NDArray[Any]:
     """A contiguous array of ``rows`` values, or of ``rows`` rows of ``width``, of a type that can be reduced, or bool.
 
     ``fix``: advice for an array of another width.
@@ -131,7 +131,7 @@ def as_values(values: npt.ArrayLike, rows: int, width: int, what: str, *, fix: s
     if array.shape != (rows, width) and not (width == 1 and array.shape == (rows,)):
         expected = f"({rows},)" if width == 1 else f"({rows}, {width})"
         rest = "one row an index" if array.shape[:1] != (rows,) or not fix else fix.format(*array.shape[1:2] or (1,))
-        raise BadInput(f"values have shape {array.shape}, but {what} has shape {expected}: {rest}")
+        raise BadInput(f"values have shape {array.shape}, but {argument} has shape {expected}: {rest}")
     if not array.dtype.isnative:
         array = array.astype(array.dtype.newbyteorder("="))
     return _plain(array)
@@ -218,13 +218,13 @@ def python_name(op: Any) -> str | None:
 def identity_of(op: Op, dtype: np.dtype[Any]) -> Any:
     """The value of an absent index."""
     name = op if isinstance(op, str) else NAMED_UFUNCS.get(op)
-    least, most = -np.inf, np.inf  # for floats, including bfloat16, which is not a subtype of NumPy's
+    minimum, maximum = -np.inf, np.inf  # for floats, including bfloat16, which is not a subtype of NumPy's
     if dtype == np.bool_:
-        least, most = False, True
+        minimum, maximum = False, True
     elif dtype.kind in "iu":
         limits = np.iinfo(dtype)
-        least, most = limits.min, limits.max
-    known = {"prod": 1, "min": most, "max": least, "and": np.array(-1).astype(dtype)}
+        minimum, maximum = limits.min, limits.max
+    known = {"prod": 1, "min": maximum, "max": minimum, "and": np.array(-1).astype(dtype)}
     if name is None:
         return getattr(op, "identity", 0)
     return known.get(name, 0)

@@ -42,32 +42,33 @@ def is_masked(x: Any) -> bool:
     return kind is not None and isinstance(x, kind)
 
 
-def refuse_masked(x: Any, what: str) -> None:
+def refuse_masked(x: Any, argument: str) -> None:
     """Raise BadInput for a masked array, and for a list that contains one."""
     if type(x) in (list, tuple) and sys.modules.get("numpy.ma") is not None:
         kinds = set(map(type, x))
         if kinds & {list, tuple} or any(issubclass(kind, np.ndarray) for kind in kinds):
             for one in x:
-                refuse_masked(one, what)
+                refuse_masked(one, argument)
     elif is_masked(x):
         raise BadInput(
-            f"{what} must not be a masked array: masked entries would count with the value under the mask. Give them "
-            "a value (.filled(0)), or leave them out (.compressed(), a SparseVector)"
+            f"{argument} must not be a masked array: masked entries would count with the value under the mask. Give "
+            "them a value (.filled(0)), or leave them out (.compressed(), a SparseVector)"
         )
 
 
-def plain_array(array: Array, what: str) -> Array:
+def plain_array(array: Array, argument: str) -> Array:
     """An array of NumPy's own class with the same memory. Classes with other arithmetic are refused."""
     if type(array) is np.ndarray:
         return array
-    refuse_masked(array, what)
+    refuse_masked(array, argument)
     if type(array).__array_ufunc__ is not np.ndarray.__array_ufunc__:  # units, for example
         name = type(array).__name__
-        raise BadInput(f"{what} must be a plain array, not {name}, whose meaning would be lost: np.asarray(x) drops it")
+        lost = f"{name}, whose meaning would be lost: np.asarray(x) drops it"
+        raise BadInput(f"{argument} must be a plain array, not {lost}")
     return array.view(np.ndarray)
 
 
-def as_numpy(x: Any, what: str) -> Array:
+def as_numpy(x: Any, argument: str) -> Array:
     """Convert an array, a list, or an object with ``__array__`` to an array, without a copy if possible.
 
     Raises
@@ -86,42 +87,44 @@ def as_numpy(x: Any, what: str) -> Array:
     skyphos.errors.BadInput: values must be an array or a list, not set: pass sorted(x)
     """
     if isinstance(x, np.ndarray):
-        return plain_array(x, what)
+        return plain_array(x, argument)
     if not isinstance(x, (list, tuple)):
-        _refuse_others(x, what)
-    refuse_masked(x, what)
+        _refuse_others(x, argument)
+    refuse_masked(x, argument)
     try:
-        return plain_array(np.asanyarray(x), what)  # a masked array from __array__ keeps its mask
+        return plain_array(np.asanyarray(x), argument)  # a masked array from __array__ keeps its mask
     except BadInput:
         raise
     except ValueError as error:
         if "inhomogeneous" not in str(error):
-            raise BadInput(f"{what} cannot become an array: {error}") from None
-        raise BadInput(f"{what} must have rows of one length, not ragged ones: {error}") from None
+            raise BadInput(f"{argument} cannot become an array: {error}") from None
+        raise BadInput(f"{argument} must have rows of one length, not ragged ones: {error}") from None
     except Exception as error:  # any error of an __array__
-        raise BadInput(f"{what} of {type(x).__name__} cannot become an array: {error}") from None
+        raise BadInput(f"{argument} of {type(x).__name__} cannot become an array: {error}") from None
 
 
-def _refuse_others(x: Any, what: str) -> None:
+def _refuse_others(x: Any, argument: str) -> None:
     """Raise BadInput for objects that NumPy would convert to one object or to other values."""
     nulls = getattr(x, "null_count", 0)
     nulls = nulls() if callable(nulls) else nulls
     if isinstance(nulls, int) and nulls:
-        raise BadInput(f"{what} must not hold nulls, and {nulls} of {type(x).__name__} are: fill or drop them")
+        raise BadInput(f"{argument} must not hold nulls, and {nulls} of {type(x).__name__} are: fill or drop them")
     name = type(x).__name__
     scipy_sparse, torch = sys.modules.get("scipy.sparse"), sys.modules.get("torch")
     if torch is not None and isinstance(x, torch.Tensor):
         return
     if scipy_sparse is not None and scipy_sparse.issparse(x):
-        raise BadInput(f"{what} must be a dense array, not {name}: pass .toarray(), or a collective for sparse vectors")
+        instead = "pass .toarray(), or a collective for sparse vectors"
+        raise BadInput(f"{argument} must be a dense array, not {name}: {instead}")
     if hasattr(x, "_present") and hasattr(x, "to_dense"):  # a SparseVector
-        raise BadInput(f"{what} must be an array, not {name}: pass .values along .indices, or .to_dense()")
+        raise BadInput(f"{argument} must be an array, not {name}: pass .values along .indices, or .to_dense()")
     if isinstance(x, (set, frozenset)):
-        raise BadInput(f"{what} must be an array or a list, not {name}: pass sorted(x)")
+        raise BadInput(f"{argument} must be an array or a list, not {name}: pass sorted(x)")
     if isinstance(x, dict):
-        raise BadInput(f"{what} must be an array or a list, not {name}: pass list(x) for its keys, list(x.values())")
+        instead = "pass list(x) for its keys, list(x.values())"
+        raise BadInput(f"{argument} must be an array or a list, not {name}: {instead}")
     if hasattr(x, "__next__") or (hasattr(x, "__iter__") and not hasattr(x, "__len__") and not _shows_array(x)):
-        raise BadInput(f"{what} must be an array or a list, not {name}: pass list(x)")
+        raise BadInput(f"{argument} must be an array or a list, not {name}: pass list(x)")
 
 
 def _shows_array(x: Any) -> bool:
@@ -150,7 +153,7 @@ def require_floats(dtype: np.dtype[Any], function: str) -> None:
         raise BadInput(f"{function} takes float16, bfloat16, float32 or float64, not {dtype}: use .astype(np.float32)")
 
 
-def unsupported(array: Array, what: str, kind: str = "array") -> BadInput:
+def unsupported(array: Array, argument: str, kind: str = "array") -> BadInput:
     """The error for values of a type that cannot be reduced, with the types that can, and a conversion.
 
     Examples
@@ -184,4 +187,4 @@ def unsupported(array: Array, what: str, kind: str = "array") -> BadInput:
         fix = "text is not a number: comm.shuffle takes it as keys, comm.allgather and comm.broadcast as an object"
     else:
         fix = "use .astype(np.float32)"
-    return BadInput(f"{what} must be of one of the types {known} or bool; these are {found}: {fix}")
+    return BadInput(f"{argument} must be of one of the types {known} or bool; these are {found}: {fix}")

@@ -20,7 +20,7 @@ from ..errors import BadInput
 __all__ = ["as_path", "real", "truth", "whole"]
 
 
-def whole(value: Any, what: str, least: int, most: int) -> int:
+def whole(value: Any, argument: str, minimum: int, maximum: int) -> int:
     """A whole number within bounds; also a float without a fraction.
 
     Examples
@@ -43,24 +43,24 @@ def whole(value: Any, what: str, least: int, most: int) -> int:
             value = math.floor(value)
         number = index(value)
     except TypeError:
-        raise BadInput(f"{what} must be a whole number, not {value!r}") from None
-    if not least <= number <= most:
-        bounds = f"from {least} to {_power(most)}" if most < 2**64 else f"at least {least}"
-        raise BadInput(f"{what} must be {bounds}, not {number}")
+        raise BadInput(f"{argument} must be a whole number, not {value!r}") from None
+    if not minimum <= number <= maximum:
+        bounds = f"from {minimum} to {_power(maximum)}" if maximum < 2**64 else f"at least {minimum}"
+        raise BadInput(f"{argument} must be {bounds}, not {number}")
     return number
 
 
 def _power(number: int) -> str:
     """A bound as text, such as ``2^63 - 1``."""
-    for most in (63, 64):
-        if number == 2**most:
-            return f"2^{most}"
-        if number == 2**most - 1:
-            return f"2^{most} - 1"
+    for exponent in (63, 64):
+        if number == 2**exponent:
+            return f"2^{exponent}"
+        if number == 2**exponent - 1:
+            return f"2^{exponent} - 1"
     return str(number)
 
 
-def real(value: Any, what: str, least: float = -math.inf, most: float = math.inf) -> float:
+def real(value: Any, argument: str, minimum: float = -math.inf, maximum: float = math.inf) -> float:
     """A real number within bounds. NaN is refused; infinity is accepted if the bounds allow it.
 
     Examples
@@ -77,14 +77,14 @@ def real(value: Any, what: str, least: float = -math.inf, most: float = math.inf
     except (TypeError, ValueError, OverflowError):
         number = math.nan
     if math.isnan(number):
-        raise BadInput(f"{what} must be a number, not {value!r}")
-    if not least <= number <= most:
-        bounds = f"at least {least:g}" if math.isinf(most) else f"from {least:g} to {most:g}"
-        raise BadInput(f"{what} must be {bounds}, not {number:g}")
+        raise BadInput(f"{argument} must be a number, not {value!r}")
+    if not minimum <= number <= maximum:
+        bounds = f"at least {minimum:g}" if math.isinf(maximum) else f"from {minimum:g} to {maximum:g}"
+        raise BadInput(f"{argument} must be {bounds}, not {number:g}")
     return number
 
 
-def truth(value: Any, what: str) -> bool:
+def truth(value: Any, argument: str) -> bool:
     """True or False, also as 1 or 0. Everything else is refused, because ``bool("off")`` would be True.
 
     Examples
@@ -100,11 +100,11 @@ def truth(value: Any, what: str) -> bool:
     value = _scalar(value)
     if isinstance(value, np.bool_) or (isinstance(value, Integral) and int(value) in (0, 1)):
         return bool(value)
-    raise BadInput(f"{what} must be True or False, not {value!r}")
+    raise BadInput(f"{argument} must be True or False, not {value!r}")
 
 
-def as_path(value: Any, what: str) -> str:
-    """The name of a file or folder, as text. ``what`` begins the text of the error.
+def as_path(value: Any, requirement: str) -> str:
+    """The name of a file or folder, as text. ``requirement`` begins the text of the error.
 
     Examples
     --------
@@ -117,9 +117,9 @@ def as_path(value: Any, what: str) -> str:
     try:
         name = os.fsdecode(value)
     except TypeError:
-        raise BadInput(f"{what}, not {value!r}") from None
+        raise BadInput(f"{requirement}, not {value!r}") from None
     if "\0" in name:
-        raise BadInput(f"{what}, not {name!r}, which has a byte 0")
+        raise BadInput(f"{requirement}, not {name!r}, which has a byte 0")
     return name
 
 

@@ -43,7 +43,7 @@ def parse_bytes(text: str) -> float:
     return _parse(text, "(b)", "size", "write 2MB or 16KB")[0]
 
 
-def _parse(text: str, units: str, what: str, how: str) -> tuple[float, str]:
+def _parse(text: str, units: str, kind: str, how: str) -> tuple[float, str]:
     """The number of a text with its prefix, and its unit."""
     found = re.fullmatch(r"([0-9.]+(?:e[0-9]+)?)\s*((?:[kmgt]i?)?)" + units, text.strip().lower())
     try:
@@ -51,13 +51,13 @@ def _parse(text: str, units: str, what: str, how: str) -> tuple[float, str]:
     except ValueError:
         number = math.nan
     if found is None or math.isnan(number):
-        raise BadInput(f"{text!r} is not a {what}: {how}")
+        raise BadInput(f"{text!r} is not a {kind}: {how}")
     if not 0 < number <= _MOST:
-        raise BadInput(f"{text!r} is not a {what}: it must be above 0, and at most {_MOST:g} bytes")
+        raise BadInput(f"{text!r} is not a {kind}: it must be above 0, and at most {_MOST:g} bytes")
     return number, found[3]
 
 
-def as_bytes(value: Any, what: str, least: int = 1) -> int:
+def as_bytes(value: Any, argument: str, minimum: int = 1) -> int:
     """A number of bytes, also as text such as ``1GB``; an error names the setting.
 
     Examples
@@ -70,8 +70,8 @@ def as_bytes(value: Any, what: str, least: int = 1) -> int:
         try:
             number = parse_bytes(value)
         except BadInput as error:
-            raise BadInput(f"{what}: {error}") from None
+            raise BadInput(f"{argument}: {error}") from None
         if not number.is_integer():
-            raise BadInput(f"{what}: {value!r} is not a whole number of bytes")
+            raise BadInput(f"{argument}: {value!r} is not a whole number of bytes")
         value = int(number)
-    return whole(value, what, least, 2**63 - 1)
+    return whole(value, argument, minimum, 2**63 - 1)

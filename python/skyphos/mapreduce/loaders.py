@@ -323,5 +323,5 @@ def _errors(path: str) -> Iterator[None]:
     except BadInput:
         raise
     except (OSError, ValueError, EOFError, KeyError, TypeError) as error:
-        said = getattr(error, "strerror", None) or str(error) or type(error).__name__
-        raise BadInput(f"{path}: {said}") from None
+        cause = getattr(error, "strerror", None) or str(error) or type(error).__name__
+        raise BadInput(f"{path}: {cause}") from None

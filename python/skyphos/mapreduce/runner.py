@@ -42,15 +42,15 @@ class Runner:
         self._waiting = deque(tasks)
         #: Waiting tasks that may start while ranks exchange their progress.
         self._claimed: deque[int] = deque()
-        self._begun: dict[int, float] = {}
+        self._started: dict[int, float] = {}
         self._done: list[int] = []
         self._copies: set[int] = set()
         self._failed: BaseException | None = None
-        self._talking, self._closed = False, False
-        self._gone: set[int] = set()
-        self._handing: dict[int, threading.Lock] = {}
+        self._exchanging, self._closed = False, False
+        self._dropped: set[int] = set()
+        self._output_locks: dict[int, threading.Lock] = {}
         self._busy, self._count = 0.0, 0
-        self._talk, self._since = 0.0, 0.0
+        self._exchange_s, self._exchange_start = 0.0, 0.0
         #: Tasks of other ranks that this rank took over, and those that it began a copy of.
         self.taken, self.copied = 0, 0
 
@@ -67,14 +67,14 @@ class Runner:
             except BaseException as error:  # any error ends the job
                 failed = error
             with self._changed:
-                seconds = perf_counter() - self._begun.pop(task)
-                if task in self._gone:
+                seconds = perf_counter() - self._started.pop(task)
+                if task in self._dropped:
                     continue
                 if failed is None:
                     self._done.append(task)
                     self._busy, self._count = self._busy + seconds, self._count + 1
                 elif task in self._copies:
-                    self._gone.add(task)  # the owner of the task will report the error
+                    self._dropped.add(task)  # the owner of the task will report the error
                 elif self._failed is None:
                     self._failed = failed
                 self._changed.notify_all()
@@ -82,11 +82,11 @@ class Runner:
     def _next(self) -> int | None:
         with self._changed:
             while not self._closed:
-                some = self._claimed or (None if self._talking else self._waiting)
-                if some:
-                    task = some.popleft()
-                    self._begun[task] = perf_counter()
-                    self._handing[task] = threading.Lock()
+                queue = self._claimed or (None if self._exchanging else self._waiting)
+                if queue:
+                    task = queue.popleft()
+                    self._started[task] = perf_counter()
+                    self._output_locks[task] = threading.Lock()
                     return task
                 # Wake `wait`: a thread is idle.
                 self._changed.notify_all()
@@ -97,13 +97,13 @@ class Runner:
     def _seconds(self) -> float:
         """Mean seconds of a task; running tasks count once they have taken longer than completed ones."""
         now = perf_counter()
-        usual = self._busy / self._count if self._count else 0.0
-        late = max((now - begun for task, begun in self._begun.items() if task not in self._gone), default=0.0)
-        return max(usual, late)
+        mean_seconds = self._busy / self._count if self._count else 0.0
+        late = max((now - started for task, started in self._started.items() if task not in self._dropped), default=0.0)
+        return max(mean_seconds, late)
 
     @property
     def _idle(self) -> int:
-        wanted = len(self._begun) + len(self._claimed) + len(self._waiting)
+        wanted = len(self._started) + len(self._claimed) + len(self._waiting)
         return max(0, self._threads - wanted)
 
     def wait(self, quickest: float) -> None:
@@ -125,16 +125,16 @@ class Runner:
         with self._changed:
             if self._failed is not None:
                 raise self._failed
-            self._talking, self._since = True, perf_counter()
+            self._exchanging, self._exchange_start = True, perf_counter()
             seconds = self._seconds
             # Tasks that may start until the other ranks have answered.
-            most = math.ceil(2 * self._threads * self._talk / seconds - 0.1) if seconds else 0
+            most = math.ceil(2 * self._threads * self._exchange_s / seconds - 0.1) if seconds else 0
             while self._claimed:
                 self._waiting.appendleft(self._claimed.pop())
             for _ in range(min(most, len(self._waiting))):
                 self._claimed.append(self._waiting.popleft())
-            now, unsaid = perf_counter(), self._gone | self._copies
-            own = {task: now - at for task, at in self._begun.items() if task not in unsaid}
+            now, unlisted = perf_counter(), self._dropped | self._copies
+            own = {task: now - at for task, at in self._started.items() if task not in unlisted}
             done, self._done = self._done, []
             running = dict.fromkeys(self._claimed, 0.0) | own
             return Status(seconds, self._threads, self._idle, running, done)
@@ -142,15 +142,15 @@ class Runner:
     def go_on(self, gained: list[int], lost: list[int], copies: list[int]) -> None:
         """Resume starting tasks, with those taken over from other ranks and without those given away."""
         with self._changed:
-            talk = perf_counter() - self._since
-            self._talk = talk if not self._talk else 0.5 * (self._talk + talk)
+            seconds_taken = perf_counter() - self._exchange_start
+            self._exchange_s = seconds_taken if not self._exchange_s else 0.5 * (self._exchange_s + seconds_taken)
             for task in lost:
                 self._waiting.remove(task)
             self._waiting.extend(gained + copies)
             self._copies.update(copies)
             self.taken += len(gained)
             self.copied += len(copies)
-            self._talking = False
+            self._exchanging = False
             self._changed.notify_all()
 
     def drop(self, task: int) -> None:
@@ -158,8 +158,8 @@ class Runner:
         with self._changed:
             if task in self._waiting:
                 self._waiting.remove(task)
-            self._gone.add(task)
-            lock = self._handing.get(task)
+            self._dropped.add(task)
+            lock = self._output_locks.get(task)
             self._changed.notify_all()
         if lock is not None:
             with lock:
@@ -173,8 +173,8 @@ class Runner:
         GivenUp
             If another rank has completed the task, or the run is over.
         """
-        with self._handing[task]:
-            if task in self._gone or self._closed:
+        with self._output_locks[task]:
+            if task in self._dropped or self._closed:
                 raise GivenUp
             put()
 
@@ -182,7 +182,7 @@ class Runner:
         """Start no more tasks, and store no more output of running ones."""
         with self._changed:
             self._closed = True
-            locks = list(self._handing.values())
+            locks = list(self._output_locks.values())
             self._changed.notify_all()
         for lock in locks:
             with lock:

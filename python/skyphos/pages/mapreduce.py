@@ -62,7 +62,7 @@ def render(report: JobReport) -> str:
     numbers = sorted({number for spans in report.spans for number, *_ in spans})
     lengths = {number: max(_end(spans, number) for spans in report.spans) for number in numbers}
     # The slowest iteration, and the last one.
-    shown = dict.fromkeys((max(numbers, key=lengths.__getitem__), numbers[-1])) if numbers else {}
+    drawn = dict.fromkeys((max(numbers, key=lengths.__getitem__), numbers[-1])) if numbers else {}
     stages = {stage for spans in report.spans for _, stage, *_ in spans}
     names = {"moving": "keys on their way, meanwhile"}
     return fill(
@@ -70,7 +70,7 @@ def render(report: JobReport) -> str:
         facts=_facts(report, lengths),
         key=[(colour, names.get(stage, stage)) for stage, colour in _COLOURS.items() if stage in stages],
         iterations=_iterations(report, _first_and_last(numbers)) if numbers else None,
-        timelines=[(number, lengths[number], _timeline(report, number, lengths[number])) for number in shown],
+        timelines=[(number, lengths[number], _timeline(report, number, lengths[number])) for number in drawn],
     )
 
 

@@ -150,24 +150,24 @@ def _volume(layers: Sequence[Layer]) -> Markup:
 def _residuals(residuals: Sequence[float], tol: float) -> Markup:
     """Residual of each iteration on a logarithmic scale, and the line at which the iteration stops."""
     left, right, top, bottom = 60.0, 890.0, 14.0, 270.0
-    shown = [max(value, 1e-18) for value in residuals]
-    values = [*shown, tol] if tol > 0 else shown
+    clamped = [max(value, 1e-18) for value in residuals]
+    values = [*clamped, tol] if tol > 0 else clamped
     low, high = math.floor(math.log10(min(values))), math.ceil(math.log10(max(values)))
     high = max(high, low + 1)
-    x = scale(0, max(1, len(shown) - 1), left, right)
+    x = scale(0, max(1, len(clamped) - 1), left, right)
     y = scale(10.0**low, 10.0**high, bottom, top, log=True)
     chart = Chart("Residual of each iteration")
     for power in range(low, high + 1, max(1, (high - low) // 6)):
         at = y(10.0**power)
         chart.line((left, at), (right, at), "line")
         chart.text(left - 8, at + 4, f"1e{power}", "end", "note")
-    for k in range(0, len(shown), max(1, len(shown) // 8)):
+    for k in range(0, len(clamped), max(1, len(clamped) // 8)):
         chart.text(x(k), bottom + 20, str(k + 1), "middle", "note")
     if tol > 0:
         chart.line((left, y(tol)), (right, y(tol)), dashes="4 4")
         # At the left, where the curve is far above the line.
         chart.text(left + 8, y(tol) - 6, f"stop below {tol:.3g}", kind="note")
-    points = [(x(k), y(value)) for k, value in enumerate(shown)]
+    points = [(x(k), y(value)) for k, value in enumerate(clamped)]
     chart.path(points, "clay")
     if len(points) <= _MOST_DOTS:
         for point in points:

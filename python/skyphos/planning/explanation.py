@@ -181,7 +181,7 @@ WHY_PARTS = {"butterfly": "the layers that should take the least time"}
 
 
 def explanation_of(
-    asked: str,
+    requested: str,
     report: native.Explanation,
     entries: int,
     result_entries: int,
@@ -196,8 +196,8 @@ def explanation_of(
     """
     algorithm, degrees, threshold = report.algorithm, tuple(report.degrees), report.dense_threshold
     traffic, found = report.traffic, report.prediction
-    reason = f'asked for "{asked}"'
-    if asked == "auto":
+    reason = f'asked for "{requested}"'
+    if requested == "auto":
         reason += f": {why.get(algorithm, 'quantised parts must have an owner')}"
     predicted: Prediction | None = None
     others: tuple[tuple[str, float], ...] = ()

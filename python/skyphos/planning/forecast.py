@@ -90,10 +90,10 @@ def from_profile(path: str, ranks: int) -> Assumptions:
     is_here = os.uname().nodename in hosts
     notes = []
     if found.ranks != ranks or not is_here:
-        elsewhere = "" if is_here else ", not on this one"
+        host_note = "" if is_here else ", not on this one"
         another = "" if found.ranks == ranks else f" for {human_ranks(ranks)}"
         notes.append(
-            f"the profile {name} was {measured}{elsewhere}, and is used as it is{another}: `skyphos probe` measures "
+            f"the profile {name} was {measured}{host_note}, and is used as it is{another}: `skyphos probe` measures "
             "the group itself"
         )
     return Assumptions(found.profile, f"the profile {name}, {measured}", tuple(notes))

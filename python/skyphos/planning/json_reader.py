@@ -20,15 +20,15 @@ class JsonReader:
     def __init__(self, found: Any, name: str, where: str = "") -> None:
         self._found, self._name, self._where = found, name, where
 
-    def fail(self, key: str | int | None, what: str) -> Any:
-        raise BadInput(f"{self._name}: {self._at(key)} {what}: probe again, or mend the file")
+    def fail(self, key: str | int | None, problem: str) -> Any:
+        raise BadInput(f"{self._name}: {self._at(key)} {problem}: probe again, or mend the file")
 
     def _at(self, key: str | int | None) -> str:
         if key is None:
             return self._where or "the file"
         return f"{self._where}[{key}]" if isinstance(key, int) else f"{self._where}.{key}".lstrip(".")
 
-    def _get(self, key: str | int | None, sound: Callable[[Any], bool], what: str) -> Any:
+    def _get(self, key: str | int | None, sound: Callable[[Any], bool], expected: str) -> Any:
         value = self._found
         if key is not None:
             if isinstance(key, str) and not isinstance(value, dict):
@@ -37,7 +37,7 @@ class JsonReader:
                 self.fail(key, "is missing")
             value = value[key]
         if not sound(value):
-            self.fail(key, f"must be {what}, not {short(value)}")
+            self.fail(key, f"must be {expected}, not {short(value)}")
         return value
 
     def names(self) -> list[str]:

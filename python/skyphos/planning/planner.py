@@ -368,10 +368,10 @@ Model = Literal["uniform", "power_law"]
 _MOST_RANKS, MOST_ROW_BYTES = 2**32 - 1, 2**40
 
 
-def whole(what: str, value: object, most: int) -> None:
+def whole(name: str, value: object, most: int) -> None:
     """Refuse anything but a whole number from 1 to ``most``."""
     if not isinstance(value, Integral) or isinstance(value, bool) or not 1 <= int(value) <= most:
-        raise BadInput(f"{what} must be a whole number from 1 to {most}, not {short(value)}")
+        raise BadInput(f"{name} must be a whole number from 1 to {most}, not {short(value)}")
 
 
 def _check_entries(n: int, entries: float, alpha: float) -> None:

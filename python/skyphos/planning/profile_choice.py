@@ -122,8 +122,8 @@ def begin_replicated(
             begin = _find(connected, profile, False, topology)
         except Exception as caught:  # any error must reach all ranks
             known = isinstance(caught, SkyphosError)
-            said = text_of(caught)
-            error = said if known else f"rank 0 cannot take its profile or topology: {said}"
+            message = text_of(caught)
+            error = message if known else f"rank 0 cannot take its profile or topology: {message}"
     numbers = None if begin.topology is None else begin.topology.numbers()
     return connected.replicated(*replication, begin.profile, numbers, error)
 
@@ -148,24 +148,24 @@ def _find(
 
 
 def _find_profile(
-    here: Sequence[tuple[str, str]], asked: ProfileSource | None
+    here: Sequence[tuple[str, str]], requested: ProfileSource | None
 ) -> tuple[Profile | None, Measured | None]:
     """The profile, and its measurements."""
-    if asked is None:
+    if requested is None:
         named = variables.text("SKYPHOS_PROFILE") or ""
         if named.lower() == "none":
             return None, None
         if not named:
             return _users_own(here)
-        asked = named
-    found = read(asked)
+        requested = named
+    found = read(requested)
     if isinstance(found, Profile):
         return found, None
     from ..launch.local import cores
 
     fitted = fit(found, here, cores())
     if fitted.differences:
-        what = f"the profile {os.fspath(asked)}" if isinstance(asked, str | os.PathLike) else "the profile"
+        what = f"the profile {os.fspath(requested)}" if isinstance(requested, str | os.PathLike) else "the profile"
         _warn(
             f"{what} was measured on another group: {'; '.join(fitted.differences)}. It is used with care; "
             "`skyphos probe` measures this one."
@@ -174,39 +174,39 @@ def _find_profile(
 
 
 def _find_topology(
-    here: Sequence[tuple[str, str]], asked: TopologySource | None, measured: Measured | None
+    here: Sequence[tuple[str, str]], requested: TopologySource | None, measured: Measured | None
 ) -> Topology | None:
     """The topology that was named or measured; None: only hosts are distinguished, not racks."""
     from .topology import Topology
 
-    if asked is None:
+    if requested is None:
         named = variables.text("SKYPHOS_TOPOLOGY") or ""
         if named.lower() == "none":
             return None
-        asked = named or None
-    if asked is None:
+        requested = named or None
+    if requested is None:
         known = measured is not None and {host.name for host in measured.hosts} == {name for name, _ in here}
         if measured is None or not known or len(measured.topology.racks) == 1:
             return None
         rack_of = {measured.hosts[host].name: k for k, rack in enumerate(measured.topology.racks) for host in rack}
         return Topology.at(here, [rack_of[name] for name, _ in here])
-    pattern = _pattern_in(asked)
+    pattern = _pattern_in(requested)
     if pattern is not None:
         return Topology.by_names(pattern, here)
-    if isinstance(asked, str | os.PathLike):
-        return Topology.load(asked, here)
-    if not isinstance(asked, Topology):
-        raise BadInput(f"topology must be a path, a pattern or a skyphos.Topology, not {type(asked).__name__}")
-    if asked.size != len(here):
-        raise BadInput(f"the topology has {asked.size} ranks, but this group has {len(here)}")
-    return asked
+    if isinstance(requested, str | os.PathLike):
+        return Topology.load(requested, here)
+    if not isinstance(requested, Topology):
+        raise BadInput(f"topology must be a path, a pattern or a skyphos.Topology, not {type(requested).__name__}")
+    if requested.size != len(here):
+        raise BadInput(f"the topology has {requested.size} ranks, but this group has {len(here)}")
+    return requested
 
 
-def _pattern_in(asked: TopologySource) -> str | re.Pattern[str] | None:
+def _pattern_in(requested: TopologySource) -> str | re.Pattern[str] | None:
     """The pattern that extracts racks from hosts' names, if there is one."""
-    if isinstance(asked, str) and asked.startswith(_BY_NAMES):
-        return asked.removeprefix(_BY_NAMES)
-    return asked if isinstance(asked, re.Pattern) else None
+    if isinstance(requested, str) and requested.startswith(_BY_NAMES):
+        return requested.removeprefix(_BY_NAMES)
+    return requested if isinstance(requested, re.Pattern) else None
 
 
 def _users_own(here: Sequence[tuple[str, str]]) -> tuple[Profile | None, Measured | None]:
@@ -318,5 +318,5 @@ def host_words(names: Counter[str]) -> str:
     >>> host_words(Counter(["n2", "n1", "n2"]))
     'n1, n2 (2 of them)'
     """
-    shown = [name if count == 1 else f"{name} ({count} of them)" for name, count in sorted(names.items())]
-    return ", ".join(shown[:4]) + (f" and {len(shown) - 4} more" if len(shown) > 4 else "")
+    listed = [name if count == 1 else f"{name} ({count} of them)" for name, count in sorted(names.items())]
+    return ", ".join(listed[:4]) + (f" and {len(listed) - 4} more" if len(listed) > 4 else "")

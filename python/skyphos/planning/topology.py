@@ -120,15 +120,15 @@ class Topology:
         for rank, (host, address) in enumerate(hosts):
             # In a probe's file names take precedence: an address may belong to another host now.
             keys = [host] if probed and host in rack_of else [host, address]
-            said = {rack_of[key]: None for key in keys if key in rack_of}
-            if not said:
+            racks_found = {rack_of[key]: None for key in keys if key in rack_of}
+            if not racks_found:
                 raise BadInput(f"{name}: rank {rank} runs on {host} ({address}), which is not in the file")
-            if len(said) > 1:
+            if len(racks_found) > 1:
                 raise BadInput(
-                    f"{name}: rank {rank} runs on {host} ({address}), which is in rack {' and in rack '.join(said)}: "
-                    "by its name in one, by its address in the other"
+                    f"{name}: rank {rank} runs on {host} ({address}), which is in rack "
+                    f"{' and in rack '.join(racks_found)}: by its name in one, by its address in the other"
                 )
-            racks.extend(said)
+            racks.extend(racks_found)
         return cls.at(hosts, racks)
 
     @classmethod

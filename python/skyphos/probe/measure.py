@@ -113,22 +113,22 @@ class _Probe:
 
     def run(self) -> Measured:
         comm, begin = self._comm, time.perf_counter()
-        self._say("hosts", 0.0)
+        self._report("hosts", 0.0)
         hosts = self._hosts()
         ranks = [list(host.ranks) for host in hosts]
         # The pair that is measured in detail: on two hosts if there are several.
         alone = (ranks[0][0], ranks[1][0] if len(ranks) > 1 else ranks[0][1])
         self._stream(neighbours(ranks), 0.02 * self._seconds)  # warms up: opens the windows of the connections
         round_s = self._barrier_round_s()
-        self._say("pairs", _PAIRS)
+        self._report("pairs", _PAIRS)
         latency, rate = self._pairs(pair_rounds(ranks))
-        self._say("message sizes", _CURVES)
+        self._report("message sizes", _CURVES)
         curve, medians = self._curve(alone, tournament(range(comm.size))[0])
-        self._say("machine", 0.05)
+        self._report("machine", 0.05)
         kernels, share, machine = measure_machine(comm)
-        self._say("overheads and streams", 0.05 + _STREAMS)
+        self._report("overheads and streams", 0.05 + _STREAMS)
         frame_s, byte_s, array_byte_s, loggp = self._loggp(alone, curve)
-        self._say("all at once", _TOGETHER)
+        self._report("all at once", _TOGETHER)
         in_racks = racks(ranks, latency, rate)
         streams = neighbours(across(ranks, in_racks))
         all_rate, ring_gain = self._together(streams, ring([ranks[host] for rack in in_racks for host in rack]))
@@ -138,9 +138,9 @@ class _Probe:
             max(0.0, one if np.isnan(all_) else all_ - frame_s / _FRAME)
             for one, all_ in zip((byte_s, array_byte_s), busy, strict=True)
         )
-        self._say("many to one", _INCAST)
+        self._report("many to one", _INCAST)
         incast = self._incast(incast_flows(ranks))
-        self._say("one to many", 0.03)
+        self._report("one to many", 0.03)
         if len(hosts) > 1:
             waits = self._waits(round_s, 2 * frame_s / share)
         else:
@@ -176,8 +176,8 @@ class _Probe:
         )
         return Measured.from_text(self._of_rank_0(measured.to_json()), "rank 0's measurements")
 
-    def _say(self, words: str, share: float) -> None:
-        self._tell(words, min(1.0, self._done))
+    def _report(self, stage: str, share: float) -> None:
+        self._tell(stage, min(1.0, self._done))
         self._done += share
 
     def _all(self, numbers: Sequence[float] | Numbers) -> Numbers:

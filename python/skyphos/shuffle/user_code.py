@@ -9,7 +9,7 @@ from ..errors import BadInput
 __all__ = ["raised"]
 
 
-def raised(who: str, error: Exception, on: str = "") -> BadInput:
+def raised(function: str, error: Exception, on: str = "") -> BadInput:
     """The error for an exception of a function: with its rank, traceback and argument.
 
     Examples
@@ -19,4 +19,4 @@ def raised(who: str, error: Exception, on: str = "") -> BadInput:
     "rank 1: reduce raised KeyError on key 7: 'a'"
     """
     trace = "".join(traceback.format_exception(error)).rstrip()
-    return BadInput(f"{who} raised {type(error).__name__}{on}: {error}\n{trace}")
+    return BadInput(f"{function} raised {type(error).__name__}{on}: {error}\n{trace}")

@@ -224,9 +224,9 @@ def simulate(
     outside = [rank for rank in watch if not 0 <= rank < network.ranks]
     if outside:
         raise BadInput(f"rank {outside[0]} cannot be watched: there are {network.ranks}")
-    for name, value, said in (("n", n, "how large the index space is"), ("entries", entries, "how much a rank has")):
+    for name, value, meaning in (("n", n, "how large the index space is"), ("entries", entries, "how much a rank has")):
         if value is None and collective in USED_BY[name]:
-            raise BadInput(f"say {said}: {collective} takes {name}=")
+            raise BadInput(f"say {meaning}: {collective} takes {name}=")
     n = 1 if n is None else n
     whole("the size n of an index space", n, 2**63)
     whole("the number of columns", n if cols is None else cols, 2**63)
@@ -234,7 +234,7 @@ def simulate(
     whole("the number of repeats", repeats, 2**63)
     if chunk_bytes is not None:
         whole("the bytes of a chunk", chunk_bytes, 2**63)
-    asked = _Asked(
+    request = _Asked(
         collective=collective,
         algorithm=algorithm,
         chunk_bytes=chunk_bytes,
@@ -249,7 +249,7 @@ def simulate(
         seed=checked_seed(seed),
         watched=sorted(set(watch)),
     )
-    return Simulation(tuple(_phase(p) for p in native.simulate(network, asked, trace, progress)))
+    return Simulation(tuple(_phase(p) for p in native.simulate(network, request, trace, progress)))
 
 
 def _round(r: native.SimulatedRound) -> Round:

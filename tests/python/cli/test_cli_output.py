@@ -71,8 +71,8 @@ def test_table_lines_up() -> None:
 
 def test_progress_without_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     for shown in (True, False):
-        with Progress(1e-8, shown=shown) as progress:
-            progress.say("loading")
+        with Progress(1e-8, visible=shown) as progress:
+            progress.show_step("loading")
             progress.residual(1, 0.25)
     assert capsys.readouterr().err == "loading\niteration 1  residual 2.500e-01\n"
 
@@ -80,7 +80,7 @@ def test_progress_without_a_terminal(capsys: pytest.CaptureFixture[str]) -> None
 def test_progress_on_a_terminal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
     monkeypatch.setenv("TERM", "xterm")
-    with Progress(1e-8, shown=True) as progress:
-        progress.say("loading")
+    with Progress(1e-8, visible=True) as progress:
+        progress.show_step("loading")
         for iteration, residual in enumerate([0.5, 0.1, 0.0], 1):
             progress.residual(iteration, residual)

@@ -65,36 +65,36 @@ def check_root(comm: Comm, root: int) -> int:
     return root
 
 
-def only(tensors: Tensors, what: str, *, strided: bool = False) -> torch.Tensor:
+def only(tensors: Tensors, call: str, *, strided: bool = False) -> torch.Tensor:
     """The one tensor of a list. ``strided`` refuses a sparse one."""
     if len(tensors) != 1:
-        raise BadInput(f"{what} takes one tensor a rank, not {len(tensors)}")
+        raise BadInput(f"{call} takes one tensor a rank, not {len(tensors)}")
     check(tensors)
     if strided and tensors[0].is_sparse:
-        raise BadInput(f"{what} takes strided tensors; allreduce takes sparse ones")
+        raise BadInput(f"{call} takes strided tensors; allreduce takes sparse ones")
     return tensors[0]
 
 
-def one_of_each_rank(comm: Comm, one: Tensors, lists: list[Tensors], what: str) -> tuple[torch.Tensor, Tensors]:
+def one_of_each_rank(comm: Comm, one: Tensors, lists: list[Tensors], call: str) -> tuple[torch.Tensor, Tensors]:
     """A rank's tensor, and the list of all ranks' tensors, which must have its type and number of elements."""
-    tensor = only(one, what, strided=True)
-    parts = same_type(comm, tensor, lists, what)
+    tensor = only(one, call, strided=True)
+    parts = same_type(comm, tensor, lists, call)
     for rank, part in enumerate(parts):
         if part.numel() != tensor.numel():
             raise BadInput(
-                f"{what}: the tensor of rank {rank} has {part.numel()} elements, and this one {tensor.numel()}"
+                f"{call}: the tensor of rank {rank} has {part.numel()} elements, and this one {tensor.numel()}"
             )
     return tensor, parts
 
 
-def same_type(comm: Comm, tensor: torch.Tensor, lists: list[Tensors], what: str) -> Tensors:
+def same_type(comm: Comm, tensor: torch.Tensor, lists: list[Tensors], call: str) -> Tensors:
     """The list of all ranks' tensors, which must have a tensor's type."""
     if len(lists) != 1 or len(lists[0]) != comm.size:
-        raise BadInput(f"{what} takes a list of {comm.size} tensors, one a rank")
+        raise BadInput(f"{call} takes a list of {comm.size} tensors, one a rank")
     check(lists[0])
     for rank, part in enumerate(lists[0]):
         if part.dtype != tensor.dtype:
-            raise BadInput(f"{what}: the tensor of rank {rank} is of {part.dtype}, and this one of {tensor.dtype}")
+            raise BadInput(f"{call}: the tensor of rank {rank} is of {part.dtype}, and this one of {tensor.dtype}")
     return list(lists[0])
 
 

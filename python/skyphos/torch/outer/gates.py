@@ -198,9 +198,9 @@ class _GRU:
         for t in steps.order:
             count = steps.sizes[t]
             h = _fit(h, state[0], count)
-            came = torch.addmm(bias, h, w_t) if w_t.dtype == h.dtype else _product(h, w_t) + bias
-            both[t].add_(came[:, : 2 * size]).sigmoid_()
-            n[t].addcmul_(r[t], u[t].copy_(came[:, 2 * size :])).tanh_()
+            candidate = torch.addmm(bias, h, w_t) if w_t.dtype == h.dtype else _product(h, w_t) + bias
+            both[t].add_(candidate[:, : 2 * size]).sigmoid_()
+            n[t].addcmul_(r[t], u[t].copy_(candidate[:, 2 * size :])).tanh_()
             h = torch.lerp(n[t], h, z[t], out=output[t])
         return outputs, [brought, rows]
 
