@@ -1,11 +1,12 @@
 //! The arguments of a call that all ranks must agree on, by name, for the error of ranks that disagree.
 //!
-//! A frame carries a hash of them ([`CallSig::extra`](crate::frame::CallSig)). A rank that receives another hash sends its
-//! arguments to that peer, and the peer, which has both, reports to all ranks which one differs. Text is made only then.
+//! A frame carries their hash ([`CallSig::extra`](crate::frame::CallSig)). A rank that receives a different hash sends its
+//! arguments to the frame's sender. The sender compares them with its own, and reports the differing ones to all ranks. The
+//! arguments become text only then.
 
 use std::sync::Arc;
 
-/// Names and values.
+/// The names and values of arguments, as text.
 pub type Named = Vec<(String, String)>;
 
 /// The arguments of a call.
@@ -15,13 +16,13 @@ pub enum Arguments {
     #[default]
     None,
     /// The default arguments, which cost nothing to keep.
-    Usual(fn() -> Named),
+    Defaults(fn() -> Named),
     /// Other arguments.
     Given(Arc<dyn Fn() -> Named + Send + Sync>),
 }
 
-/// Bytes of a message with arguments: it fits one frame.
-const MOST_BYTES: usize = 32 * 1024;
+/// Upper bound on the encoded arguments, so that they fit one frame.
+const MAX_BYTES: usize = 32 * 1024;
 
 impl Arguments {
     /// Arguments that differ from the default ones.
@@ -32,7 +33,7 @@ impl Arguments {
     fn named(&self) -> Option<Named> {
         match self {
             Arguments::None => None,
-            Arguments::Usual(named) => Some(named()),
+            Arguments::Defaults(named) => Some(named()),
             Arguments::Given(named) => Some(named()),
         }
     }
@@ -41,7 +42,7 @@ impl Arguments {
     pub(crate) fn to_wire(&self) -> Option<Vec<u8>> {
         let mut out = Vec::new();
         for (name, value) in self.named()? {
-            if out.len() + name.len() + value.len() + 8 > MOST_BYTES {
+            if out.len() + name.len() + value.len() + 8 > MAX_BYTES {
                 break;
             }
             for text in [name, value] {
@@ -64,34 +65,33 @@ impl Arguments {
             |all: &Named| all.iter().find(|(name, _)| name == FUNCTION).map(|(_, value)| value.clone());
         let mut differ = Differences {
             function: function(&ours).unwrap_or_default(),
-            other_function: function(&theirs).unwrap_or_default(),
+            their_function: function(&theirs).unwrap_or_default(),
             ..Differences::default()
         };
-        let (mut here, mut there) = (Vec::new(), Vec::new());
-        let names =
-            ours.iter().chain(theirs.iter().filter(|(name, _)| !ours.iter().any(|(own, _)| own == name)));
-        for (name, _) in names.filter(|(name, _)| name != FUNCTION) {
-            let (own, other) = (value(&ours, name), value(&theirs, name));
-            if own != other {
-                here.push(format!("{name}={own}"));
-                there.push(format!("{name}={other}"));
+        let (mut our_values, mut their_values) = (Vec::new(), Vec::new());
+        let only_theirs = theirs.iter().filter(|(name, _)| !ours.iter().any(|(ours, _)| ours == name));
+        for (name, _) in ours.iter().chain(only_theirs).filter(|(name, _)| name != FUNCTION) {
+            let (our_value, their_value) = (value(&ours, name), value(&theirs, name));
+            if our_value != their_value {
+                our_values.push(format!("{name}={our_value}"));
+                their_values.push(format!("{name}={their_value}"));
             }
         }
-        (differ.here, differ.there) = (here.join(", "), there.join(", "));
+        (differ.ours, differ.theirs) = (our_values.join(", "), their_values.join(", "));
         differ
     }
 }
 
-/// Name under which the function stands among its arguments, where the call does not say it.
+/// The argument that holds the function's name, for functions that share one kind of call.
 pub const FUNCTION: &str = "function";
 
 /// The differing arguments as text, and the function's name if the signature does not have it. Empty if none differ.
 #[derive(Debug, Default, PartialEq)]
 pub(crate) struct Differences {
     pub(crate) function: String,
-    pub(crate) here: String,
-    pub(crate) other_function: String,
-    pub(crate) there: String,
+    pub(crate) ours: String,
+    pub(crate) their_function: String,
+    pub(crate) theirs: String,
 }
 
 /// Decodes the bytes of [`Arguments::to_wire`], up to the first malformed one.
@@ -119,17 +119,17 @@ mod tests {
     }
 
     #[test]
-    fn what_differs_is_named_with_both_values() {
+    fn differing_arguments_are_named_with_both_values() {
         let ours = of(&[("algorithm", "ring"), ("split", "even"), ("k", "3")]);
         let theirs = of(&[("split", "even"), ("algorithm", "auto"), ("shape", "(2, 3)")]).to_wire().unwrap();
         let differ = ours.differences(&theirs);
-        assert_eq!(differ.here, "algorithm=ring, k=3, shape=(none)");
-        assert_eq!(differ.there, "algorithm=auto, k=(none), shape=(2, 3)");
+        assert_eq!(differ.ours, "algorithm=ring, k=3, shape=(none)");
+        assert_eq!(differ.theirs, "algorithm=auto, k=(none), shape=(2, 3)");
         assert_eq!(ours.differences(&ours.to_wire().unwrap()), Differences::default());
     }
 
     #[test]
-    fn any_bytes_are_harmless() {
+    fn malformed_bytes_decode_without_a_panic() {
         let bytes = of(&[("a", "1"), ("b", "2")]).to_wire().unwrap();
         for cut in 0..bytes.len() {
             assert!(from_wire(&bytes[..cut]).len() < 2);

@@ -1,26 +1,23 @@
-//! Calls in the background: the thread that polls calls under way.
+//! The node's thread, which polls non-blocking calls in the background.
 //!
 //! ```text
 //! the node's thread, while calls are under way and no thread waits for one:
 //!     poll each call that has news;  if none had, drive the transport or wait for the thread that does
-//! a thread in Work::wait:  the same, until its own call is done; the node's thread steps back meanwhile
-//! a thread in a blocking call:  drives the transport; calls that the node's thread may not touch, it polls too
+//! a thread in Work::wait:  the same, until its own call is done; the node's thread pauses meanwhile
+//! a thread in a blocking call:  drives the transport, and polls the calls that the node's thread may not poll
 //! ```
 
 use crate::group::Group;
 use crate::mailbox::Mailbox;
-use crate::node::Node;
+use crate::node::{INTERRUPT_CHECK, Node};
 use crate::tasks::{Step, Tasks, Waiting, lock};
 use skyphos_types::{CommId, Error, Result};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-/// Longest wait for news of calls under way.
-const LONGEST_WAIT: Duration = Duration::from_millis(100);
-
 impl Node {
-    /// Puts a call under way.
+    /// Starts a call, or adds it to the held ones while calls are held.
     pub(crate) fn launch(node: &Arc<Node>, task: Box<dyn Step>) {
         {
             let mut held = lock(&node.tasks.held);
@@ -58,7 +55,7 @@ impl Node {
         node.tasks.thread_wake.notify_all();
     }
 
-    /// This thread drives the transport from now on, in place of the node's.
+    /// Lets this thread drive the transport in place of the node's thread, until the returned guard is dropped.
     pub(crate) fn step_in(&self) -> Waiting<'_> {
         let waiting = Waiting::enter(&self.tasks);
         self.wake_waiters();
@@ -154,9 +151,9 @@ impl Node {
         moved
     }
 
-    /// Polls calls; if none had news, waits for some, and returns true if nothing came. `until` ends the wait too; without it
-    /// this is the node's own thread.
-    pub(crate) fn step_calls(self: &Arc<Node>, most: Duration, until: Option<&AtomicBool>) -> bool {
+    /// Polls calls; if none had news, waits for news for at most `timeout`, and returns true if there was none. `until` also ends
+    /// the wait; only the node's own thread passes `None`.
+    pub(crate) fn step_calls(self: &Arc<Node>, timeout: Duration, until: Option<&AtomicBool>) -> bool {
         let background = until.is_none();
         if self.poll_calls(background) {
             return false;
@@ -174,7 +171,7 @@ impl Node {
                 || !lock(&self.tasks.fresh).is_empty()
                 || last_polls.iter().any(|call| call.has_news(mail))
         };
-        self.wait_until(news, most.min(self.longest_wait()))
+        self.wait_until(news, timeout.min(self.longest_wait()))
     }
 
     /// Sends the last bytes of calls that are over; true once all have left.
@@ -186,11 +183,11 @@ impl Node {
         }
     }
 
-    /// Lets the calls of a group end, for at most `most`: other ranks wait for them.
-    pub fn finish_calls(self: &Arc<Node>, group: &Group, most: Duration) {
+    /// Polls the calls of a group until they end, for at most `timeout`, because other ranks wait for them.
+    pub fn finish_calls(self: &Arc<Node>, group: &Group, timeout: Duration) {
         let comm = group.comm;
         self.release_held();
-        let until = Instant::now() + most;
+        let until = Instant::now() + timeout;
         let any = |calls: &[Box<dyn Step>]| calls.iter().any(|call| call.group() == comm);
         let _waiting = Waiting::enter(&self.tasks);
         while any(&lock(&self.tasks.fresh)) || any(&lock(&self.tasks.active)) {
@@ -213,7 +210,7 @@ impl Node {
     }
 }
 
-/// The node's thread: polls calls while no thread waits for one. It owns the node only while there are some.
+/// The node's thread: polls calls while no thread waits for one. It owns the node only while there are calls.
 fn run_thread(tasks: &Tasks, node: &Weak<Node>) {
     loop {
         let (idle, has_background_work);
@@ -233,7 +230,7 @@ fn run_thread(tasks: &Tasks, node: &Weak<Node>) {
         }
         let Some(node) = node.upgrade() else { return };
         if !idle {
-            node.step_calls(LONGEST_WAIT, None);
+            node.step_calls(INTERRUPT_CHECK, None);
         } else if has_background_work {
             node.wait_until(|_| false, node.longest_wait());
         } else if !node.send_rest() {

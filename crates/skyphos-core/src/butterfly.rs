@@ -22,7 +22,7 @@ pub struct Neighbours {
 pub fn check_degrees(degrees: &[u32], size: u32) -> Result<()> {
     if degrees.is_empty() {
         return Err(Error::bad_input(format!(
-            "no degrees: a butterfly of {size} ranks has at least one layer; leave them out for a choice of them"
+            "no degrees: a butterfly of {size} ranks has at least one layer; without degrees= the planner chooses them"
         )));
     }
     let product = degrees.iter().try_fold(1u32, |p, d| p.checked_mul(*d));
@@ -68,7 +68,7 @@ pub fn layers_by_rank(degrees: &[u32], rank: u32) -> Vec<Neighbours> {
         .collect()
 }
 
-/// The part of the whole that a rank has after all layers.
+/// The number of the part that a rank has after all layers.
 pub fn part_of(layers: &[Neighbours]) -> u32 {
     layers.iter().fold(0, |part, group| part * group.members.len() as u32 + group.me as u32)
 }
@@ -92,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn by_rank_each_ends_with_its_own_part() {
+    fn layers_by_rank_leave_each_rank_with_the_part_of_its_number() {
         for degrees in [vec![12], vec![3, 4], vec![4, 3], vec![2, 3, 2], vec![1, 12]] {
             let size: u32 = degrees.iter().product();
             for rank in 0..size {
@@ -114,8 +114,8 @@ mod tests {
         for degrees in [vec![12], vec![3, 4], vec![2, 3, 2], vec![1, 12], vec![11]] {
             let size: u32 = degrees.iter().product();
             check_degrees(&degrees, size).unwrap();
-            let (dealt, one): (Vec<u32>, Vec<u32>) = (0..size).map(|rank| (rank % 4, 0)).unzip();
-            for topology in [Topology::flat(size), Topology::new(&dealt, &one).unwrap()] {
+            let (hosts, racks): (Vec<u32>, Vec<u32>) = (0..size).map(|rank| (rank % 4, 0)).unzip();
+            for topology in [Topology::flat(size), Topology::new(&hosts, &racks).unwrap()] {
                 let part = |rank| part_of(&layers(&degrees, rank, &topology));
                 assert!((0..size).all(|rank| rank_of_part(&degrees, part(rank), &topology) == rank));
                 for rank in 0..size {
@@ -132,7 +132,7 @@ mod tests {
 
     #[test]
     fn the_first_layer_joins_ranks_of_one_host() {
-        // Two ranks on each of three hosts, dealt out in turn.
+        // Two ranks on each of three hosts, round robin.
         let topology = Topology::new(&[0, 1, 2, 0, 1, 2], &[0; 6]).unwrap();
         for rank in 0..6 {
             let layers = layers(&[2, 3], rank, &topology);

@@ -46,7 +46,7 @@ impl Drop for CallGuard<'_> {
             Outcome::Done | Outcome::Agreed => None,
             // Forwards the error that was received: other ranks may see this rank close before its sender's abort reaches them.
             Outcome::Failed(_) | Outcome::Panicked if received.is_some() => received.map(|(error, _)| error),
-            // Its text is for the group's callers; all other errors have the transport's ranks.
+            // A `BadInput` names ranks of the group, all other errors ranks of the transport.
             Outcome::Failed(error @ Error::BadInput { .. }) => {
                 Some(error.as_seen_by_others(group.named().me.0))
             }

@@ -11,18 +11,18 @@ use crate::work::Call;
 use skyphos_types::{CallNumber, Error, Result};
 use std::sync::Arc;
 
-/// The signature of a call, and the arguments that an error names if ranks disagree.
-pub struct Asked(pub CallSig, pub Arguments);
+/// A request to begin a call: its signature, and the arguments that an error names if ranks disagree.
+pub struct CallRequest(pub CallSig, pub Arguments);
 
-impl From<CallSig> for Asked {
-    fn from(sig: CallSig) -> Asked {
-        Asked(sig, Arguments::None)
+impl From<CallSig> for CallRequest {
+    fn from(sig: CallSig) -> CallRequest {
+        CallRequest(sig, Arguments::None)
     }
 }
 
-impl From<(CallSig, Arguments)> for Asked {
-    fn from((sig, arguments): (CallSig, Arguments)) -> Asked {
-        Asked(sig, arguments)
+impl From<(CallSig, Arguments)> for CallRequest {
+    fn from((sig, arguments): (CallSig, Arguments)) -> CallRequest {
+        CallRequest(sig, arguments)
     }
 }
 
@@ -34,10 +34,10 @@ impl Node {
     pub fn call<R>(
         self: &Arc<Node>,
         group: &Arc<Group>,
-        asked: impl Into<Asked>,
+        request: impl Into<CallRequest>,
         body: impl AsyncFnOnce(&Endpoint) -> Result<R>,
     ) -> Result<R> {
-        let ep = self.begin(group, asked.into());
+        let ep = self.begin(group, request.into());
         self.run(&ep, body(&ep))
     }
 
@@ -45,11 +45,11 @@ impl Node {
     pub fn prepare<R: Send + 'static, F: Future<Output = Result<R>> + Send + 'static>(
         self: &Arc<Node>,
         group: &Arc<Group>,
-        asked: impl Into<Asked>,
+        request: impl Into<CallRequest>,
         waiters_only: bool,
         body: impl FnOnce(Arc<Endpoint>) -> F,
     ) -> Call<R> {
-        let ep = Arc::new(self.begin(group, asked.into()));
+        let ep = Arc::new(self.begin(group, request.into()));
         let (body, call) = (body(ep.clone()), ep.clone());
         let whole = async move {
             let result = body.await?;
@@ -59,7 +59,7 @@ impl Node {
         Call::new(call, Box::pin(whole), waiters_only)
     }
 
-    fn begin(self: &Arc<Node>, group: &Arc<Group>, Asked(sig, arguments): Asked) -> Endpoint {
+    fn begin(self: &Arc<Node>, group: &Arc<Group>, CallRequest(sig, arguments): CallRequest) -> Endpoint {
         // Replicas that disagree are found by checksums of their input.
         let arguments = if self.is_replicated() { Arguments::None } else { arguments };
         let begin = |m: &mut Mailbox| (m.begin(group, sig, arguments), std::mem::take(&mut m.replies));
@@ -68,8 +68,8 @@ impl Node {
         Endpoint::new(self.clone(), group.clone(), call, sig)
     }
 
-    /// Fails the group's next call, which failed on this rank before it began: the other ranks get the error in the call that they
-    /// make. `goes_on`: this rank makes the same calls after it as ranks that have not received the error yet.
+    /// Fails the group's next call, because this rank found an error before the call began. The other ranks get the error in
+    /// their next call. `goes_on`: this rank makes the same calls after it as ranks that have not received the error yet.
     pub fn fail_call(self: &Arc<Node>, group: &Arc<Group>, error: Error, goes_on: bool) -> Error {
         let sig = CallSig::plain(CallKind::Failed);
         let ep = self.begin(group, sig.into());

@@ -169,17 +169,18 @@ mod tests {
             Effort::Dense { bytes } => bytes as u64,
             _ => 0,
         };
-        let one = Arc::new(VirtualClock::new(5, cost, false));
-        let clock = Clock::Virtual(one.clone());
+        let rank_clock = Arc::new(VirtualClock::new(5, cost, false));
+        let clock = Clock::Virtual(rank_clock.clone());
         assert_eq!(clock.now(), Duration::from_nanos(5));
         assert_eq!(clock.compute(Effort::Dense { bytes: 100 }, || 7), 7);
-        one.go_to(40);
-        assert_eq!(one.at(), 100, "time does not go back");
-        one.pass(u64::MAX);
-        one.pass(1);
-        assert_eq!((one.at(), clock.now()), (u64::MAX, Duration::from_nanos(u64::MAX)), "nor wrap around");
-        let lengths = Clock::Virtual(Arc::new(VirtualClock::new(0, cost, true)));
-        assert_eq!(lengths.compute(Effort::Dense { bytes: 30 }, || 7), 0);
-        assert_eq!(lengths.now(), Duration::from_nanos(30));
+        rank_clock.go_to(40);
+        assert_eq!(rank_clock.at(), 100, "time does not go back");
+        rank_clock.pass(u64::MAX);
+        rank_clock.pass(1);
+        let end = (u64::MAX, Duration::from_nanos(u64::MAX));
+        assert_eq!((rank_clock.at(), clock.now()), end, "nor wrap around");
+        let sized = Clock::Virtual(Arc::new(VirtualClock::new(0, cost, true)));
+        assert_eq!(sized.compute(Effort::Dense { bytes: 30 }, || 7), 0);
+        assert_eq!(sized.now(), Duration::from_nanos(30));
     }
 }

@@ -14,7 +14,8 @@ use std::sync::atomic::Ordering;
 use std::sync::{MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Polls after which a completed call returns although more arrives: by then all is filed that was there when it completed.
+/// Upper bound on the polls for arrivals before a completed call returns. So many file everything that had arrived when it
+/// completed.
 const ARRIVAL_POLLS: u32 = 64;
 
 impl Node {
@@ -80,7 +81,7 @@ impl Node {
         }
     }
 
-    /// Longest wait without a look at the clock.
+    /// The longest wait between two looks at the clock and at interrupts.
     pub(crate) fn longest_wait(&self) -> Duration {
         INTERRUPT_CHECK.min(self.grace() / 2)
     }
@@ -90,38 +91,39 @@ impl Node {
         (self.settings().timeout / 4).min(Duration::from_secs(2))
     }
 
-    /// Waits until there is news, at most `most`. True if this thread has polled and nothing came.
-    pub(crate) fn wait_until(&self, news: impl Fn(&mut Mailbox) -> bool, most: Duration) -> bool {
+    /// Waits for news, for at most `timeout`. True if this thread has polled the transport and no event arrived.
+    pub(crate) fn wait_until(&self, news: impl Fn(&mut Mailbox) -> bool, timeout: Duration) -> bool {
         let mut state = self.state();
         if news(&mut state.mail) {
             return false;
         }
         if state.driving {
             state.waiters += 1;
-            state = self.driver_left.wait_timeout(state, most).unwrap_or_else(PoisonError::into_inner).0;
+            state = self.driver_left.wait_timeout(state, timeout).unwrap_or_else(PoisonError::into_inner).0;
             state.waiters -= 1;
             return false;
         }
         state.driving = true;
         drop(state);
-        self.drive(most)
+        self.drive(timeout)
     }
 
     /// Polls the transport once and files its events. Returns true if there was none.
-    fn drive(&self, most: Duration) -> bool {
+    fn drive(&self, timeout: Duration) -> bool {
         let mut events = self.events.lock().unwrap_or_else(PoisonError::into_inner);
         {
             let mut transport = self.transport.lock().unwrap_or_else(PoisonError::into_inner);
             transport.poll(Duration::ZERO, &mut events);
-            if events.is_empty() && !self.spin.is_zero() && !most.is_zero() {
+            if events.is_empty() && !self.spin.is_zero() && !timeout.is_zero() {
                 let until = Instant::now() + self.spin;
                 while events.is_empty() && Instant::now() < until {
                     std::hint::spin_loop();
                     transport.poll(Duration::ZERO, &mut events);
                 }
             }
-            if events.is_empty() && !most.is_zero() && self.transport_waiters.load(Ordering::Acquire) == 0 {
-                transport.poll(most, &mut events);
+            if events.is_empty() && !timeout.is_zero() && self.transport_waiters.load(Ordering::Acquire) == 0
+            {
+                transport.poll(timeout, &mut events);
             }
         }
         if self.transport_waiters.load(Ordering::Acquire) > 0 {

@@ -35,7 +35,7 @@ pub struct Endpoint {
 /// Bytes and frames that a call has moved on this rank.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Traffic {
-    /// Bytes sent to other ranks, without the heads of frames.
+    /// Bytes sent to other ranks, without the headers of frames.
     pub sent_bytes: u64,
     /// Frames sent.
     pub sent_frames: u64,
@@ -240,7 +240,7 @@ impl Endpoint {
         self.node.clock().spend(effort);
     }
 
-    /// How each rank of the group was lost; `None` for ranks that are not.
+    /// The loss of each rank of the group; `None` if the rank is not lost.
     pub fn losses(&self) -> Vec<Option<Loss>> {
         self.node.mail(|m| m.losses(&self.group))
     }
@@ -304,7 +304,7 @@ impl Endpoint {
         self.progress_until(Duration::MAX).await
     }
 
-    /// Like [`Endpoint::progress`], or completes some time after `deadline`.
+    /// Like [`Endpoint::progress`], but also completes some time after `deadline`.
     pub(crate) async fn progress_until(&self, deadline: Duration) -> Result<()> {
         std::future::poll_fn(|_| match self.node.mail(|m| m.look(self.group.comm, self.call)) {
             Err((error, _)) => Poll::Ready(Err(error)),

@@ -40,7 +40,7 @@ impl Endpoint {
             }
         }
         let mut receives: Vec<Incoming> = sources.iter().map(|from| Incoming::new(*from, round)).collect();
-        let mut got: Vec<Option<Message>> = sources.iter().map(|_| None).collect();
+        let mut received: Vec<Option<Message>> = sources.iter().map(|_| None).collect();
         loop {
             let mut moved = false;
             for (send, bytes) in &mut large {
@@ -53,15 +53,16 @@ impl Endpoint {
                     moved = true;
                 }
             }
-            for (receive, message) in receives.iter_mut().zip(&mut got) {
+            for (receive, message) in receives.iter_mut().zip(&mut received) {
                 while let Some(chunk) = receive.next(self)? {
                     moved = true;
                     match message {
                         None if receive.done() => *message = Some(Message::Chunk(chunk)),
                         None => {
                             // At most a window is allocated for a size that the peer claims.
-                            let room = if self.is_sized() { 0 } else { receive.total().min(WINDOW_BYTES) };
-                            let mut joined = self.node().pool().large(room as usize);
+                            let capacity =
+                                if self.is_sized() { 0 } else { receive.total().min(WINDOW_BYTES) };
+                            let mut joined = self.node().pool().large(capacity as usize);
                             joined.resize(0);
                             joined.extend(chunk.as_bytes());
                             *message = Some(Message::Large(joined));
@@ -72,7 +73,7 @@ impl Endpoint {
                 }
             }
             if large.iter().all(|(send, _)| send.done()) && receives.iter().all(Incoming::done) {
-                return Ok(got.into_iter().flatten().collect());
+                return Ok(received.into_iter().flatten().collect());
             }
             if !moved {
                 self.progress().await?;

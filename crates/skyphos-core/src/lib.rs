@@ -9,7 +9,6 @@
 pub mod arguments;
 mod background;
 mod blocking;
-mod both;
 pub mod butterfly;
 mod call_guard;
 mod calls;
@@ -23,6 +22,7 @@ pub mod frame;
 pub mod group;
 pub mod host;
 mod input_checksum;
+mod join;
 pub mod loan;
 pub mod local;
 mod loss;
@@ -47,7 +47,7 @@ mod watch;
 pub mod work;
 
 pub use arguments::{Arguments, Named};
-pub use calls::Asked;
+pub use calls::CallRequest;
 pub use endpoint::{Endpoint, Traffic};
 pub use group::Group;
 pub use input_checksum::InputChecksum;

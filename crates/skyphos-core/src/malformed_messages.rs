@@ -7,7 +7,7 @@ use crate::collectives::survey;
 use crate::collectives::topk_allreduce::topk_allreduce;
 use crate::frame::{CallKind, CallSig};
 use crate::local::local_group;
-use crate::stream::{Assembler, Terms};
+use crate::stream::{Assembler, ReductionParams};
 use crate::{Endpoint, Group, Node, Settings};
 use skyphos_kernels::stream::{Shape, View};
 use skyphos_kernels::{BlockHash, Indices};
@@ -101,7 +101,7 @@ fn samples_of_indices_beyond_the_space() {
         let view = View::Sparse { indices: Indices::U64(&[1, 2]), values: &[1f32; 2] };
         let error = result_at_rank_0(&malformed, async |ep| survey(ep, view, 1, 1000, &[]).await.map(drop))
             .unwrap_err();
-        assert_corrupt(&error, "indices that there are not");
+        assert_corrupt(&error, "indices outside the index space");
     }
 }
 
@@ -133,8 +133,8 @@ fn impossible_counts_of_entries() {
     let error = result_at_rank_0(&malformed, async |ep| {
         let view = View::Sparse { indices: Indices::U64(&[1, 2]), values: &[1f32; 2] };
         let shape = Shape { width: 1, wide: true, dense_above: f64::INFINITY, with_present: false };
-        let terms = Terms { op: &ReduceOp::Sum, n: 1000, shape, precision: None };
-        topk_allreduce(ep, view, terms, 2).await.map(drop)
+        let params = ReductionParams { op: &ReduceOp::Sum, n: 1000, shape, precision: None };
+        topk_allreduce(ep, view, params, 2).await.map(drop)
     });
     assert_corrupt(&error.unwrap_err(), "a count of more than 2^32 - 1 entries");
 }

@@ -9,7 +9,7 @@ use skyphos_core::collectives::gather::{Item, Schedule, allgather};
 use skyphos_core::frame::{CallKind, CallSig};
 use skyphos_core::slab::CHUNK_BYTES;
 use skyphos_core::stream::encode;
-use skyphos_core::{Arguments, Asked, Endpoint, Traffic};
+use skyphos_core::{Arguments, CallRequest, Endpoint, Traffic};
 use skyphos_kernels::stream::{SparseVec, View};
 use skyphos_plan::{Profile, Stage};
 use skyphos_types::{Element, Result};
@@ -151,7 +151,7 @@ impl<T: Element, X: VectorInput<T>> Body for Allgather<T, X> {
     type Op = ();
     type Options = AllgatherOptions;
 
-    fn asked(&mut self, comm: &Comm, (): &(), options: &AllgatherOptions) -> Asked {
+    fn request(&mut self, comm: &Comm, (): &(), options: &AllgatherOptions) -> CallRequest {
         let (n, width) = (self.x.n(), self.x.width());
         let (choice, _, sig) = comm.plan_allgather::<T>(n, width, options.schedule);
         let arguments = schedule_argument(&choice);

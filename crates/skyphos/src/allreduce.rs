@@ -16,8 +16,8 @@ use skyphos_core::collectives::allreduce::gather_and_sum::gather_and_sum;
 use skyphos_core::collectives::allreduce::recursive_doubling::recursive_doubling;
 use skyphos_core::collectives::allreduce::ring;
 use skyphos_core::frame::CallKind;
-use skyphos_core::stream::Terms;
-use skyphos_core::{Asked, Endpoint};
+use skyphos_core::stream::ReductionParams;
+use skyphos_core::{CallRequest, Endpoint};
 use skyphos_kernels::BlockHash;
 use skyphos_kernels::stream::{Form, Shape, SparseVec, View, shuffle, unshuffle};
 use skyphos_tune::{Algorithm, CallReport, DenseThreshold, Reduction, ResultSize, SurveyResult, Variant};
@@ -57,9 +57,9 @@ impl<T: Element, X: VectorInput<T>> Body for Allreduce<T, X> {
     type Op = ReduceOp;
     type Options = AllreduceOptions;
 
-    fn asked(&mut self, comm: &Comm, op: &ReduceOp, options: &AllreduceOptions) -> Asked {
-        let asked = options.sig::<T>(CallKind::Allreduce, op, self.x.n(), self.x.width());
-        let (basis, sig) = comm.basis(asked);
+    fn request(&mut self, comm: &Comm, op: &ReduceOp, options: &AllreduceOptions) -> CallRequest {
+        let call_sig = options.sig::<T>(CallKind::Allreduce, op, self.x.n(), self.x.width());
+        let (basis, sig) = comm.basis(call_sig);
         self.basis = basis;
         (sig, options.arguments()).into()
     }
@@ -76,10 +76,10 @@ impl<T: Element, X: VectorInput<T>> Body for Allreduce<T, X> {
 
     fn run(self, comm: &Comm, op: &ReduceOp, options: &AllreduceOptions) -> Result<Allreduced<T>> {
         let (of, view) = ((self.x.n(), self.x.width()), self.x.view());
-        let asked = options.sig::<T>(CallKind::Allreduce, op, of.0, of.1);
+        let call_sig = options.sig::<T>(CallKind::Allreduce, op, of.0, of.1);
         let bytes = view.nnz(of.1) * size_of::<T>();
         let body = async |ep: &Endpoint, basis| allreduce_on(ep, of, view, op, options, basis).await;
-        comm.tuned((asked, options.arguments()), bytes, body, |done| {
+        comm.tuned((call_sig, options.arguments()), bytes, body, |done| {
             (done.explanation.traffic, done.explanation.choice.as_deref())
         })
     }
@@ -97,7 +97,7 @@ impl<T: Element, V: AsRef<[T]> + Send, Out: AsMut<[T]> + Send> Body for Allreduc
     type Op = ReduceOp;
     type Options = AllreduceOptions;
 
-    fn asked(&mut self, _: &Comm, op: &ReduceOp, options: &AllreduceOptions) -> Asked {
+    fn request(&mut self, _: &Comm, op: &ReduceOp, options: &AllreduceOptions) -> CallRequest {
         let n = self.values.as_ref().len() as u64;
         (options.sig::<T>(CallKind::AllreduceDense, op, n, 1), options.arguments()).into()
     }
@@ -195,7 +195,7 @@ pub(crate) async fn allreduce_on<T: Element>(
     };
     let Variant { algorithm, degrees, choice, .. } = variant;
     let degrees = if degrees.is_empty() { vec![ep.size()] } else { degrees };
-    let dense_threshold = terms::<T>(n, width, &view, op, options).shape.dense_above * n as f64;
+    let dense_threshold = params::<T>(n, width, &view, op, options).shape.dense_above * n as f64;
     let explanation = Explanation { algorithm, degrees, dense_threshold, traffic: ep.traffic(), choice };
     let sum = SparseVec { n, width, form };
     Ok((Allreduced { sum, explanation, sent }, CallReport { survey, size }))
@@ -223,16 +223,16 @@ async fn allreduce_dense_on<T: Element>(
 }
 
 /// The form of partial sums and of the result.
-pub(crate) fn terms<'a, T: Element>(
+pub(crate) fn params<'a, T: Element>(
     n: u64,
     width: usize,
     view: &View<'_, T>,
     op: &'a ReduceOp,
     options: &AllreduceOptions,
-) -> Terms<'a> {
+) -> ReductionParams<'a> {
     let wide = is_wide(n, view);
     let dense_above = options.dense_threshold.density(n, width * size_of::<T>(), wide);
-    Terms { op, n, shape: Shape { width, wide, dense_above, with_present: true }, precision: None }
+    ReductionParams { op, n, shape: Shape { width, wide, dense_above, with_present: true }, precision: None }
 }
 
 /// Refuses a dense vector that this machine cannot hold.
@@ -290,16 +290,16 @@ async fn run<T: Element>(
     sent: Option<&mut Vec<T>>,
     basis: Basis,
 ) -> Result<Ran<T>> {
-    let mut terms = terms::<T>(n, width, &view, op, options);
+    let mut params = params::<T>(n, width, &view, op, options);
     let codec = options.quantize.map(|q| q.check(op, T::DTYPE, width)).transpose()?;
     // Below the paper's crossover a dense vector takes more memory than a sparse one, so the caller must want it.
     let wants_dense = matches!(options.dense_threshold, DenseThreshold::Entries(_))
-        && terms.shape.dense_above < DenseThreshold::Paper.density(n, width * size_of::<T>(), false);
+        && params.shape.dense_above < DenseThreshold::Paper.density(n, width * size_of::<T>(), false);
     let dense = options.algorithm.is_dense() || options.algorithm == Algorithm::SplitAllgatherDense;
     if dense || wants_dense {
         check_dense_memory::<T>(n, width)?;
     }
-    let dense_above = terms.shape.dense_above;
+    let dense_above = params.shape.dense_above;
     let call = Undecided { reduction: Reduction::Allreduce, n, width, view, dense_above, op, options };
     let Decided { variant, survey, .. } = decide(ep, call, basis).await?;
     let (algorithm, bounds) = (variant.algorithm, variant.bounds.clone());
@@ -312,18 +312,18 @@ async fn run<T: Element>(
     if let (Some(quantize), Some(codec)) = (&options.quantize, codec) {
         let parts = if bounds.is_empty() { &[0, n] } else { &bounds[..] };
         input = quantize.input_of(ep, view, codec, parts, sent)?;
-        terms.precision = Some(quantize.precision(codec, &input));
+        params.precision = Some(quantize.precision(codec, &input));
     }
     let form = match algorithm {
-        Algorithm::RecursiveDoubling => recursive_doubling(ep, view, terms).await,
-        Algorithm::Allgather => gather_and_sum(ep, view, terms).await,
-        Algorithm::Ring => ring::ring(ep, view, terms, bounds).await,
-        Algorithm::SplitAllgather => butterfly(ep, view, terms, &one_layer, bounds, RangeForm::Sparse).await,
+        Algorithm::RecursiveDoubling => recursive_doubling(ep, view, params).await,
+        Algorithm::Allgather => gather_and_sum(ep, view, params).await,
+        Algorithm::Ring => ring::ring(ep, view, params, bounds).await,
+        Algorithm::SplitAllgather => butterfly(ep, view, params, &one_layer, bounds, RangeForm::Sparse).await,
         Algorithm::SplitAllgatherDense => {
-            butterfly(ep, view, terms, &one_layer, bounds, RangeForm::Dense).await
+            butterfly(ep, view, params, &one_layer, bounds, RangeForm::Dense).await
         }
-        Algorithm::Butterfly => butterfly(ep, view, terms, degrees, bounds, RangeForm::Auto).await,
-        dense => reduce_as_dense(ep, dense, view, terms).await,
+        Algorithm::Butterfly => butterfly(ep, view, params, degrees, bounds, RangeForm::Auto).await,
+        dense => reduce_as_dense(ep, dense, view, params).await,
     };
     let sum = SparseVec { n, width, form: form? };
     let marks_entries = !matches!(sum.form, Form::Dense { present: None, .. });

@@ -7,7 +7,7 @@ use crate::vector_input::{VectorInput, check_count, check_root, decode, decode_a
 use skyphos_core::collectives::gather::{Item, alltoall, scatter};
 use skyphos_core::frame::CallKind;
 use skyphos_core::stream::encode;
-use skyphos_core::{Asked, Endpoint};
+use skyphos_core::{CallRequest, Endpoint};
 use skyphos_kernels::stream::{SparseVec, View};
 use skyphos_types::{Element, GroupRank, Result};
 use std::marker::PhantomData;
@@ -40,7 +40,7 @@ impl<T: Element, X: VectorInput<T>> Body for Alltoall<T, X> {
     type Op = ();
     type Options = ();
 
-    fn asked(&mut self, _: &Comm, (): &(), (): &()) -> Asked {
+    fn request(&mut self, _: &Comm, (): &(), (): &()) -> CallRequest {
         plain_sig::<T>(CallKind::Alltoall, self.0.n, self.0.width, 0).into()
     }
 
@@ -64,7 +64,7 @@ impl<T: Element, X: VectorInput<T>> Body for Scatter<T, X> {
     type Op = ();
     type Options = ();
 
-    fn asked(&mut self, _: &Comm, (): &(), (): &()) -> Asked {
+    fn request(&mut self, _: &Comm, (): &(), (): &()) -> CallRequest {
         plain_sig::<T>(CallKind::Scatter, self.vectors.n, self.vectors.width, self.root).into()
     }
 

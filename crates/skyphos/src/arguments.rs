@@ -35,7 +35,7 @@ fn optional(name: &str, value: Option<impl ToString>) -> (String, String) {
 /// The arguments of a call on arrays.
 pub(crate) fn of_arrays(shape: Shape, others: Named) -> Arguments {
     match shape.is_none() && others.is_empty() {
-        true => Arguments::Usual(|| vec![pair("shape", shape_text(&None))]),
+        true => Arguments::Defaults(|| vec![pair("shape", shape_text(&None))]),
         false => Arguments::given(move || [vec![pair("shape", shape_text(&shape))], others.clone()].concat()),
     }
 }
@@ -97,7 +97,7 @@ impl AllreduceOptions {
             && *dense_threshold == usual.dense_threshold
             && (quantize.is_none(), expected_nnz.is_none(), shape.is_none()) == (true, true, true);
         if is_usual {
-            return Arguments::Usual(|| AllreduceOptions::default().named());
+            return Arguments::Defaults(|| AllreduceOptions::default().named());
         }
         let own = self.clone();
         Arguments::given(move || own.named())

@@ -5,7 +5,7 @@ use crate::native_allreduce::{check_native, has_native};
 use skyphos_core::Endpoint;
 use skyphos_core::clock::Effort;
 use skyphos_core::collectives::allreduce::dense;
-use skyphos_core::stream::Terms;
+use skyphos_core::stream::ReductionParams;
 use skyphos_kernels::ArrayBuilder;
 use skyphos_kernels::stream::{Addend, Form, Shape, View, absent_number, as_entries, bitmap_of_entries};
 use skyphos_tune::{Algorithm, choose_dense};
@@ -26,7 +26,7 @@ pub(crate) async fn reduce_array<T: Element>(
         named => named,
     };
     check_native(algorithm, ep, op, T::DTYPE)?;
-    if algorithm == Algorithm::DenseMpi && !dense::by_transport(ep, op, values, out).await? {
+    if algorithm == Algorithm::DenseMpi && !dense::native(ep, op, values, out).await? {
         // Another call is in the library, or has failed there.
         algorithm = by_rule(false);
     }
@@ -48,17 +48,17 @@ pub(crate) async fn reduce_as_dense<T: Element>(
     ep: &Endpoint,
     algorithm: Algorithm,
     view: View<'_, T>,
-    terms: Terms<'_>,
+    params: ReductionParams<'_>,
 ) -> Result<Form<T>> {
-    let Terms { op, shape, .. } = terms;
+    let ReductionParams { op, shape, .. } = params;
     let entries = view.nnz(shape.width);
     ep.spend(Effort::Place { entries, row_bytes: shape.width * size_of::<T>() });
     match absent_number::<T>(op).filter(|_| shape.with_present) {
         Some(absent) => {
             let values = as_entries(view.values());
-            reduce_marked_by_values(ep, algorithm, view.with_values(&values), terms, absent).await
+            reduce_marked_by_values(ep, algorithm, view.with_values(&values), params, absent).await
         }
-        None => reduce_with_bitmap(ep, algorithm, view, terms).await,
+        None => reduce_with_bitmap(ep, algorithm, view, params).await,
     }
 }
 
@@ -66,7 +66,7 @@ async fn reduce_marked_by_values<T: Element>(
     ep: &Endpoint,
     algorithm: Algorithm,
     view: View<'_, T>,
-    Terms { op, n, shape: Shape { width, .. }, .. }: Terms<'_>,
+    ReductionParams { op, n, shape: Shape { width, .. }, .. }: ReductionParams<'_>,
     absent: T,
 ) -> Result<Form<T>> {
     let len = n as usize * width;
@@ -90,7 +90,7 @@ async fn reduce_with_bitmap<T: Element>(
     ep: &Endpoint,
     algorithm: Algorithm,
     view: View<'_, T>,
-    Terms { op, n, shape, .. }: Terms<'_>,
+    ReductionParams { op, n, shape, .. }: ReductionParams<'_>,
 ) -> Result<Form<T>> {
     let (len, identity) = (n as usize * shape.width, op.identity::<T>()?);
     if algorithm != Algorithm::DenseRing {

@@ -4,7 +4,7 @@ use crate::Comm;
 use crate::call_builder::{Body, CallBuilder};
 use skyphos_core::collectives::barrier::barrier;
 use skyphos_core::frame::{CallKind, CallSig};
-use skyphos_core::{Asked, Endpoint};
+use skyphos_core::{CallRequest, Endpoint};
 use skyphos_types::Result;
 
 /// See [`Comm::barrier`].
@@ -15,7 +15,7 @@ impl Body for Barrier {
     type Op = ();
     type Options = ();
 
-    fn asked(&mut self, _: &Comm, (): &(), (): &()) -> Asked {
+    fn request(&mut self, _: &Comm, (): &(), (): &()) -> CallRequest {
         CallSig::plain(CallKind::Barrier).into()
     }
 

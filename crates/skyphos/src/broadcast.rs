@@ -8,7 +8,7 @@ use skyphos_core::collectives::broadcast::{
 };
 use skyphos_core::frame::{CallKind, CallSig};
 use skyphos_core::slab::CHUNK_BYTES;
-use skyphos_core::{Asked, Endpoint, Traffic};
+use skyphos_core::{CallRequest, Endpoint, Traffic};
 use skyphos_plan::Profile;
 use skyphos_types::{Error, GroupRank, Result};
 use std::time::Duration;
@@ -120,7 +120,7 @@ impl<P: AsRef<[u8]> + Send + Sync, R: ReceiveBuffer> Body for Broadcast<P, R> {
     type Op = ();
     type Options = BroadcastOptions;
 
-    fn asked(&mut self, comm: &Comm, (): &(), options: &BroadcastOptions) -> Asked {
+    fn request(&mut self, comm: &Comm, (): &(), options: &BroadcastOptions) -> CallRequest {
         self.profile = Some(comm.start_profile());
         options.sig(self.root, comm).into()
     }
@@ -150,7 +150,7 @@ impl<P: AsRef<[u8]> + Send + Sync, R: ReceiveBuffer> Body for Broadcast<P, R> {
             }
         };
         let window = options.ack_timeout.unwrap_or(ep.node().settings().timeout);
-        let BroadcastOutcome { way: choice, bytes, missed } = broadcast(ep, root, side, window).await?;
+        let BroadcastOutcome { choice, bytes, missed } = broadcast(ep, root, side, window).await?;
         Ok(Broadcasted { choice, bytes, missed, traffic: ep.traffic(), buffer })
     }
 }

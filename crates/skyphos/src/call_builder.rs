@@ -1,7 +1,7 @@
 //! One entry for each collective: [`CallBuilder`] collects its settings, then runs, starts or prepares the call.
 
 use crate::Comm;
-use skyphos_core::{Asked, Call, Endpoint, Work};
+use skyphos_core::{Call, CallRequest, Endpoint, Work};
 use skyphos_types::{ReduceOp, Result};
 
 /// The operation of a collective: a [`ReduceOp`], or `()` where nothing is combined.
@@ -39,7 +39,7 @@ pub trait Body: Send + Sized {
 
     /// The signature that all ranks compare. Called once, when the call gets its number. Calls that depend on the state of the
     /// group read it here.
-    fn asked(&mut self, comm: &Comm, op: &Self::Op, options: &Self::Options) -> Asked;
+    fn request(&mut self, comm: &Comm, op: &Self::Op, options: &Self::Options) -> CallRequest;
 
     /// Moves and combines the data.
     fn perform(
@@ -51,8 +51,8 @@ pub trait Body: Send + Sized {
 
     /// Runs the call on this thread. Collectives that learn from their calls override it.
     fn run(mut self, comm: &Comm, op: &Self::Op, options: &Self::Options) -> Result<Self::Output> {
-        let asked = self.asked(comm, op, options);
-        comm.call(asked, async |ep| self.perform(ep, op, options).await)
+        let request = self.request(comm, op, options);
+        comm.call(request, async |ep| self.perform(ep, op, options).await)
     }
 }
 
@@ -121,8 +121,8 @@ impl<B: Body<Output: 'static> + 'static> CallBuilder<'_, B> {
     /// `BadInput` if the group is closed, or was copied by a fork.
     pub fn prepare(self) -> Result<Call<B::Output>> {
         let CallBuilder { comm, mut body, op, options } = self;
-        let (asked, is_custom) = (body.asked(comm, &op, &options), op.is_custom());
-        comm.prepare(asked, is_custom, move |ep| async move { body.perform(&ep, &op, &options).await })
+        let (request, is_custom) = (body.request(comm, &op, &options), op.is_custom());
+        comm.prepare(request, is_custom, move |ep| async move { body.perform(&ep, &op, &options).await })
     }
 
     /// Starts the call and returns; the call continues while this thread does other work.

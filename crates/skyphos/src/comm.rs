@@ -7,7 +7,7 @@ use skyphos_core::collectives::gather::scatter_arrays;
 use skyphos_core::frame::{CallKind, CallSig};
 use skyphos_core::local::local_group;
 use skyphos_core::transport::Transport;
-use skyphos_core::{Asked, Call, Endpoint, Group, Node, Settings, Topology};
+use skyphos_core::{Call, CallRequest, Endpoint, Group, Node, Settings, Topology};
 use skyphos_plan::Profile;
 use skyphos_tune::{Observations, Tuner, TuningParameters};
 use skyphos_types::{CallNumber, CommId, Error, GroupRank, Result, Round, WorldRank};
@@ -286,22 +286,22 @@ impl Comm {
     /// Runs one collective.
     pub(crate) fn call<R>(
         &self,
-        asked: impl Into<Asked>,
+        request: impl Into<CallRequest>,
         body: impl AsyncFnOnce(&Endpoint) -> Result<R>,
     ) -> Result<R> {
         self.check_usable()?;
-        self.node.call(&self.group, asked, body)
+        self.node.call(&self.group, request, body)
     }
 
     /// Makes a non-blocking call. `is_custom`: the call runs code of the caller, so only threads that wait may poll it.
     pub(crate) fn prepare<R: Send + 'static, F: Future<Output = Result<R>> + Send + 'static>(
         &self,
-        asked: impl Into<Asked>,
+        request: impl Into<CallRequest>,
         is_custom: bool,
         body: impl FnOnce(Arc<Endpoint>) -> F,
     ) -> Result<Call<R>> {
         self.check_usable()?;
-        Ok(self.node.prepare(&self.group, asked, is_custom, body))
+        Ok(self.node.prepare(&self.group, request, is_custom, body))
     }
 
     /// Holds non-blocking calls back until [`Comm::release`], or until a thread waits for one, so that messages of the same round

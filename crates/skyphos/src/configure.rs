@@ -11,7 +11,7 @@ use skyphos_core::butterfly::check_degrees;
 use skyphos_core::collectives::allgather::allgather_numbers;
 use skyphos_core::collectives::configure::{self, Missing, Request};
 use skyphos_core::frame::{CallKind, CallSig};
-use skyphos_core::{Asked, Endpoint, Plan};
+use skyphos_core::{CallRequest, Endpoint, Plan};
 use skyphos_kernels::{BlockHash, Indices};
 use skyphos_plan::degrees::DEFAULT_ALPHA;
 use skyphos_plan::{Sizes, predict_rows};
@@ -90,7 +90,7 @@ impl<C: IndexInput, W: IndexInput> Body for Configure<C, W> {
     type Op = ();
     type Options = ConfigureOptions;
 
-    fn asked(&mut self, comm: &Comm, (): &(), options: &ConfigureOptions) -> Asked {
+    fn request(&mut self, comm: &Comm, (): &(), options: &ConfigureOptions) -> CallRequest {
         self.seen = comm.tuner().observations;
         (options.sig(CallKind::Configure), options.arguments()).into()
     }
@@ -131,7 +131,7 @@ where
     type Op = ReduceOp;
     type Options = ConfigureOptions;
 
-    fn asked(&mut self, comm: &Comm, op: &ReduceOp, options: &ConfigureOptions) -> Asked {
+    fn request(&mut self, comm: &Comm, op: &ReduceOp, options: &ConfigureOptions) -> CallRequest {
         self.sets.seen = comm.tuner().observations;
         (options.sig_with::<T>(op), options.arguments()).into()
     }

@@ -101,7 +101,7 @@ pub(crate) async fn decide<T: Element>(
             let survey = survey(ep, view, width, n, &words).await?;
             let union = union_curve(&survey, ep.size());
             let entries = union.entries(f64::from(ep.size())) as u64;
-            let facts = Facts::agreed(&PARAMETERS, union, default, |k| survey.said(k));
+            let facts = Facts::agreed(&PARAMETERS, union, default, |k| survey.numbers(k));
             (next_by(&facts, trials), Some(survey), Some(entries))
         }
     };

@@ -7,7 +7,7 @@ use crate::vector_input::{VectorInput, check_root, decode_all, is_wide, plain_si
 use skyphos_core::collectives::gather::gather;
 use skyphos_core::frame::CallKind;
 use skyphos_core::stream::encode;
-use skyphos_core::{Asked, Endpoint};
+use skyphos_core::{CallRequest, Endpoint};
 use skyphos_kernels::stream::SparseVec;
 use skyphos_types::{Element, Result};
 use std::marker::PhantomData;
@@ -24,7 +24,7 @@ impl<T: Element, X: VectorInput<T>> Body for Gather<T, X> {
     type Op = ();
     type Options = ();
 
-    fn asked(&mut self, _: &Comm, (): &(), (): &()) -> Asked {
+    fn request(&mut self, _: &Comm, (): &(), (): &()) -> CallRequest {
         plain_sig::<T>(CallKind::Gather, self.x.n(), self.x.width(), self.root).into()
     }
 

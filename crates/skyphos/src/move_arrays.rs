@@ -11,7 +11,7 @@ use skyphos_core::collectives::gather::{
     scatter_arrays,
 };
 use skyphos_core::frame::{CallKind, CallSig};
-use skyphos_core::{Arguments, Asked, Endpoint, Traffic};
+use skyphos_core::{Arguments, CallRequest, Endpoint, Traffic};
 use skyphos_types::{Element, Error, Result};
 use std::marker::PhantomData;
 
@@ -122,7 +122,7 @@ impl<T: Element, V: AsRef<[T]> + Send, Out: AsMut<[T]> + Send> Body for MoveArra
     type Op = ();
     type Options = ArrayOptions;
 
-    fn asked(&mut self, comm: &Comm, (): &(), options: &ArrayOptions) -> Asked {
+    fn request(&mut self, comm: &Comm, (): &(), options: &ArrayOptions) -> CallRequest {
         let (values, out) = (self.values.as_ref().len(), self.out.as_mut().len());
         let sig = self.what.sig::<T>(comm.size(), values, out, &options.shape);
         (sig, self.what.arguments(options.shape.clone())).into()
@@ -147,7 +147,7 @@ impl<V: AsRef<[u8]> + Send, Out: AsMut<[u8]> + Send> Body for AlltoallUneven<V, 
     type Op = ();
     type Options = ();
 
-    fn asked(&mut self, _: &Comm, (): &(), (): &()) -> Asked {
+    fn request(&mut self, _: &Comm, (): &(), (): &()) -> CallRequest {
         // A call with uneven blocks does not match one with even blocks.
         CallSig { extra: 1, flags: CallSig::ARRAYS, ..CallSig::plain(CallKind::Alltoall) }.into()
     }

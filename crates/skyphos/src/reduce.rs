@@ -6,7 +6,7 @@ use crate::input_checksum;
 use crate::signature::custom_tag;
 use skyphos_core::collectives::reduce::{self, Order};
 use skyphos_core::frame::{CallKind, CallSig};
-use skyphos_core::{Asked, Endpoint, Plan};
+use skyphos_core::{CallRequest, Endpoint, Plan};
 use skyphos_types::{Element, Error, ReduceOp, Result};
 use std::future::{Ready, ready};
 use std::marker::PhantomData;
@@ -125,7 +125,7 @@ impl<T: Element, P: PlanAccess, V: AsRef<[T]> + Send, Out: AsMut<[T]> + Send> Bo
     type Op = ReduceOp;
     type Options = ReduceOptions;
 
-    fn asked(&mut self, _: &Comm, op: &ReduceOp, _: &ReduceOptions) -> Asked {
+    fn request(&mut self, _: &Comm, op: &ReduceOp, _: &ReduceOptions) -> CallRequest {
         let plan = self.plan.take().expect("asked once");
         let sig = plan.sig();
         self.turn = Some(plan.turn());

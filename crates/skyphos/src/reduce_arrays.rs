@@ -12,7 +12,7 @@ use skyphos_core::collectives::allreduce::dense::{
     direct_reduce_scatter, reduce_to_root, ring_reduce_scatter,
 };
 use skyphos_core::frame::{CallKind, CallSig};
-use skyphos_core::{Asked, Endpoint};
+use skyphos_core::{CallRequest, Endpoint};
 use skyphos_kernels::split_ranges;
 use skyphos_tune::{Algorithm, choose_dense};
 use skyphos_types::{Element, Error, ReduceOp, Result};
@@ -69,7 +69,7 @@ impl<T: Element, V: AsRef<[T]> + Send, Out: AsMut<[T]> + Send> Body for ReduceAr
     type Op = ReduceOp;
     type Options = ArrayOptions;
 
-    fn asked(&mut self, _: &Comm, op: &ReduceOp, options: &ArrayOptions) -> Asked {
+    fn request(&mut self, _: &Comm, op: &ReduceOp, options: &ArrayOptions) -> CallRequest {
         let sig = reduce_sig::<T>(self.root, self.values.as_ref().len(), op, &options.shape);
         (sig, of_arrays(options.shape.clone(), vec![])).into()
     }

@@ -1,7 +1,7 @@
 //! Reduce-scatter of sparse vectors, with the layers of the least predicted time.
 
 use crate::Comm;
-use crate::allreduce::terms;
+use crate::allreduce::params;
 use crate::allreduce_options::AllreduceOptions;
 use crate::call_builder::{Body, CallBuilder};
 use crate::decide::{Decided, Undecided, check_algorithm, decide};
@@ -16,7 +16,7 @@ use skyphos_core::collectives::allreduce::butterfly::{
 };
 use skyphos_core::collectives::{Split, bounds};
 use skyphos_core::frame::CallKind;
-use skyphos_core::{Asked, Endpoint};
+use skyphos_core::{CallRequest, Endpoint};
 use skyphos_kernels::stream::{SparseVec, View};
 use skyphos_tune::{Algorithm, CallReport, Reduction, ResultSize, Variant};
 use skyphos_types::{Element, Error, ReduceOp, Result};
@@ -47,9 +47,9 @@ impl<T: Element, X: VectorInput<T>> Body for ReduceScatter<T, X> {
     type Op = ReduceOp;
     type Options = AllreduceOptions;
 
-    fn asked(&mut self, comm: &Comm, op: &ReduceOp, options: &AllreduceOptions) -> Asked {
-        let asked = options.sig::<T>(CallKind::ReduceScatter, op, self.x.n(), self.x.width());
-        let (basis, sig) = comm.basis(asked);
+    fn request(&mut self, comm: &Comm, op: &ReduceOp, options: &AllreduceOptions) -> CallRequest {
+        let call_sig = options.sig::<T>(CallKind::ReduceScatter, op, self.x.n(), self.x.width());
+        let (basis, sig) = comm.basis(call_sig);
         self.basis = basis;
         (sig, options.arguments()).into()
     }
@@ -61,11 +61,11 @@ impl<T: Element, X: VectorInput<T>> Body for ReduceScatter<T, X> {
 
     fn run(self, comm: &Comm, op: &ReduceOp, options: &AllreduceOptions) -> Result<Scattered<T>> {
         let (of, view) = ((self.x.n(), self.x.width()), self.x.view());
-        let asked = options.sig::<T>(CallKind::ReduceScatter, op, of.0, of.1);
+        let call_sig = options.sig::<T>(CallKind::ReduceScatter, op, of.0, of.1);
         let bytes = view.nnz(of.1) * size_of::<T>();
         let body = async |ep: &Endpoint, basis| reduce_scatter_on(ep, of, view, op, options, basis).await;
         // Timings of reduce-scatters do not correct predictions of allreduces.
-        comm.tuned((asked, options.arguments()), bytes, body, |done| (done.explanation.traffic, None))
+        comm.tuned((call_sig, options.arguments()), bytes, body, |done| (done.explanation.traffic, None))
     }
 }
 
@@ -117,7 +117,7 @@ async fn reduce_scatter_on<T: Element>(
         check_algorithm(Algorithm::Butterfly, op, options)?;
     }
     input_checksum::views(ep, width, &[view]);
-    let terms = terms::<T>(n, width, &view, op, options);
+    let params = params::<T>(n, width, &view, op, options);
     let Decided { variant, survey, entries } = match options.degrees.clone().or_else(|| one_layer(ep, op)) {
         Some(degrees) => {
             let bounds = bounds(ep, options.split, view, width, n, ep.size()).await?;
@@ -125,18 +125,18 @@ async fn reduce_scatter_on<T: Element>(
             Decided { variant, survey: None, entries: None }
         }
         None => {
-            let (reduction, dense_above) = (Reduction::ReduceScatter, terms.shape.dense_above);
+            let (reduction, dense_above) = (Reduction::ReduceScatter, params.shape.dense_above);
             let call = Undecided { reduction, n, width, view, dense_above, op, options };
             decide(ep, call, basis).await?
         }
     };
     let Variant { algorithm, degrees, bounds, choice } = variant;
-    let terms = RangeForm::Sparse.terms(terms);
+    let params = RangeForm::Sparse.params(params);
     let part = if degrees.len() > 1 && ep.topology().ranks_per_host() > 1 {
-        reduce_scatter_by_topology(ep, view, terms, &degrees, bounds).await?
+        reduce_scatter_by_topology(ep, view, params, &degrees, bounds).await?
     } else {
         let groups = layers_by_rank(&degrees, ep.rank().0);
-        reduce_scatter(ep, view, terms, &groups, bounds).await?.part
+        reduce_scatter(ep, view, params, &groups, bounds).await?.part
     };
     let traffic = ep.traffic();
     let explanation = Explanation { algorithm, degrees, dense_threshold: 0.0, traffic, choice };

@@ -1,7 +1,7 @@
 //! Reduction of sparse vectors to one rank.
 
 use crate::Comm;
-use crate::allreduce::terms;
+use crate::allreduce::params;
 use crate::allreduce_options::AllreduceOptions;
 use crate::call_builder::{Body, CallBuilder};
 use crate::input_checksum;
@@ -11,7 +11,7 @@ use crate::vector_input::{VectorInput, check_root, plain_sig};
 use skyphos_core::collectives::bounds;
 use skyphos_core::collectives::reduce_to_root::reduce_to_root;
 use skyphos_core::frame::{CallKind, CallSig};
-use skyphos_core::{Asked, Endpoint};
+use skyphos_core::{CallRequest, Endpoint};
 use skyphos_kernels::stream::SparseVec;
 use skyphos_types::{Element, ReduceOp, Result};
 use std::marker::PhantomData;
@@ -28,7 +28,7 @@ impl<T: Element, X: VectorInput<T>> Body for ReduceToRoot<T, X> {
     type Op = ReduceOp;
     type Options = AllreduceOptions;
 
-    fn asked(&mut self, _: &Comm, op: &ReduceOp, _: &AllreduceOptions) -> Asked {
+    fn request(&mut self, _: &Comm, op: &ReduceOp, _: &AllreduceOptions) -> CallRequest {
         let sig = plain_sig::<T>(CallKind::ReduceToRoot, self.x.n(), self.x.width(), self.root);
         CallSig { op: op.code(), flags: custom_tag(op), ..sig }.into()
     }
@@ -40,9 +40,9 @@ impl<T: Element, X: VectorInput<T>> Body for ReduceToRoot<T, X> {
         view.check(n, width)?;
         check_root(ep, self.root)?;
         input_checksum::views(ep, width, &[view]);
-        let terms = terms::<T>(n, width, &view, op, options);
+        let params = params::<T>(n, width, &view, op, options);
         let bounds = bounds(ep, options.split, view, width, n, ep.size()).await?;
-        let form = reduce_to_root(ep, view, terms, bounds, self.root).await?;
+        let form = reduce_to_root(ep, view, params, bounds, self.root).await?;
         Ok(form.map(|form| SparseVec { n, width, form }))
     }
 }

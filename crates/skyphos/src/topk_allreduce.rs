@@ -1,7 +1,7 @@
 //! The k largest entries of a sum (Ok-Topk).
 
 use crate::Comm;
-use crate::allreduce::terms;
+use crate::allreduce::params;
 use crate::allreduce_options::AllreduceOptions;
 use crate::arguments::single;
 use crate::call_builder::{Body, CallBuilder};
@@ -10,7 +10,7 @@ use crate::vector_input::VectorInput;
 use skyphos_core::collectives::allreduce::butterfly::RangeForm;
 use skyphos_core::collectives::topk_allreduce::topk_allreduce;
 use skyphos_core::frame::{CallKind, CallSig};
-use skyphos_core::{Asked, Endpoint};
+use skyphos_core::{CallRequest, Endpoint};
 use skyphos_kernels::stream::{IndexList, SparseVec, View, set_bits_between};
 use skyphos_kernels::{Magnitude, Select, topk};
 use skyphos_types::{Error, ReduceOp, Result};
@@ -41,7 +41,7 @@ impl<T: Magnitude, X: VectorInput<T>> Body for TopkAllreduce<T, X> {
     type Op = ReduceOp;
     type Options = ();
 
-    fn asked(&mut self, _: &Comm, op: &ReduceOp, (): &()) -> Asked {
+    fn request(&mut self, _: &Comm, op: &ReduceOp, (): &()) -> CallRequest {
         (sig::<T>(self.x.n(), self.k, op), single("k", self.k.to_string())).into()
     }
 
@@ -103,10 +103,10 @@ async fn topk_allreduce_on<T: Magnitude>(
     view.check(n, 1)?;
     input_checksum::views(ep, 1, &[view]);
     let options = AllreduceOptions::default();
-    let terms = RangeForm::Sparse.terms(terms::<T>(n, 1, &view, op, &options));
-    let (indices, values) = largest(view, k, terms.shape.wide)?;
+    let params = RangeForm::Sparse.params(params::<T>(n, 1, &view, op, &options));
+    let (indices, values) = largest(view, k, params.shape.wide)?;
     let own = View::Sparse { indices: indices.view(), values: &values };
-    let got = topk_allreduce(ep, own, terms, k).await?;
+    let got = topk_allreduce(ep, own, params, k).await?;
     Ok(TopkSum {
         sum: SparseVec { n, width: 1, form: got.form },
         offered: indices,

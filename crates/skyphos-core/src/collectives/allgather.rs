@@ -7,7 +7,7 @@
 use crate::endpoint::Endpoint;
 use skyphos_types::{Error, GroupRank, Result, Round};
 
-/// Gathers every rank's numbers, in rank order. All ranks give equally many. Takes the rounds of [`allgather_bytes`].
+/// Gathers every rank's numbers, in rank order. All ranks pass the same count. Takes the rounds of [`allgather_bytes`].
 pub async fn allgather_numbers(ep: &Endpoint, first_round: Round, mine: &[u64]) -> Result<Vec<Vec<u64>>> {
     let block: Vec<u8> = mine.iter().flat_map(|v| v.to_le_bytes()).collect();
     let all = allgather_bytes(ep, first_round, &block).await?;

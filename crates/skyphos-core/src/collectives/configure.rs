@@ -17,7 +17,7 @@
 use crate::butterfly::{check_degrees, layers};
 use crate::clock::Effort;
 use crate::collectives::allgather::allgather_numbers;
-use crate::collectives::configure_layer::{Cut, Down, Unmet, fold_shares, go_down, go_up};
+use crate::collectives::configure_layer::{Down, LayerGroup, Unmet, fold_shares, go_down, go_up};
 use crate::collectives::reduce::{DOWN, UP, check_shapes, finish_mean};
 use crate::collectives::rows::{RowSource, RowTarget, copy_repeats, stage_repeats};
 use crate::collectives::sets::{SetSizes, Sets};
@@ -31,10 +31,10 @@ use skyphos_types::{Element, Error, GroupRank, ReduceOp, Result, Round};
 
 /// Round of the exchange of examples of missing indices.
 const EXAMPLES: Round = Round(0x300);
-/// Examples that each rank gives.
+/// Missing indices that each rank sends as examples.
 const EXAMPLES_EACH: usize = 4;
 
-/// Examples in an error message.
+/// Missing indices that an error message shows.
 const EXAMPLES_SHOWN: usize = 8;
 
 /// The treatment of a wanted index that no rank contributes.
@@ -60,11 +60,11 @@ pub struct Request {
     pub hash: BlockHash,
     /// The indices that this rank contributes.
     pub contribute: Prepared,
-    /// Length of the caller's array of them, repeats included.
+    /// Length of the caller's `contribute` array, repeats included.
     pub contribute_len: usize,
     /// The indices that this rank wants.
     pub want: Prepared,
-    /// Length of the caller's array of them, repeats included.
+    /// Length of the caller's `want` array, repeats included.
     pub want_len: usize,
     /// See [`Plan::considered`].
     pub considered: Vec<Considered>,
@@ -149,13 +149,13 @@ impl<T: Element> Sums<'_, T> {
     }
 }
 
-async fn run<T: Element>(ep: &Endpoint, request: Request, with: Option<Values<'_, T>>) -> Result<Plan> {
+async fn run<T: Element>(ep: &Endpoint, request: Request, reduction: Option<Values<'_, T>>) -> Result<Plan> {
     check_degrees(&request.degrees, ep.size())?;
     let start = ep.now();
     let Request { n, width, degrees, missing, hash, contribute, want, sizes, .. } = request;
     let mut staged = AlignedVec::default();
     let (mut sums, mut out) = (None, None);
-    if let Some(Values { values, out: results, op }) = with {
+    if let Some(Values { values, out: results, op }) = reduction {
         let values = match contribute.repeats.is_empty() {
             true => values,
             false => stage_repeats(op, &contribute, values, width, &mut staged)?,
@@ -173,9 +173,9 @@ async fn run<T: Element>(ep: &Endpoint, request: Request, with: Option<Values<'_
     for (k, group) in layers(&degrees, ep.rank().0, ep.topology()).into_iter().enumerate() {
         let bounds = split_ranges(lo, hi, group.members.len() as u32);
         let members = group.members.into_iter().map(GroupRank).collect();
-        let cut = Cut { members, me: group.me, bounds: &bounds };
+        let layer_group = LayerGroup { members, me: group.me, bounds: &bounds };
         let source = sums.as_ref().map(Sums::source);
-        let down = go_down(ep, &cut, &sets, source.as_ref(), width, DOWN + k as u32).await?;
+        let down = go_down(ep, &layer_group, &sets, source.as_ref(), width, DOWN + k as u32).await?;
         if let Some(sums) = &mut sums {
             sums.fold(&down)?;
         }

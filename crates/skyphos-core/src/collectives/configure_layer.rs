@@ -14,7 +14,7 @@ use skyphos_kernels::{fold_rows, gather_rows};
 use skyphos_types::{Element, Error, GroupRank, ReduceOp, Result, Round};
 
 /// A layer's group and the bounds of its members' ranges.
-pub(crate) struct Cut<'a> {
+pub(crate) struct LayerGroup<'a> {
     pub(crate) members: Vec<GroupRank>,
     pub(crate) me: usize,
     pub(crate) bounds: &'a [u64],
@@ -62,21 +62,21 @@ fn aligned(len: usize) -> usize {
 /// Exchanges the shares of one layer, with rows and counts if there are any, and joins the sets.
 pub(crate) async fn go_down<T: Element>(
     ep: &Endpoint,
-    cut: &Cut<'_>,
+    layer_group: &LayerGroup<'_>,
     sets: &Sets,
     values: Option<&(RowSource<'_, T>, Option<RowSource<'_, u32>>)>,
     width: usize,
     round: Round,
 ) -> Result<Down> {
-    let degree = cut.members.len();
-    let [out_split, in_split] = sets.splits(cut.bounds);
+    let degree = layer_group.members.len();
+    let [out_split, in_split] = sets.splits(layer_group.bounds);
     let row_bytes = width * size_of::<T>();
     let mut messages: Vec<(GroupRank, MessageMut)> = Vec::new();
     let mut config_bytes = 0;
     for step in 1..degree {
-        let j = (cut.me + step) % degree;
+        let j = (layer_group.me + step) % degree;
         let (start, rows) = (out_split[j], out_split[j + 1] - out_split[j]);
-        let encoding = sets.encode(cut.bounds[j], cut.bounds[j + 1], degree);
+        let encoding = sets.encode(layer_group.bounds[j], layer_group.bounds[j + 1], degree);
         let set_bytes = encoding.bytes();
         let value_bytes = values.map(|_| rows * row_bytes);
         let count_bytes = values.and_then(|(_, ones)| ones.as_ref()).map(|_| rows * 4);
@@ -100,23 +100,23 @@ pub(crate) async fn go_down<T: Element>(
                 ones.copy_rows(start, rows, 1, bytemuck::cast_slice_mut(&mut bytes[sections.counts.clone()]));
             }
         });
-        messages.push((cut.members[j], message));
+        messages.push((layer_group.members[j], message));
     }
-    let others: Vec<GroupRank> = cut.members.iter().copied().filter(|m| *m != ep.rank()).collect();
+    let others: Vec<GroupRank> = layer_group.members.iter().copied().filter(|m| *m != ep.rank()).collect();
     let mut replies = ep.exchange(round, messages, &others).await?.into_iter();
 
-    let (lo, hi) = (cut.bounds[cut.me], cut.bounds[cut.me + 1]);
+    let (lo, hi) = (layer_group.bounds[layer_group.me], layer_group.bounds[layer_group.me + 1]);
     let mut shares: Vec<Option<Share<'_>>> = Vec::with_capacity(degree);
     let mut received = Vec::with_capacity(degree);
     for j in 0..degree {
-        if j == cut.me || ep.is_sized() {
+        if j == layer_group.me || ep.is_sized() {
             shares.push(None);
             received.push(None);
             continue;
         }
         let message = replies.next().expect("a message from every other member");
         let damaged = |message: &str| Error::Corrupt {
-            rank: ep.world_rank(cut.members[j]).0,
+            rank: ep.world_rank(layer_group.members[j]).0,
             message: message.to_owned(),
         };
         let (same, bytes) = message.as_bytes().split_first().ok_or_else(|| damaged("an empty message"))?;
@@ -133,8 +133,8 @@ pub(crate) async fn go_down<T: Element>(
     }
     let Joined { sets, out_maps, in_maps, out_len, in_len } = sets.join(ep, shares, lo, hi)?;
     let layer = Layer {
-        members: cut.members.clone(),
-        me: cut.me,
+        members: layer_group.members.clone(),
+        me: layer_group.me,
         out_split,
         in_split,
         out_maps,
@@ -196,7 +196,7 @@ impl Unmet {
 }
 
 /// Bytes before the bits of a message up: 8 for the number of unmet indices, 1 that says whether bits follow.
-const ANSWER_HEAD: usize = 9;
+const ANSWER_HEAD_BYTES: usize = 9;
 
 /// Goes up one layer: sends each member the unmet bits of its share, the number of unmet indices known so far, and the
 /// values. Returns the unmet indices of the set above.
@@ -214,8 +214,8 @@ pub(crate) async fn go_up<T: Element>(
     for step in 1..layer.members.len() {
         let j = (layer.me + step) % layer.members.len();
         let (map, rows) = (layer.in_maps[j].positions(), layer.in_maps[j].len());
-        let some = !unmet.is_empty() && map.iter().any(|p| is_unmet(*p));
-        let set_bytes = ANSWER_HEAD + if some { rows.div_ceil(8) } else { 0 };
+        let has_unmet = !unmet.is_empty() && map.iter().any(|p| is_unmet(*p));
+        let set_bytes = ANSWER_HEAD_BYTES + if has_unmet { rows.div_ceil(8) } else { 0 };
         let value_bytes = values.as_ref().map(|_| rows * width * size_of::<T>());
         let sections = Sections::new(set_bytes, value_bytes, None);
         let mut message = ep.message(sections.end);
@@ -224,9 +224,9 @@ pub(crate) async fn go_up<T: Element>(
         ep.compute(effort, || {
             let bytes = message.as_bytes_mut();
             bytes[..8].copy_from_slice(&total.to_le_bytes());
-            bytes[8] = u8::from(some);
-            if some {
-                let bits = &mut bytes[ANSWER_HEAD..set_bytes];
+            bytes[8] = u8::from(has_unmet);
+            if has_unmet {
+                let bits = &mut bytes[ANSWER_HEAD_BYTES..set_bytes];
                 bits.fill(0);
                 map.iter()
                     .enumerate()
@@ -266,17 +266,17 @@ pub(crate) async fn go_up<T: Element>(
         };
         let (start, rows) = (layer.in_split[j], layer.in_split[j + 1] - layer.in_split[j]);
         let body = answer.as_bytes();
-        let head: [u8; ANSWER_HEAD] =
-            body.get(..ANSWER_HEAD).and_then(|h| h.try_into().ok()).ok_or_else(damaged)?;
+        let head: [u8; ANSWER_HEAD_BYTES] =
+            body.get(..ANSWER_HEAD_BYTES).and_then(|h| h.try_into().ok()).ok_or_else(damaged)?;
         sum = sum.saturating_add(u64::from_le_bytes(head[..8].try_into().expect("8 bytes")));
         let bit_bytes = if head[8] == 1 { rows.div_ceil(8) } else { 0 };
-        let bits = body.get(ANSWER_HEAD..ANSWER_HEAD + bit_bytes).ok_or_else(damaged)?;
+        let bits = body.get(ANSWER_HEAD_BYTES..ANSWER_HEAD_BYTES + bit_bytes).ok_or_else(damaged)?;
         if head[8] == 1 {
             all_unmet.resize(above, false);
             (0..rows).filter(|r| bits[r / 8] >> (r % 8) & 1 == 1).for_each(|r| all_unmet[start + r] = true);
         }
         if let Some((_, target)) = &mut values {
-            let bytes = body.get(aligned(ANSWER_HEAD + bit_bytes)..);
+            let bytes = body.get(aligned(ANSWER_HEAD_BYTES + bit_bytes)..);
             let bytes = bytes.filter(|b| b.len() == rows * width * size_of::<T>()).ok_or_else(damaged)?;
             target.put(start, bytemuck::cast_slice(bytes), width);
         }

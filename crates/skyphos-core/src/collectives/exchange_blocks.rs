@@ -56,12 +56,12 @@ pub trait Blocks: Send {
     fn blocks_in_memory(&self) -> usize;
 }
 
-/// The limits between pushing and fetching.
+/// The length up to which blocks are pushed, and the number of blocks that are fetched at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlockLimits {
     /// Blocks of at most this many bytes are pushed.
     pub push_bytes: usize,
-    /// The most long blocks at a time that are requested, or complete and still in memory; at least 1.
+    /// Upper bound on the long blocks that are requested, or complete and still in memory; at least 1.
     pub fetches: usize,
 }
 
@@ -175,7 +175,7 @@ impl InBlock {
     /// Reads the announcement of the block. Returns whether it has arrived.
     fn read_announcement(&mut self, ep: &Endpoint) -> Result<bool> {
         let State::Unknown { announcement } = &mut self.state else { return Ok(false) };
-        // The caller reports an error of the sender, with that of the block's stream.
+        // The caller reports an error of the sender, which the block's stream returns too.
         let Ok(Some(message)) = announcement.next(ep) else { return Ok(false) };
         let len = match ep.is_sized() {
             true => None,
@@ -233,7 +233,7 @@ fn request_next(ep: &Endpoint, ins: &mut [InBlock], blocks: &impl Blocks, limits
 /// An error of `blocks`, on all ranks; `Corrupt` if a rank sends another length than it announced.
 pub async fn exchange_blocks(ep: &Endpoint, blocks: &mut impl Blocks, limits: BlockLimits) -> Result<()> {
     let (me, size) = (ep.rank().0, ep.size());
-    let others = || (1..size).map(|far| (me + far) % size);
+    let others = || (1..size).map(|step| (me + step) % size);
     let (mut outs, mut unrequested) = (Vec::new(), Vec::new());
     for to in others() {
         let len = blocks.len_for(to);

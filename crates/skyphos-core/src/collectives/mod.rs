@@ -2,7 +2,6 @@
 
 pub mod allgather;
 pub mod allreduce;
-mod around;
 pub mod barrier;
 pub mod broadcast;
 pub mod configure;
@@ -12,6 +11,7 @@ pub mod gather;
 pub mod outer_product;
 pub mod reduce;
 pub mod reduce_to_root;
+mod ring_pipeline;
 mod rows;
 pub mod sets;
 pub mod shrink;
@@ -22,4 +22,4 @@ mod transfer;
 mod weights;
 
 pub use split::{Split, bounds};
-pub use survey::{Survey, cut, survey};
+pub use survey::{Survey, equal_entry_bounds, survey};

@@ -7,7 +7,7 @@ use crate::butterfly::layers_by_rank;
 use crate::collectives::allreduce::butterfly::reduce_scatter;
 use crate::collectives::barrier::barrier_from;
 use crate::endpoint::Endpoint;
-use crate::stream::{Assembler, Stream, Terms, exchange_and_place, send};
+use crate::stream::{Assembler, ReductionParams, Stream, exchange_and_place, send};
 use skyphos_kernels::stream::{Form, View};
 use skyphos_types::{Element, Result, Round};
 
@@ -20,20 +20,20 @@ const END: Round = Round(0x500);
 pub async fn reduce_to_root<T: Element>(
     ep: &Endpoint,
     view: View<'_, T>,
-    terms: Terms<'_>,
+    params: ReductionParams<'_>,
     bounds: Vec<u64>,
     root: u32,
 ) -> Result<Option<Form<T>>> {
     let all = layers_by_rank(&[ep.size()], ep.rank().0);
-    let reduced = reduce_scatter(ep, view, terms, &all, bounds).await?;
+    let reduced = reduce_scatter(ep, view, params, &all, bounds).await?;
     let (part, me) = (&reduced.part, ep.rank().0);
-    let own = Stream::new(part.encode(ep, terms.shape.width, part.lo, part.hi), [root]);
+    let own = Stream::new(part.encode(ep, params.shape.width, part.lo, part.hi), [root]);
     if me != root {
         send(ep, UP, own).await?;
         barrier_from(ep, END).await?;
         return Ok(None);
     }
-    let mut assembler = Assembler::new(&reduced.bounds, terms.shape, terms.op.identity::<T>()?);
+    let mut assembler = Assembler::new(&reduced.bounds, params.shape, params.op.identity::<T>()?);
     let sources: Vec<_> = (0..ep.size()).map(|rank| (rank, rank as usize..rank as usize + 1)).collect();
     exchange_and_place(ep, UP, vec![own], &sources, &mut assembler, false).await?;
     barrier_from(ep, END).await?;

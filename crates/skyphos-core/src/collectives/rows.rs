@@ -25,7 +25,7 @@ impl<T: Element> RowSource<'_, T> {
         }
     }
 
-    /// Folds rows from `start` on into the rows of `acc` at the positions `map`, less `first`.
+    /// Folds rows from `start` on into `acc`. `map` has each row's position in the whole sum; `acc` begins at position `first`.
     pub(crate) fn fold(
         &self,
         op: &ReduceOp,
@@ -48,7 +48,7 @@ impl<T: Element> RowSource<'_, T> {
 /// Bytes of a block of the sum, into which all sources are folded in turn. A block stays in the L2 cache.
 const FOLD_BYTES: usize = 64 * 1024;
 
-/// Rows of such a block.
+/// Rows of a block of the sum, at least one.
 pub(crate) fn fold_block_rows<T>(width: usize) -> usize {
     (FOLD_BYTES / (width * size_of::<T>())).max(1)
 }
@@ -63,7 +63,6 @@ pub(crate) fn stage_repeats<'a, T: Element>(
 ) -> Result<&'a [T]> {
     staged.resize(size_of_val(values));
     let all = staged.as_slice_mut::<T>();
-
     all.copy_from_slice(values);
     for (first, repeat) in &plan_side.repeats {
         let (map, row) = ([*first], &values[*repeat as usize * width..][..width]);

@@ -6,7 +6,7 @@ use skyphos_kernels::split_ranges;
 use skyphos_kernels::stream::View;
 use skyphos_types::{Element, Result};
 
-/// The way in which the index space is cut into one range per rank.
+/// The cut of the index space into one range per rank.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Split {
     /// Ranges of equal length. Needs no messages; balanced if indices are spread evenly.

@@ -12,16 +12,15 @@ use skyphos_types::{Element, GroupRank, Result, Round};
 
 /// Number of sampled indices, and of hashes in the sketch, that each of `ranks` ranks sends. The total over all ranks determines
 /// the accuracy, so with more ranks each one sends fewer.
-fn said_of_each(ranks: u32) -> usize {
+fn samples_per_rank(ranks: u32) -> usize {
     (4096 / ranks.max(1) as usize).clamp(16, 64)
 }
 
 /// Stands for a missing hash of a sketch.
 const NO_HASH: u64 = u64::MAX;
 
-/// The union by sketches replaces the union of independently drawn indices if the two differ by more than this many standard errors
-/// of a sketch.
-const DOUBT: f64 = 3.0;
+/// Standard errors of a sketch by which the union by sketches must differ from that of independently drawn indices, to replace it.
+const UNION_DEVIATION: f64 = 3.0;
 
 /// First round of the sample's exchange.
 const SAMPLE_ROUND: Round = Round(0x400);
@@ -30,7 +29,7 @@ const SAMPLE_ROUND: Round = Round(0x400);
 pub struct Survey {
     n: u64,
     /// Number of samples, and of hashes in a sketch, per rank.
-    each: usize,
+    samples_per_rank: usize,
     /// Entries of each rank.
     entries: Vec<u64>,
     /// Sampled indices, ascending, each with the number of entries of its rank.
@@ -38,7 +37,7 @@ pub struct Survey {
     /// A sketch of each rank's indices; empty where there is none.
     sketches: Vec<Vec<u64>>,
     /// Additional numbers of each rank.
-    said: Vec<Vec<f64>>,
+    numbers: Vec<Vec<f64>>,
 }
 
 impl Survey {
@@ -47,28 +46,31 @@ impl Survey {
         self.entries.iter().map(|e| *e as f64).sum::<f64>() / self.entries.len() as f64
     }
 
-    /// All ranks' numbers at an index.
-    pub fn said(&self, place: usize) -> Vec<f64> {
-        self.said.iter().filter_map(|said| said.get(place).copied()).collect()
+    /// Further number `index` of each rank, in rank order.
+    pub fn numbers(&self, index: usize) -> Vec<f64> {
+        self.numbers.iter().filter_map(|numbers| numbers.get(index).copied()).collect()
     }
 
     /// Expected entries of the union of `ranks` ranks' vectors.
     ///
     /// If ranks draw indices evenly and independently between the sampled ones, the union has n (1 - (1 - d)^m) entries in each
-    /// stretch of density d (SparCML, appendix B). Sketches show whether ranks have the same indices instead ([`DOUBT`]).
+    /// stretch of density d (SparCML, appendix B). Sketches show whether ranks have the same indices instead ([`UNION_DEVIATION`]).
     pub fn union(&self, ranks: u32) -> f64 {
-        let apart: f64 = self.stretches(ranks).map(|stretch| stretch.union).sum();
+        let independent: f64 = self.stretches(ranks).map(|stretch| stretch.union).sum();
         if self.sketches.iter().zip(&self.entries).any(|(sketch, entries)| sketch.is_empty() && *entries > 0)
         {
-            return apart;
+            return independent;
         }
         let groups = self.sketches.chunks_exact(ranks.max(1) as usize);
         let count = groups.len().max(1) as f64;
         let sketched: f64 =
-            groups.map(|group| union_of(group.iter().map(|s| &s[..]), self.each)).sum::<f64>() / count;
-        match (sketched - apart).abs() > DOUBT / (self.each as f64 * count).sqrt() * apart {
+            groups.map(|group| union_of(group.iter().map(|s| &s[..]), self.samples_per_rank)).sum::<f64>()
+                / count;
+        match (sketched - independent).abs()
+            > UNION_DEVIATION / (self.samples_per_rank as f64 * count).sqrt() * independent
+        {
             true => sketched,
-            false => apart,
+            false => independent,
         }
     }
 
@@ -79,7 +81,7 @@ impl Survey {
             let start = if k == 0 { 0 } else { window[0].0 };
             let end = samples.get((k + 1) * group).map_or(self.n, |(index, _)| *index);
             // Each sample represents an equal share of its rank's entries.
-            let entries = window.iter().map(|(_, of)| *of as f64).sum::<f64>() / self.each as f64;
+            let entries = window.iter().map(|(_, of)| *of as f64).sum::<f64>() / self.samples_per_rank as f64;
             let span = (end - start).max(1) as f64;
             let density = (entries / group as f64 / span).min(1.0);
             Stretch { window, entries, union: span * (1.0 - (1.0 - density).powi(ranks as i32)) }
@@ -114,21 +116,21 @@ struct Stretch<'a> {
     union: f64,
 }
 
-/// Surveys all ranks' vectors. `said`: further numbers of this rank, equally many on all ranks.
+/// Surveys all ranks' vectors. `numbers`: further numbers of this rank, equally many on all ranks.
 pub async fn survey<T: Element>(
     ep: &Endpoint,
     view: View<'_, T>,
     width: usize,
     n: u64,
-    said: &[f64],
+    numbers: &[f64],
 ) -> Result<Survey> {
-    let each = said_of_each(ep.size());
+    let each = samples_per_rank(ep.size());
     let mut hashes = match view {
         View::Sparse { indices, .. } => sketch(indices, each),
         View::Dense { .. } => Vec::new(),
     };
     hashes.resize(each, NO_HASH);
-    survey_of(ep, SAMPLE_ROUND, (view, width, n), each, hashes, said).await
+    survey_of(ep, SAMPLE_ROUND, (view, width, n), each, hashes, numbers).await
 }
 
 /// A survey without sketches.
@@ -138,11 +140,11 @@ pub(super) async fn sample<T: Element>(
     width: usize,
     n: u64,
 ) -> Result<Survey> {
-    survey_of(ep, SAMPLE_ROUND, (view, width, n), said_of_each(ep.size()), Vec::new(), &[]).await
+    survey_of(ep, SAMPLE_ROUND, (view, width, n), samples_per_rank(ep.size()), Vec::new(), &[]).await
 }
 
 /// The bounds of one range per rank with about equally many entries, by `samples` sampled indices per rank.
-pub async fn cut<T: Element>(
+pub async fn equal_entry_bounds<T: Element>(
     ep: &Endpoint,
     round: Round,
     view: View<'_, T>,
@@ -159,9 +161,9 @@ async fn survey_of<T: Element>(
     (view, width, n): (View<'_, T>, usize, u64),
     samples: usize,
     hashes: Vec<u64>,
-    said: &[f64],
+    numbers: &[f64],
 ) -> Result<Survey> {
-    let mut mine = Vec::with_capacity(1 + samples + said.len() + hashes.len());
+    let mut mine = Vec::with_capacity(1 + samples + numbers.len() + hashes.len());
     mine.push(view.nnz(width) as u64);
     match view {
         View::Sparse { indices, .. } => with_indices!(indices, list => {
@@ -170,36 +172,36 @@ async fn survey_of<T: Element>(
             }
         }),
         // The samples of a dense vector are even.
-        View::Dense { .. } => mine.extend((0..samples as u64).map(|k| sample_of(n, 2 * k + 1, samples))),
+        View::Dense { .. } => mine.extend((0..samples as u64).map(|k| even_sample(n, 2 * k + 1, samples))),
     }
     mine.resize(1 + samples, 0);
-    mine.extend(said.iter().map(|number| number.to_bits()));
+    mine.extend(numbers.iter().map(|number| number.to_bits()));
     mine.extend(hashes);
     let all = allgather_numbers(ep, round, &mine).await?;
     let mut survey = Survey {
         n,
-        each: samples,
+        samples_per_rank: samples,
         entries: Vec::new(),
         samples: Vec::new(),
         sketches: Vec::new(),
-        said: Vec::new(),
+        numbers: Vec::new(),
     };
-    for (rank, numbers) in all.iter().enumerate() {
-        if numbers.len() < 1 + samples + said.len() {
-            return Err(ep.corrupt(GroupRank(rank as u32), "a sample that is too short"));
-        }
-        let ((count, rest), extra) = (numbers.split_first().expect("checked"), 1 + samples);
+    for (rank, block) in all.iter().enumerate() {
+        let ((count, rest), extra) = match block.split_first() {
+            Some(split) if block.len() >= 1 + samples + numbers.len() => (split, 1 + samples),
+            _ => return Err(ep.corrupt(GroupRank(rank as u32), "a sample that is too short")),
+        };
         if *count > n || (*count > 0 && rest[..samples].iter().any(|index| *index >= n)) {
-            return Err(ep.corrupt(GroupRank(rank as u32), "a sample of indices that there are not"));
+            return Err(ep.corrupt(GroupRank(rank as u32), "a sample of indices outside the index space"));
         }
         if *count > 0 {
             survey.samples.extend(rest[..samples].iter().map(|index| (*index, *count)));
         }
         survey.entries.push(*count);
         survey
-            .said
-            .push(numbers[extra..extra + said.len()].iter().map(|bits| f64::from_bits(*bits)).collect());
-        let hashes = numbers[extra + said.len()..].iter().copied();
+            .numbers
+            .push(block[extra..extra + numbers.len()].iter().map(|bits| f64::from_bits(*bits)).collect());
+        let hashes = block[extra + numbers.len()..].iter().copied();
         survey.sketches.push(hashes.filter(|hash| *hash != NO_HASH).collect());
     }
     survey.samples.sort_unstable();
@@ -207,7 +209,7 @@ async fn survey_of<T: Element>(
 }
 
 /// The index at `odd` / (2 `samples`) of the index space.
-fn sample_of(n: u64, odd: u64, samples: usize) -> u64 {
+fn even_sample(n: u64, odd: u64, samples: usize) -> u64 {
     (u128::from(n) * u128::from(odd) / (2 * samples) as u128) as u64
 }
 
@@ -221,11 +223,18 @@ mod tests {
             (0..4).flat_map(|r| (0..64).map(move |k| (r, k))).map(|(r, k)| (index(r, k), count)).collect();
         samples.sort_unstable();
         let sketches = (0..4).map(|r| sketch(Indices::U64(&all(r)), 64)).collect();
-        Survey { n, each: 64, entries: vec![count; 4], samples, sketches, said: vec![vec![]; 4] }
+        Survey {
+            n,
+            samples_per_rank: 64,
+            entries: vec![count; 4],
+            samples,
+            sketches,
+            numbers: vec![vec![]; 4],
+        }
     }
 
     #[test]
-    fn unions_of_even_data_and_of_the_same_run() {
+    fn unions_of_spread_and_of_common_indices_are_estimated() {
         let (n, count) = (1 << 20, 10_000);
         let spread =
             |r: u64| (0..count).map(|i| (i * 104 + (i * 7919 + r * 31) % 104) % n).collect::<Vec<_>>();
@@ -243,10 +252,10 @@ mod tests {
     }
 
     #[test]
-    fn many_ranks_say_less_each() {
-        assert_eq!([1, 8, 64, 128, 4096].map(said_of_each), [64, 64, 64, 32, 16]);
+    fn many_ranks_send_fewer_samples_each() {
+        assert_eq!([1, 8, 64, 128, 4096].map(samples_per_rank), [64, 64, 64, 32, 16]);
         // 512 ranks with the same 1,000 of 2^30 indices, and with some of their own.
-        let (n, ranks, each) = (1 << 30, 512u64, said_of_each(512));
+        let (n, ranks, each) = (1 << 30, 512u64, samples_per_rank(512));
         for (step, want) in [(0, 1000.0), (1 << 20, 512_000.0)] {
             let list = |r: u64| (0..1000u64).map(|i| i * 1001 + r * step).collect::<Vec<u64>>();
             let sketches = (0..ranks).map(|r| sketch(Indices::U64(&list(r)), each)).collect();
@@ -255,17 +264,17 @@ mod tests {
                 .map(|(r, k)| (list(r)[(2 * k + 1) * 1000 / (2 * each)], 1000))
                 .collect();
             samples.sort_unstable();
-            let (entries, said) = (vec![1000; 512], vec![vec![]; 512]);
-            let survey = Survey { n, each, entries, samples, sketches, said };
+            let (entries, numbers) = (vec![1000; 512], vec![vec![]; 512]);
+            let survey = Survey { n, samples_per_rank: each, entries, samples, sketches, numbers };
             let got = survey.union(512);
             assert!((got / want - 1.0).abs() < 0.6, "{got} for {want}");
         }
     }
 
     #[test]
-    fn numbers_of_all_ranks_in_a_place() {
+    fn numbers_are_listed_by_rank() {
         let mut survey = sampled(100, 1, &|_, _| 0, &|_| vec![0]);
-        survey.said = vec![vec![1.0], vec![9.0], vec![2.0]];
-        assert_eq!((survey.said(0), survey.said(1)), (vec![1.0, 9.0, 2.0], vec![]));
+        survey.numbers = vec![vec![1.0], vec![9.0], vec![2.0]];
+        assert_eq!((survey.numbers(0), survey.numbers(1)), (vec![1.0, 9.0, 2.0], vec![]));
     }
 }

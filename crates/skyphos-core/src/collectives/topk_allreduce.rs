@@ -19,10 +19,10 @@
 use crate::butterfly::layers_by_rank;
 use crate::collectives::allgather::{allgather_counts, allgather_numbers};
 use crate::collectives::allreduce::butterfly::{Reduced, allgather_parts, reduce_scatter};
-use crate::collectives::cut;
+use crate::collectives::equal_entry_bounds;
 use crate::endpoint::Endpoint;
 use crate::slab::Payload;
-use crate::stream::{Assembler, ReducedRange, Terms, encode, exchange};
+use crate::stream::{Assembler, ReducedRange, ReductionParams, encode, exchange};
 use skyphos_kernels::Magnitude;
 use skyphos_kernels::stream::{Form, IndexList, View};
 use skyphos_types::{Result, Round};
@@ -30,9 +30,15 @@ use skyphos_types::{Result, Round};
 /// First rounds of the phases, each followed by free numbers for ⌈log2 P⌉ rounds or for layers.
 const COUNT: Round = Round(0x600);
 const DIGIT: Round = Round(0x700);
-const OWN: Round = Round(0x800);
+const SELECTED: Round = Round(0x800);
 const BALANCE: Round = Round(0x900);
 const FIRST: Round = Round(0xa00);
+
+/// Distance between the rounds of two attempts at a cut, and between those of two digits.
+const STEP: u32 = 0x1_0000;
+
+/// Rounds from a cut's samples to its counts: more than the ⌈log2 P⌉ rounds that the samples take.
+const CUT_ROUNDS: u32 = 32;
 
 /// Number of values that a digit of a magnitude, a byte, can have.
 const DIGIT_VALUES: usize = 256;
@@ -47,28 +53,28 @@ pub struct Selected<T> {
     pub received_words: u64,
 }
 
-/// The `k` largest entries of the sum of all ranks' vectors. Each vector has at most `k` entries, of one number each.
+/// The `k` largest entries of the sum of all ranks' vectors. Each vector has at max_entries `k` entries, of one number each.
 pub async fn topk_allreduce<T: Magnitude>(
     ep: &Endpoint,
     view: View<'_, T>,
-    terms: Terms<'_>,
+    params: ReductionParams<'_>,
     k: u64,
 ) -> Result<Selected<T>> {
     let (me, size) = (ep.rank().index(), u64::from(ep.size()));
-    let (bounds, counts) = fair_bounds(ep, view, terms.n, k).await?;
+    let (bounds, counts) = balanced_bounds(ep, view, params.n, k).await?;
     let own: u64 = counts[me][me];
     let (mut sent, mut received) =
         (counts[me].iter().sum::<u64>() - own, counts.iter().map(|to| to[me]).sum::<u64>() - own);
     let all = layers_by_rank(&[ep.size()], ep.rank().0);
-    let Reduced { part, bounds } = reduce_scatter(ep, view, terms, &all, bounds).await?;
-    let part = keep_largest(ep, part, k).await?;
-    let selected: Vec<u64> = allgather_counts(ep, OWN, &[part.view().nnz(1) as u64]).await?.concat();
+    let Reduced { part, bounds } = reduce_scatter(ep, view, params, &all, bounds).await?;
+    let part = select_largest(ep, part, k).await?;
+    let selected: Vec<u64> = allgather_counts(ep, SELECTED, &[part.view().nnz(1) as u64]).await?.concat();
     let total: u64 = selected.iter().sum();
     let unbalanced = selected.iter().any(|own| *own * size > 2 * total.max(size));
     let (part, bounds, moved) =
-        if unbalanced { balance(ep, part, &selected, terms).await? } else { (part, bounds, (0, 0)) };
+        if unbalanced { balance(ep, part, &selected, params).await? } else { (part, bounds, (0, 0)) };
     let mine = part.view().nnz(1) as u64;
-    let form = allgather_parts(ep, &Reduced { part, bounds }, terms, &all).await?;
+    let form = allgather_parts(ep, &Reduced { part, bounds }, params, &all).await?;
     sent += moved.0 + mine * (size - 1);
     received += moved.1 + (total - mine);
     Ok(Selected { form, sent_words: 2 * sent, received_words: 2 * received })
@@ -76,7 +82,7 @@ pub async fn topk_allreduce<T: Magnitude>(
 
 /// Cuts the index space so that no range gets more than k + 2k/P entries (or P, since one index may have that many). Returns
 /// the bounds, and the entries by sender and receiver.
-async fn fair_bounds<T: Magnitude>(
+async fn balanced_bounds<T: Magnitude>(
     ep: &Endpoint,
     view: View<'_, T>,
     n: u64,
@@ -84,25 +90,29 @@ async fn fair_bounds<T: Magnitude>(
 ) -> Result<(Vec<u64>, Vec<Vec<u64>>)> {
     let size = u64::from(ep.size());
     let View::Sparse { indices, .. } = view else { unreachable!("a selection is sparse") };
-    let most = (k + 2 * k / size).max(size);
+    let max_entries = (k + 2 * k / size).max(size);
     let (mut samples, mut round) = (64, COUNT);
     loop {
-        let bounds = cut(ep, round, view, n, samples).await?;
+        let bounds = equal_entry_bounds(ep, round, view, n, samples).await?;
         let starts: Vec<u64> = bounds.iter().map(|b| indices.before(*b) as u64).collect();
         let mine: Vec<u64> = starts.windows(2).map(|w| w[1] - w[0]).collect();
-        let counts = allgather_counts(ep, round + 32, &mine).await?;
+        let counts = allgather_counts(ep, round + CUT_ROUNDS, &mine).await?;
         let largest = (0..size as usize).map(|to| counts.iter().map(|c| c[to]).sum()).max().unwrap_or(0);
         // A sample of every entry cannot be improved.
-        if largest <= most || samples as u64 >= k {
+        if largest <= max_entries || samples as u64 >= k {
             return Ok((bounds, counts));
         }
-        (samples, round) = (samples * 4, round + 0x1_0000);
+        (samples, round) = (samples * 4, round + STEP);
     }
 }
 
 /// Reduces a part to its entries among the k largest of all parts.
-async fn keep_largest<T: Magnitude>(ep: &Endpoint, part: ReducedRange<T>, k: u64) -> Result<ReducedRange<T>> {
-    let Form::Sparse { indices, values } = part.form else { unreachable!("asked for sparse parts") };
+async fn select_largest<T: Magnitude>(
+    ep: &Endpoint,
+    part: ReducedRange<T>,
+    k: u64,
+) -> Result<ReducedRange<T>> {
+    let Form::Sparse { indices, values } = part.form else { unreachable!("reduced parts are sparse") };
     let keys: Vec<i64> = values.iter().map(|v| v.magnitude().into()).collect();
     let (mut prefix, mut left) = (0i64, k);
     let digits = size_of::<T>();
@@ -110,19 +120,19 @@ async fn keep_largest<T: Magnitude>(ep: &Endpoint, part: ReducedRange<T>, k: u64
     let mut ties = u64::MAX;
     for digit in (0..digits).rev() {
         let shift = digit * 8;
-        let mut mine = vec![0u64; DIGIT_VALUES];
+        let mut histogram = vec![0u64; DIGIT_VALUES];
         for key in keys.iter().filter(|key| **key >> shift >> 8 == prefix) {
-            mine[(*key >> shift) as usize & (DIGIT_VALUES - 1)] += 1;
+            histogram[(*key >> shift) as usize & (DIGIT_VALUES - 1)] += 1;
         }
-        let all = allgather_counts(ep, DIGIT + 0x1_0000 * digit as u32, &mine).await?;
+        let all = allgather_counts(ep, DIGIT + STEP * digit as u32, &histogram).await?;
         let (mut above, mut chosen) = (0, None);
         for value in (0..DIGIT_VALUES).rev() {
-            let here: u64 = all.iter().map(|h| h[value]).sum();
-            if above + here >= left {
+            let count: u64 = all.iter().map(|h| h[value]).sum();
+            if above + count >= left {
                 chosen = Some(value);
                 break;
             }
-            above += here;
+            above += count;
         }
         // Fewer than k entries in all: every entry is selected.
         let Some(value) = chosen else {
@@ -152,7 +162,7 @@ async fn balance<T: Magnitude>(
     ep: &Endpoint,
     part: ReducedRange<T>,
     entries: &[u64],
-    terms: Terms<'_>,
+    params: ReductionParams<'_>,
 ) -> Result<(ReducedRange<T>, Vec<u64>, (u64, u64))> {
     let (me, size) = (ep.rank().index(), entries.len());
     let total: u64 = entries.iter().sum();
@@ -163,13 +173,13 @@ async fn balance<T: Magnitude>(
         let (lo, hi) = (start_of(from).max(share(to)), start_of(from + 1).min(share(to + 1)));
         (lo < hi).then_some((lo, hi))
     };
-    let Form::Sparse { indices, values } = &part.form else { unreachable!("asked for sparse parts") };
+    let Form::Sparse { indices, values } = &part.form else { unreachable!("reduced parts are sparse") };
     let list = indices.to_vec();
     let piece = |to: usize| {
         let (lo, hi) = common(me, to)?;
         let (lo, hi) = ((lo - start_of(me)) as usize, (hi - start_of(me)) as usize);
         let view = View::Sparse { indices: (&list[lo..hi]).into(), values: &values[lo..hi] };
-        Some(encode(ep, view, 1, 0, 0, terms.n))
+        Some(encode(ep, view, 1, 0, 0, params.n))
     };
     let pieces: Vec<(u32, Vec<Payload>)> = (0..size).filter_map(|to| Some((to as u32, piece(to)?))).collect();
     let sends: Vec<(u32, &[Payload])> =
@@ -186,16 +196,18 @@ async fn balance<T: Magnitude>(
     received.sort_unstable_by_key(|(from, _)| *from);
     let (mut all_indices, mut all_values) = (Vec::new(), Vec::new());
     for (from, segments) in &received {
-        let mut whole = Assembler::new(&[0, terms.n], terms.shape, T::ZERO);
+        let mut whole = Assembler::new(&[0, params.n], params.shape, T::ZERO);
         whole.take_all(ep, *from, 0, segments)?;
-        let Form::Sparse { indices, values } = whole.finish() else { unreachable!("asked for sparse parts") };
+        let Form::Sparse { indices, values } = whole.finish() else {
+            unreachable!("reduced parts are sparse")
+        };
         all_indices.extend(indices.to_vec());
         all_values.extend(values);
     }
     // The range of a rank without entries is empty: it begins where the next rank's begins.
     let first = all_indices.first().copied().unwrap_or(u64::MAX);
     let mut bounds: Vec<u64> = allgather_numbers(ep, FIRST, &[first]).await?.concat();
-    bounds.push(terms.n);
+    bounds.push(params.n);
     for rank in (0..size).rev() {
         bounds[rank] = bounds[rank].min(bounds[rank + 1]);
     }
@@ -208,7 +220,7 @@ async fn balance<T: Magnitude>(
             .sum()
     };
     let counts = (moved(false), moved(true));
-    let indices = match terms.shape.wide {
+    let indices = match params.shape.wide {
         true => IndexList::Wide(all_indices),
         false => IndexList::Narrow(all_indices.iter().map(|i| *i as u32).collect()),
     };

@@ -57,22 +57,22 @@ impl Buffers {
         &mut self,
         ep: &Endpoint,
         layer: &Layer,
-        row: usize,
+        row_bytes: usize,
         rows: impl Fn(usize) -> usize,
     ) -> Result<bool> {
         let mut moved = false;
         for (k, receive) in self.receives.iter_mut().enumerate() {
             let j = if k < layer.me { k } else { k + 1 };
             while let Some(chunk) = receive.next(ep)? {
-                let (start, count) = (self.received[j], chunk.len() / row);
-                if chunk.len() % row != 0
+                let (start, count) = (self.received[j], chunk.len() / row_bytes);
+                if chunk.len() % row_bytes != 0
                     || start + count > rows(j)
                     || (receive.done() && start + count < rows(j))
                 {
                     return Err(Error::Corrupt {
                         rank: ep.world_rank(layer.members[j]).0,
                         message: format!(
-                            "{} bytes after {start} of {} rows of {row} bytes",
+                            "{} bytes after {start} of {} rows of {row_bytes} bytes",
                             chunk.len(),
                             rows(j)
                         ),

@@ -14,7 +14,8 @@ pub(super) fn mismatch(one: (WorldRank, CallSig), other: (WorldRank, CallSig)) -
     Error::Mismatch { left: left.0, left_call, right: right.0, right_call }
 }
 
-/// The error if the differing arguments are known. Without any, the ranks' choices differ because of earlier calls.
+/// Like [`mismatch`], with the differing arguments. If no argument differs, the ranks have chosen differently because of earlier
+/// calls.
 pub(super) fn mismatch_named(
     one: (WorldRank, CallSig),
     other: (WorldRank, CallSig),
@@ -26,10 +27,10 @@ pub(super) fn mismatch_named(
         (_, "") => (rank, function.to_owned()),
         (_, _) => (rank, format!("{function}({differ})")),
     };
-    let here = call(one, &differ.function, &differ.here);
-    let there = call(other, &differ.other_function, &differ.there);
+    let ours = call(one, &differ.function, &differ.ours);
+    let theirs = call(other, &differ.their_function, &differ.theirs);
     let ((left, left_call), (right, right_call)) =
-        if here.0 <= there.0 { (here, there) } else { (there, here) };
+        if ours.0 <= theirs.0 { (ours, theirs) } else { (theirs, ours) };
     Error::Mismatch { left: left.0, left_call, right: right.0, right_call }
 }
 
@@ -54,7 +55,7 @@ mod tests {
     }
 
     #[test]
-    fn calls_that_look_alike_are_told_apart_by_their_hashes() {
+    fn calls_with_the_same_text_are_shown_with_their_hashes() {
         let (_, left, _, right) = parts(mismatch(
             (WorldRank(0), CallSig { extra: 1, ..DENSE }),
             (WorldRank(1), CallSig { extra: 2, ..DENSE }),
@@ -64,12 +65,12 @@ mod tests {
 
     #[test]
     fn differing_arguments_are_named() {
-        let texts = |function: &str, here: &str, there: &str| {
+        let texts = |function: &str, ours: &str, theirs: &str| {
             let differ = Differences {
                 function: function.to_owned(),
-                other_function: function.to_owned(),
-                here: here.to_owned(),
-                there: there.to_owned(),
+                their_function: function.to_owned(),
+                ours: ours.to_owned(),
+                theirs: theirs.to_owned(),
             };
             let (_, left, _, right) =
                 parts(mismatch_named((WorldRank(0), DENSE), (WorldRank(1), DENSE), differ));

@@ -1,4 +1,4 @@
-//! Chunks of messages, and calls that are over: the terms in which replicas agree.
+//! Chunks of messages, and calls that are over: the params in which replicas agree.
 
 use crate::frame::Header;
 use crate::slab::Payload;

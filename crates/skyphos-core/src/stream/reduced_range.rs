@@ -5,8 +5,8 @@ use crate::endpoint::Endpoint;
 use crate::slab::Payload;
 use crate::stream::exchange::{Consumer, Stream, exchange_streams};
 use crate::stream::quantised::{Precision, RESULT_BUCKETS, not_quantisable, plain, quantise};
+use crate::stream::reduction_params::ReductionParams;
 use crate::stream::segments::{SEGMENT_BYTES, Segments, segments_of};
-use crate::stream::terms::Terms;
 use skyphos_kernels::stream::{
     Collector, Fold, FoldError, Form, View, entries, set_bits_between, stream_entries,
 };
@@ -39,14 +39,18 @@ impl<T: Element> ReducedRange<T> {
     }
 
     /// The segments of a final result, as every rank receives them: quantised, if results are.
-    pub fn encode_result<'a>(&'a self, ep: &'a Endpoint, terms: &Terms<'_>) -> Result<Segments<'a>> {
-        match terms.precision.filter(|precision| precision.result) {
+    pub fn encode_result<'a>(
+        &'a self,
+        ep: &'a Endpoint,
+        params: &ReductionParams<'_>,
+    ) -> Result<Segments<'a>> {
+        match params.precision.filter(|precision| precision.result) {
             Some(Precision { codec, .. }) => {
                 quantise(ep, codec, self.view(), self.lo, (self.lo, self.hi), RESULT_BUCKETS)
                     .map(Segments::from)
                     .map_err(|bad| not_quantisable("the result", &bad))
             }
-            None => Ok(self.encode(ep, terms.shape.width, self.lo, self.hi)),
+            None => Ok(self.encode(ep, params.shape.width, self.lo, self.hi)),
         }
     }
 
@@ -87,18 +91,18 @@ impl<T: Element> ReducedRange<T> {
 /// `streams` goes to itself. `density` is an estimate of one source's entries per position.
 pub async fn exchange_and_fold<T: Element>(
     ep: &Endpoint,
-    terms: Terms<'_>,
+    params: ReductionParams<'_>,
     round: Round,
     streams: Vec<Stream<'_>>,
     sources: &[u32],
     (lo, hi): (u64, u64),
     density: f64,
 ) -> Result<ReducedRange<T>> {
-    let (op, shape, positions) = (terms.op, terms.shape, (hi - lo) as f64);
+    let (op, shape, positions) = (params.op, params.shape, (hi - lo) as f64);
     let expected = (density * positions * sources.len() as f64).min(positions) as usize;
     let mut folding = Folding {
         ep,
-        terms,
+        params,
         sources,
         fold: Fold::new(op, sources.len(), shape.width, lo, hi, density)?,
         collector: Collector::new(lo, hi, shape, op.identity::<T>()?, expected),
@@ -119,7 +123,7 @@ pub async fn exchange_and_fold<T: Element>(
 /// A running reduction of streams.
 struct Folding<'a, T> {
     ep: &'a Endpoint,
-    terms: Terms<'a>,
+    params: ReductionParams<'a>,
     sources: &'a [u32],
     fold: Fold<T, Payload>,
     collector: Collector<T>,
@@ -142,29 +146,29 @@ pub fn fold_failed(ep: &Endpoint, sources: &[u32], error: FoldError) -> Error {
 /// Pushes the next segment of a source into a fold of streams from `sources`.
 pub fn fold_segment<T: Element>(
     ep: &Endpoint,
-    terms: Terms<'_>,
+    params: ReductionParams<'_>,
     sources: &[u32],
     fold: &mut Fold<T, Payload>,
     source: usize,
     segment: Payload,
 ) -> Result<()> {
-    let row_bytes = terms.shape.width * size_of::<T>();
+    let row_bytes = params.shape.width * size_of::<T>();
     ep.spend(Effort::Merge { entries: entries(segment.as_bytes()), row_bytes, sources: sources.len() });
-    let segment = plain(ep, terms.codec(), sources[source], segment)?;
+    let segment = plain(ep, params.codec(), sources[source], segment)?;
     fold.push(source, segment).map_err(|error| fold_failed(ep, sources, error))
 }
 
 impl<T: Element> Consumer for Folding<'_, T> {
     fn take(&mut self, source: usize, segment: Payload) -> Result<bool> {
-        let Folding { ep, terms, sources, .. } = *self;
+        let Folding { ep, params, sources, .. } = *self;
         if std::mem::take(&mut self.unknown[source]) {
             self.entries += stream_entries(segment.as_bytes());
             if !self.unknown.contains(&true) {
                 self.collector.make_room(self.entries);
             }
         }
-        fold_segment(ep, terms, sources, &mut self.fold, source, segment)?;
-        let advanced = self.fold.advance(terms.op, &mut self.collector);
+        fold_segment(ep, params, sources, &mut self.fold, source, segment)?;
+        let advanced = self.fold.advance(params.op, &mut self.collector);
         advanced.map_err(|error| fold_failed(ep, sources, error))?;
         Ok(self.fold.has_all(source))
     }

@@ -22,7 +22,7 @@ use skyphos_core::collectives::outer_product::{
     BlockAssignment, Exchange, Pairs, ProductShape, butterfly, by_owners, check_pairs, gather_factors,
     gather_numbers, own_product, ring, ring_reduce_scatter,
 };
-use skyphos_core::{Asked, Endpoint, Traffic};
+use skyphos_core::{CallRequest, Endpoint, Traffic};
 use skyphos_kernels::product::Factor;
 use skyphos_tune::Observations;
 use skyphos_tune::outer::OuterNumbers;
@@ -78,7 +78,7 @@ where
     type Op = ();
     type Options = OuterOptions;
 
-    fn asked(&mut self, comm: &Comm, (): &(), options: &OuterOptions) -> Asked {
+    fn request(&mut self, comm: &Comm, (): &(), options: &OuterOptions) -> CallRequest {
         self.seen = comm.tuner().observations;
         (options.sig::<T>(self.shape, false), options.arguments(false)).into()
     }
@@ -91,8 +91,8 @@ where
 
     fn run(mut self, comm: &Comm, (): &(), options: &OuterOptions) -> Result<OuterProduct<Out>> {
         let watch = Stopwatch::start(size_of_val(self.factors.0.as_ref()));
-        let asked = self.asked(comm, &(), options);
-        let done = comm.call(asked, async |ep| self.perform(ep, &(), options).await)?;
+        let request = self.request(comm, &(), options);
+        let done = comm.call(request, async |ep| self.perform(ep, &(), options).await)?;
         comm.tuner().record(&watch.stop(), moved_bytes(done.report.traffic), None);
         Ok(done)
     }
@@ -116,7 +116,7 @@ where
     type Op = ();
     type Options = OuterOptions;
 
-    fn asked(&mut self, comm: &Comm, (): &(), options: &OuterOptions) -> Asked {
+    fn request(&mut self, comm: &Comm, (): &(), options: &OuterOptions) -> CallRequest {
         self.seen = comm.tuner().observations;
         (options.sig::<T>(self.shape, true), options.arguments(true)).into()
     }

@@ -17,7 +17,7 @@ use skyphos_core::collectives::gather::{Item, Schedule, allgather_then, alltoall
 use skyphos_core::collectives::outer_product::{Level, gather_numbers};
 use skyphos_core::frame::CallSig;
 use skyphos_core::stream::encode;
-use skyphos_core::{Asked, Endpoint};
+use skyphos_core::{CallRequest, Endpoint};
 use skyphos_kernels::product::Factor;
 use skyphos_kernels::sparse_product::{SparseRow, sparse_product};
 use skyphos_kernels::stream::{Form, IndexList, SparseVec, View, put_entries};
@@ -88,7 +88,7 @@ impl<T: Factor, F: SparseFactors<T>> Body for SparseOuterProductSum<T, F> {
     type Op = ();
     type Options = OuterOptions;
 
-    fn asked(&mut self, comm: &Comm, (): &(), options: &OuterOptions) -> Asked {
+    fn request(&mut self, comm: &Comm, (): &(), options: &OuterOptions) -> CallRequest {
         self.seen = comm.tuner().observations;
         (sig::<T>(options, self.shape, false), options.arguments(false)).into()
     }
@@ -111,7 +111,7 @@ impl<T: Factor, F: SparseFactors<T>> Body for GatherSparseOuterFactors<T, F> {
     type Op = ();
     type Options = OuterOptions;
 
-    fn asked(&mut self, comm: &Comm, (): &(), options: &OuterOptions) -> Asked {
+    fn request(&mut self, comm: &Comm, (): &(), options: &OuterOptions) -> CallRequest {
         self.seen = comm.tuner().observations;
         (sig::<T>(options, self.shape, true), options.arguments(true)).into()
     }

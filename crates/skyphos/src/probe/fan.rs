@@ -6,7 +6,7 @@ use crate::Comm;
 use crate::call_builder::{Body, CallBuilder};
 use skyphos_core::collectives::barrier::barrier_from;
 use skyphos_core::frame::{CallKind, CallSig};
-use skyphos_core::{Asked, Endpoint};
+use skyphos_core::{CallRequest, Endpoint};
 use skyphos_types::{Error, GroupRank, Result};
 
 /// The most rounds of a barrier.
@@ -56,7 +56,7 @@ impl Body for Fan {
     type Op = ();
     type Options = ();
 
-    fn asked(&mut self, _: &Comm, (): &(), (): &()) -> Asked {
+    fn request(&mut self, _: &Comm, (): &(), (): &()) -> CallRequest {
         self.sig.into()
     }
 

@@ -16,7 +16,9 @@
 use crate::butterfly::{Neighbours, layers, part_of, rank_of_part};
 use crate::endpoint::Endpoint;
 use crate::slab::Payload;
-use crate::stream::{Assembler, ReducedRange, Stream, Terms, exchange_and_fold, exchange_and_place};
+use crate::stream::{
+    Assembler, ReducedRange, ReductionParams, Stream, exchange_and_fold, exchange_and_place,
+};
 use skyphos_kernels::stream::{Form, Shape, View};
 use skyphos_types::{Element, ReduceOp, Result, Round};
 use std::ops::Range;
@@ -39,19 +41,19 @@ pub enum RangeForm {
 }
 
 impl RangeForm {
-    /// The terms with the shape of reduced ranges, which is also that of the result with SSAR and DSAR.
-    pub fn terms(self, terms: Terms<'_>) -> Terms<'_> {
+    /// The parameters of a reduction whose ranges have this form. With SSAR and DSAR the result has the same shape as the ranges.
+    pub fn params(self, params: ReductionParams<'_>) -> ReductionParams<'_> {
         let shape = match self {
-            RangeForm::Auto => terms.shape,
-            RangeForm::Sparse => Shape { dense_above: f64::INFINITY, ..terms.shape },
-            // Every row is sent. A bitmap says which rows were absent, where an absent row is not the same as zero.
+            RangeForm::Auto => params.shape,
+            RangeForm::Sparse => Shape { dense_above: f64::INFINITY, ..params.shape },
+            // Every row is sent. If the operation's identity is not zero, a bitmap marks the rows that are entries.
             RangeForm::Dense => {
                 use ReduceOp::{Mean, MeanPresent, Or, Sum};
-                let with_present = !matches!(terms.op, Sum | Or | Mean | MeanPresent);
-                Shape { dense_above: -1.0, with_present, ..terms.shape }
+                let with_present = !matches!(params.op, Sum | Or | Mean | MeanPresent);
+                Shape { dense_above: -1.0, with_present, ..params.shape }
             }
         };
-        Terms { shape, ..terms }
+        ReductionParams { shape, ..params }
     }
 }
 
@@ -87,12 +89,12 @@ pub struct Reduced<T> {
 pub async fn reduce_scatter<T: Element>(
     ep: &Endpoint,
     view: View<'_, T>,
-    terms: Terms<'_>,
+    params: ReductionParams<'_>,
     groups: &[Neighbours],
     bounds: Vec<u64>,
 ) -> Result<Reduced<T>> {
-    let mut part = reduce_layers(ep, view, terms, groups, &bounds).await?;
-    part.finish(terms.op, ep.size(), terms.shape.width)?;
+    let mut part = reduce_layers(ep, view, params, groups, &bounds).await?;
+    part.finish(params.op, ep.size(), params.shape.width)?;
     Ok(Reduced { part, bounds })
 }
 
@@ -100,24 +102,24 @@ pub async fn reduce_scatter<T: Element>(
 async fn reduce_layers<T: Element>(
     ep: &Endpoint,
     view: View<'_, T>,
-    terms: Terms<'_>,
+    params: ReductionParams<'_>,
     groups: &[Neighbours],
     bounds: &[u64],
 ) -> Result<ReducedRange<T>> {
-    let width = terms.shape.width;
+    let width = params.shape.width;
     let mut leaves = Leaves { start: 0, count: bounds.len() - 1 };
     let mut part: Option<ReducedRange<T>> = None;
     for (k, group) in groups.iter().enumerate() {
         let degree = group.members.len();
         let density = match &part {
-            None => view.nnz(width) as f64 / terms.n.max(1) as f64,
+            None => view.nnz(width) as f64 / params.n.max(1) as f64,
             Some(part) => density_of(part, width),
         };
         // One stream per neighbour. This rank's own share comes last, since no link waits for it.
         let shares = (1..=degree).map(|step| (group.me + step) % degree).map(|j| {
             let (lo, hi) = leaves.of(degree, j).range(bounds);
             let segments = match &part {
-                None => terms.encode_input(ep, view, lo, hi),
+                None => params.encode_input(ep, view, lo, hi),
                 Some(part) => part.encode(ep, width, lo, hi),
             };
             Stream::new(segments, [group.members[j]])
@@ -125,7 +127,7 @@ async fn reduce_layers<T: Element>(
         let (streams, round) = (shares.collect(), DOWN + k as u32);
         leaves = leaves.of(degree, group.me);
         let range = leaves.range(bounds);
-        let reduced = exchange_and_fold(ep, terms, round, streams, &group.members, range, density).await?;
+        let reduced = exchange_and_fold(ep, params, round, streams, &group.members, range, density).await?;
         part = Some(reduced);
     }
     Ok(part.expect("at least one layer"))
@@ -141,36 +143,36 @@ fn density_of<T: Element>(part: &ReducedRange<T>, width: usize) -> f64 {
 async fn reduce_pair<T: Element>(
     ep: &Endpoint,
     part: ReducedRange<T>,
-    terms: Terms<'_>,
+    params: ReductionParams<'_>,
     pair: &Neighbours,
     round: Round,
 ) -> Result<ReducedRange<T>> {
-    let (width, range) = (terms.shape.width, (part.lo, part.hi));
+    let (width, range) = (params.shape.width, (part.lo, part.hi));
     let density = density_of(&part, width);
     let own = Stream::new(part.encode(ep, width, part.lo, part.hi), pair.members.iter().copied());
-    exchange_and_fold(ep, terms, round, vec![own], &pair.members, range, density).await
+    exchange_and_fold(ep, params, round, vec![own], &pair.members, range, density).await
 }
 
 /// A reduce-scatter through layers in the topology's order, so that entries that a host's ranks have in common cross the
-/// network once. The layers leave a rank with the range of its position in that order; the range then goes to its owner, the
-/// rank of its number.
+/// network once. After the layers a rank has the range numbered by its position in that order, and sends it to the rank of
+/// that number.
 pub async fn reduce_scatter_by_topology<T: Element>(
     ep: &Endpoint,
     view: View<'_, T>,
-    terms: Terms<'_>,
+    params: ReductionParams<'_>,
     degrees: &[u32],
     bounds: Vec<u64>,
 ) -> Result<ReducedRange<T>> {
     let me = ep.rank().0;
     let groups = layers(degrees, me, ep.topology());
     let (to, from) = (part_of(&groups), rank_of_part(degrees, me, ep.topology()));
-    let Reduced { part, bounds } = reduce_scatter(ep, view, terms, &groups, bounds).await?;
+    let Reduced { part, bounds } = reduce_scatter(ep, view, params, &groups, bounds).await?;
     if to == me {
         return Ok(part); // no other rank has this rank's range either
     }
-    let own = Stream::new(part.encode(ep, terms.shape.width, part.lo, part.hi), [to]);
+    let own = Stream::new(part.encode(ep, params.shape.width, part.lo, part.hi), [to]);
     let mine = &bounds[me as usize..=me as usize + 1];
-    let mut assembler = Assembler::new(mine, terms.shape, terms.op.identity::<T>()?);
+    let mut assembler = Assembler::new(mine, params.shape, params.op.identity::<T>()?);
     exchange_and_place(ep, HAND_OVER, vec![own], &[(from, 0..1)], &mut assembler, false).await?;
     Ok(ReducedRange { lo: mine[0], hi: mine[1], form: assembler.finish(), counts: Vec::new() })
 }
@@ -179,18 +181,18 @@ pub async fn reduce_scatter_by_topology<T: Element>(
 pub async fn allgather_parts<T: Element>(
     ep: &Endpoint,
     reduced: &Reduced<T>,
-    terms: Terms<'_>,
+    params: ReductionParams<'_>,
     groups: &[Neighbours],
 ) -> Result<Form<T>> {
     let Reduced { part, bounds } = reduced;
     let mut assembler =
-        Assembler::new(bounds, terms.shape, terms.op.identity::<T>()?).quantised(terms.codec());
+        Assembler::new(bounds, params.shape, params.op.identity::<T>()?).quantised(params.codec());
     // This rank's leaves above each layer, from the top.
     let mut leaves = vec![Leaves { start: 0, count: bounds.len() - 1 }];
     for group in groups {
         leaves.push(leaves[leaves.len() - 1].of(group.members.len(), group.me));
     }
-    let mut outgoing = part.encode_result(ep, &terms)?;
+    let mut outgoing = part.encode_result(ep, &params)?;
     let mut segments: Vec<Payload> = Vec::new();
     for (k, group) in groups.iter().enumerate().rev() {
         let (degree, above) = (group.members.len(), leaves[k]);
@@ -232,20 +234,20 @@ fn ends_in_pairs(degrees: &[u32], range_form: RangeForm, quantised: bool) -> boo
 pub async fn butterfly<T: Element>(
     ep: &Endpoint,
     view: View<'_, T>,
-    terms: Terms<'_>,
+    params: ReductionParams<'_>,
     degrees: &[u32],
     bounds: Vec<u64>,
     range_form: RangeForm,
 ) -> Result<Form<T>> {
-    let down = range_form.terms(terms);
+    let down = range_form.params(params);
     let groups = layers(degrees, ep.rank().0, ep.topology());
-    let up = if range_form == RangeForm::Auto { terms } else { down };
-    if ends_in_pairs(degrees, range_form, terms.precision.is_some()) {
+    let up = if range_form == RangeForm::Auto { params } else { down };
+    if ends_in_pairs(degrees, range_form, params.precision.is_some()) {
         let (pair, groups) = groups.split_last().expect("several layers");
         let bounds: Vec<u64> = bounds.into_iter().step_by(2).collect();
         let sum = reduce_layers(ep, view, down, groups, &bounds).await?;
         let mut part = reduce_pair(ep, sum, down, pair, DOWN + groups.len() as u32).await?;
-        part.finish(terms.op, ep.size(), terms.shape.width)?;
+        part.finish(params.op, ep.size(), params.shape.width)?;
         return allgather_parts(ep, &Reduced { part, bounds }, up, groups).await;
     }
     let reduced = reduce_scatter(ep, view, down, &groups, bounds).await?;

@@ -9,7 +9,9 @@
 //! fill in on the way, so sparse data takes more bytes than in a split.
 
 use crate::endpoint::Endpoint;
-use crate::stream::{Assembler, ReducedRange, Stream, Terms, exchange_and_fold, exchange_and_place};
+use crate::stream::{
+    Assembler, ReducedRange, ReductionParams, Stream, exchange_and_fold, exchange_and_place,
+};
 use skyphos_kernels::stream::{Form, View};
 use skyphos_types::{Element, Result, Round};
 
@@ -21,14 +23,14 @@ const GATHER: Round = Round(0x100_0000);
 pub async fn ring<T: Element>(
     ep: &Endpoint,
     view: View<'_, T>,
-    terms: Terms<'_>,
+    params: ReductionParams<'_>,
     bounds: Vec<u64>,
 ) -> Result<Form<T>> {
-    let (me, size, width) = (ep.rank().index(), ep.size() as usize, terms.shape.width);
+    let (me, size, width) = (ep.rank().index(), ep.size() as usize, params.shape.width);
     let (next, previous) = (((me + 1) % size) as u32, ((me + size - 1) % size) as u32);
-    let density = view.nnz(width) as f64 / terms.n.max(1) as f64;
+    let density = view.nnz(width) as f64 / params.n.max(1) as f64;
     let range = |part: usize| (bounds[part % size], bounds[part % size + 1]);
-    let own = |part: usize| terms.encode_input(ep, view, range(part).0, range(part).1);
+    let own = |part: usize| params.encode_input(ep, view, range(part).0, range(part).1);
     // The partial sum of range r starts at rank r + 1 and ends, with every rank's values added, at rank r.
     let mut partial: Option<ReducedRange<T>> = None;
     for step in 1..size {
@@ -40,19 +42,21 @@ pub async fn ring<T: Element>(
         let streams = vec![Stream::new(sum, [next]), Stream::new(mine, [ep.rank().0])];
         let (sources, round, density) =
             ([previous, ep.rank().0], REDUCE + step as u32, density * step as f64);
-        partial = Some(exchange_and_fold(ep, terms, round, streams, &sources, range(number), density).await?);
+        partial =
+            Some(exchange_and_fold(ep, params, round, streams, &sources, range(number), density).await?);
     }
     let mut part = match partial {
         Some(part) => part,
         None => {
             let alone = vec![Stream::new(own(0), [ep.rank().0])];
-            exchange_and_fold(ep, terms, Round(0), alone, &[ep.rank().0], (0, terms.n), density).await?
+            exchange_and_fold(ep, params, Round(0), alone, &[ep.rank().0], (0, params.n), density).await?
         }
     };
-    part.finish(terms.op, ep.size(), width)?;
+    part.finish(params.op, ep.size(), width)?;
     let mut assembler =
-        Assembler::new(&bounds, terms.shape, terms.op.identity::<T>()?).quantised(terms.codec());
-    let mut forwarded = part.encode_result(ep, &terms)?;
+        Assembler::new(&bounds, params.shape, params.op.identity::<T>()?).quantised(params.codec());
+    let mut forwarded = part.encode_result(ep, &params)?;
+    // A single rank also takes a step, in which it decodes its own range.
     for step in 1..size.max(2) {
         let leaf = (me + size - step) % size;
         let (mut receivers, mut sources) = (vec![next], vec![(previous, leaf..leaf + 1)]);

@@ -58,7 +58,7 @@ impl Control {
         [kind].into_iter().chain(numbers.into_iter().flat_map(u64::to_le_bytes)).collect()
     }
 
-    /// `None` if the bytes are no control message in a group of `size` ranks.
+    /// `None` if the bytes are not a control message in a group of `size` ranks.
     fn decode(bytes: &[u8], size: u32) -> Option<Control> {
         let (kind, rest) = bytes.split_first()?;
         let (numbers, odd_bytes) = rest.as_chunks::<8>();
@@ -91,9 +91,13 @@ pub(super) enum Polled {
 /// The state of one other rank, as far as this rank knows it.
 #[derive(Clone, Default)]
 struct Peer {
+    /// Its connection is lost.
     lost: bool,
+    /// It has closed the group in order.
     left: bool,
+    /// It has completed this call, so it had the message.
     past: bool,
+    /// It has acknowledged the message to this rank.
     acknowledged: bool,
     /// The ranks that missed the message, from the end that this peer sent.
     end: Option<Vec<u32>>,
@@ -292,7 +296,7 @@ impl<'a> Completion<'a> {
         }
         if earlier.iter().any(|rank| peer(rank).past) {
             // Ranks that left may have had the message: they did not acknowledge to this rank.
-            self.send_end(self.ranks_without(|peer| peer.lost).collect());
+            self.send_end(self.unacknowledged_where(|peer| peer.lost).collect());
             return Ok(true);
         }
         if !self.ep.outlives_losses() {
@@ -363,19 +367,19 @@ impl<'a> Completion<'a> {
     }
 
     /// Ranks in a state that have not acknowledged.
-    fn ranks_without(&self, state: fn(&Peer) -> bool) -> impl Iterator<Item = u32> {
+    fn unacknowledged_where(&self, state: fn(&Peer) -> bool) -> impl Iterator<Item = u32> {
         let all = (0..).zip(&self.peers);
         all.filter(move |(_, peer)| state(peer) && !peer.has_message()).map(|(rank, _)| rank)
     }
 
     /// On a collector: the lost ranks, then those that left, which may be a consequence of the losses.
     fn all_missed(&self) -> Vec<u32> {
-        let left = self.ranks_without(|peer| peer.left && !peer.lost);
-        self.ranks_without(|peer| peer.lost).chain(left).collect()
+        let left = self.unacknowledged_where(|peer| peer.left && !peer.lost);
+        self.unacknowledged_where(|peer| peer.lost).chain(left).collect()
     }
 
-    /// The first rank that the collector has missed. If that is this rank, its link to the collector is cut, so the error
-    /// names a lost earlier rank, or the collector.
+    /// The error that names the first rank without the message. If that is this rank, its link to the collector is cut, so the
+    /// error names a lost earlier rank, or the collector.
     pub(super) fn first_missed(&self) -> Option<Error> {
         let me = self.ep.rank().0;
         let earlier = || self.order[..self.vrank].iter().copied();
@@ -421,7 +425,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn arbitrary_bytes_decode_to_what_encodes_to_them_or_to_nothing(bytes in prop::collection::vec(any::<u8>(), 0..40)) {
+        fn accepted_bytes_encode_to_the_same_bytes(bytes in prop::collection::vec(any::<u8>(), 0..40)) {
             if let Some(message) = Control::decode(&bytes, 4) {
                 prop_assert_eq!(message.encode(), bytes);
             }

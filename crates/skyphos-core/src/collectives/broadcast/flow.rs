@@ -1,7 +1,7 @@
 //! The flow of a message's bytes through one rank.
 //!
-//! A chunk that arrives is forwarded at once, in its buffer, to every rank that has all bytes before it. A rank that is
-//! further behind, because it began with a sender that was lost, is sent copies of the bytes that are stored here.
+//! A chunk that arrives is forwarded at once, in its buffer, to every rank that has all bytes before it. A rank that lags,
+//! because its first sender was lost, is sent copies of the bytes that are stored here.
 
 use super::completion::{Completion, Polled};
 use super::receive_buffer::ReceiveBuffer;
@@ -157,8 +157,8 @@ impl Flow {
         Ok(moved)
     }
 
-    /// Takes the chunks of one stream. A chunk is left with the transport while the rank it is forwarded to cannot take it:
-    /// so a slow link holds the stream back as far as the root, and nothing piles up.
+    /// Takes the chunks of one stream. While the next rank of the route cannot take a chunk, the chunk stays with the transport.
+    /// So a slow link slows the stream back to the root, and no rank accumulates chunks.
     fn receive<R: ReceiveBuffer>(
         &mut self,
         k: usize,

@@ -65,7 +65,7 @@ pub enum Role<'a, R> {
 #[derive(Clone, Debug)]
 pub struct BroadcastOutcome {
     /// The root's choice of route.
-    pub way: RouteChoice,
+    pub choice: RouteChoice,
     /// Bytes of the message.
     pub bytes: usize,
     /// `PeerLost` naming the first rank that was lost before it had the message. All remaining ranks have it.
@@ -80,15 +80,15 @@ pub struct BroadcastOutcome {
 pub async fn broadcast<R: ReceiveBuffer>(
     ep: &Endpoint,
     root: u32,
-    side: Role<'_, R>,
+    role: Role<'_, R>,
     window: Duration,
 ) -> Result<BroadcastOutcome> {
     let order = order(ep.topology(), root);
     let mut completion = Completion::new(ep, &order, window);
-    let (table, missed) = match side {
-        Role::Root(source, way) => {
+    let (table, missed) = match role {
+        Role::Root(source, choice) => {
             let parts = source.checksummed_parts(ep)?;
-            let table = Table::new(way, source.lengths());
+            let table = Table::new(choice, source.lengths());
             let small = match &parts {
                 _ if !table.is_small() => Vec::new(),
                 Some(parts) => parts.joined(),
@@ -119,7 +119,7 @@ pub async fn broadcast<R: ReceiveBuffer>(
         }
     };
     Ok(BroadcastOutcome {
-        way: table.way,
+        choice: table.choice,
         bytes: table.total(),
         missed: missed.map(|error| ep.group_and_call().0.with_group_ranks(error)),
     })
@@ -191,7 +191,7 @@ async fn send_parts<R: ReceiveBuffer>(
     mut store: Store<'_, R>,
 ) -> Result<Option<Error>> {
     let (ep, total, is_root) = (completion.ep, table.total(), completion.vrank() == 0);
-    let mut flow = Flow::new(total, table.way.chunk_bytes.min(ep.node().chunk_bytes()));
+    let mut flow = Flow::new(total, table.choice.chunk_bytes.min(ep.node().chunk_bytes()));
     let mut followers = Followers::none();
     let mut follower = None;
     if is_root || table.is_small() {
@@ -207,7 +207,7 @@ async fn send_parts<R: ReceiveBuffer>(
             }
             store.make()?;
             if leaders.len() > 1 {
-                flow.add_route(relays(table.way.route, &leaders, index, total));
+                flow.add_route(relays(table.choice.route, &leaders, index, total));
             }
         } else {
             follower = Some((leaders[index], Follower::new(leaders[index])));

@@ -1,4 +1,4 @@
-//! Routes of a broadcast: which rank forwards the message to which, in chunks of which length.
+//! Routes of a broadcast: the order in which ranks forward the message, and the length of its chunks.
 
 use skyphos_types::{Error, Result};
 

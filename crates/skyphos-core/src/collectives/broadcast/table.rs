@@ -5,7 +5,7 @@ use super::route::{Route, RouteChoice, SMALL_BYTES};
 /// The header of a message: the root's choice of route, and the length of each part.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Table {
-    pub(super) way: RouteChoice,
+    pub(super) choice: RouteChoice,
     pub(super) lengths: Vec<usize>,
 }
 
@@ -13,8 +13,8 @@ pub(super) struct Table {
 const HEAD_BYTES: usize = 24;
 
 impl Table {
-    pub(super) fn new(way: RouteChoice, lengths: Vec<usize>) -> Table {
-        Table { way, lengths }
+    pub(super) fn new(choice: RouteChoice, lengths: Vec<usize>) -> Table {
+        Table { choice, lengths }
     }
 
     /// Bytes of all parts.
@@ -29,12 +29,12 @@ impl Table {
 
     /// The bytes of the table, followed by `small`: the parts of a small message, else empty.
     pub(super) fn encode(&self, small: &[u8]) -> Vec<u8> {
-        let numbers = [self.way.route as usize, self.way.chunk_bytes, self.lengths.len()];
+        let numbers = [self.choice.route as usize, self.choice.chunk_bytes, self.lengths.len()];
         let all = numbers.iter().chain(&self.lengths).flat_map(|number| (*number as u64).to_le_bytes());
         all.chain(small.iter().copied()).collect()
     }
 
-    /// The table, and the bytes after it; `None` if the bytes are no table.
+    /// The table, and the bytes after it; `None` if the bytes are not a table.
     pub(super) fn decode(bytes: &[u8]) -> Option<(Table, &[u8])> {
         let number = |at: usize| -> Option<usize> {
             let eight = bytes.get(at..at.checked_add(8)?)?;
@@ -45,8 +45,8 @@ impl Table {
         let end = count.checked_mul(8)?.checked_add(HEAD_BYTES).filter(|end| *end <= bytes.len())?;
         let lengths: Vec<usize> = (0..count).map(|k| number(HEAD_BYTES + 8 * k)).collect::<Option<_>>()?;
         lengths.iter().try_fold(0usize, |sum, len| sum.checked_add(*len))?;
-        let way = RouteChoice { route, chunk_bytes: Some(chunk_bytes).filter(|bytes| *bytes > 0)? };
-        Some((Table { way, lengths }, &bytes[end..]))
+        let choice = RouteChoice { route, chunk_bytes: Some(chunk_bytes).filter(|bytes| *bytes > 0)? };
+        Some((Table { choice, lengths }, &bytes[end..]))
     }
 }
 
@@ -75,7 +75,7 @@ mod tests {
         }
 
         #[test]
-        fn arbitrary_bytes_decode_to_what_encodes_to_them_or_to_nothing(bytes in prop::collection::vec(any::<u8>(), 0..80)) {
+        fn accepted_bytes_encode_to_the_same_bytes(bytes in prop::collection::vec(any::<u8>(), 0..80)) {
             if let Some((table, small)) = Table::decode(&bytes) {
                 prop_assert_eq!(table.encode(small), bytes);
             }

@@ -11,9 +11,9 @@ pub fn order(topology: &Topology, root: u32) -> Vec<u32> {
     let (hosts, racks) = (topology.hosts(), topology.racks());
     let mut ranks: Vec<u32> = (0..hosts.len() as u32).collect();
     let (host, rack) = (hosts[root as usize], racks[root as usize]);
-    ranks.sort_by_key(|rank_| {
-        let k = *rank_ as usize;
-        (*rank_ != root, hosts[k] != host, racks[k] != rack, racks[k], hosts[k], *rank_)
+    ranks.sort_by_key(|rank| {
+        let k = *rank as usize;
+        (*rank != root, hosts[k] != host, racks[k] != rack, racks[k], hosts[k], *rank)
     });
     ranks
 }

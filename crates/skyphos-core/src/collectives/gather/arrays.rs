@@ -4,8 +4,8 @@
 //! once from the chunk into the receiver's array.
 
 use super::{END, Parcel, Schedule, rounds};
-use crate::collectives::around::{Closures, RingNeighbours, around};
 use crate::collectives::barrier::barrier_from;
+use crate::collectives::ring_pipeline::{Closures, RingNeighbours, ring_pipeline};
 use crate::endpoint::Endpoint;
 use crate::frame::ARRAYS;
 use crate::message_stream::{Incoming, Outgoing};
@@ -13,27 +13,27 @@ use crate::slab::Payload;
 use skyphos_types::{Error, GroupRank, Result, Round, WorldRank};
 use std::ops::Range;
 
-/// The round of collectives with a single round. A gather has another one, because it may follow a collective in its call.
+/// The round of all these collectives but the gather, whose round differs because it may follow a collective in the same call.
 const ROUND: Round = Round(ARRAYS | 0x400);
 const TO_ROOT: Round = Round(ARRAYS | 0x401);
 
 /// An array's bytes, and the range of each rank's block.
 struct Blocks<A, F> {
     bytes: A,
-    of: F,
+    range_of: F,
 }
 
 impl<A, F: Fn(u32) -> Range<usize>> Blocks<A, F> {
     /// Total bytes of some blocks.
     fn total(&self, blocks: &[u32]) -> usize {
-        blocks.iter().map(|rank| (self.of)(*rank).len()).sum()
+        blocks.iter().map(|rank| (self.range_of)(*rank).len()).sum()
     }
 
     /// Ranges of the array that hold the range `bytes` of a message; the message consists of `blocks` one after the other.
     fn pieces(&self, blocks: &[u32], bytes: Range<usize>) -> impl Iterator<Item = Range<usize>> + use<A, F> {
         let mut before = 0;
         let in_array = |rank: &u32| {
-            let block = (self.of)(*rank);
+            let block = (self.range_of)(*rank);
             let (start, end) = (bytes.start.max(before), bytes.end.min(before + block.len()));
             let piece = block.start + start.saturating_sub(before)..block.start + end.saturating_sub(before);
             before += block.len();
@@ -45,7 +45,7 @@ impl<A, F: Fn(u32) -> Range<usize>> Blocks<A, F> {
 }
 
 /// Sends blocks of `from` (of `out`, if `from` has no bytes) to some ranks, and receives blocks of `out` from some.
-async fn exchange_blocks<F: Fn(u32) -> Range<usize>>(
+async fn exchange_ranges<F: Fn(u32) -> Range<usize>>(
     ep: &Endpoint,
     round: Round,
     from: Blocks<Option<&[u8]>, impl Fn(u32) -> Range<usize>>,
@@ -58,7 +58,7 @@ async fn exchange_blocks<F: Fn(u32) -> Range<usize>>(
     let incoming =
         |(source, blocks): &Parcel| (Incoming::new(GroupRank(*source), round), *source, out.total(blocks), 0);
     let mut ins: Vec<(Incoming, u32, usize, usize)> = receives.iter().map(incoming).collect();
-    let wrong = |source: u32, found: usize, due: usize| -> Error {
+    let wrong_length = |source: u32, found: usize, due: usize| -> Error {
         ep.corrupt(GroupRank(source), &format!("{found} bytes of an array, expected {due}"))
     };
     loop {
@@ -79,7 +79,7 @@ async fn exchange_blocks<F: Fn(u32) -> Range<usize>>(
         for ((incoming, source, due, taken), (_, blocks)) in ins.iter_mut().zip(receives) {
             while let Some(chunk) = incoming.next(ep)? {
                 if chunk.len() > *due - *taken {
-                    return Err(wrong(*source, *taken + chunk.len(), *due));
+                    return Err(wrong_length(*source, *taken + chunk.len(), *due));
                 }
                 let mut rest = chunk.as_bytes();
                 for piece in out.pieces(blocks, *taken..*taken + chunk.len()) {
@@ -93,7 +93,7 @@ async fn exchange_blocks<F: Fn(u32) -> Range<usize>>(
         }
         if outs.iter().all(Outgoing::done) && ins.iter().all(|(incoming, ..)| incoming.done()) {
             let short = ins.iter().find(|(_, _, due, taken)| taken != due);
-            return short.map_or(Ok(()), |(_, source, due, taken)| Err(wrong(*source, *taken, *due)));
+            return short.map_or(Ok(()), |(_, source, due, taken)| Err(wrong_length(*source, *taken, *due)));
         }
         if !moved {
             ep.progress().await?;
@@ -120,7 +120,7 @@ pub async fn allgather_arrays(ep: &Endpoint, schedule: Schedule, own: &[u8], out
     if schedule == Schedule::Ring {
         let sent_range = |step: usize| block((me + 2 * size - step as u32) % size);
         let first = block(me).start;
-        return around::<u8>(
+        return ring_pipeline::<u8>(
             ep,
             RingNeighbours::by_rank(ep),
             size as usize - 1,
@@ -140,9 +140,9 @@ pub async fn allgather_arrays(ep: &Endpoint, schedule: Schedule, own: &[u8], out
         .await;
     }
     for (k, round) in rounds(schedule, me, size).into_iter().enumerate() {
-        let mut all = Blocks { bytes: &mut *out, of: block };
-        let from_out = Blocks { bytes: None, of: block };
-        exchange_blocks(ep, Round(k as u32), from_out, &mut all, &round.sends, &round.receives).await?;
+        let mut all = Blocks { bytes: &mut *out, range_of: block };
+        let from_out = Blocks { bytes: None, range_of: block };
+        exchange_ranges(ep, Round(k as u32), from_out, &mut all, &round.sends, &round.receives).await?;
     }
     Ok(())
 }
@@ -157,14 +157,22 @@ pub async fn gather_arrays(
 ) -> Result<()> {
     ep.announce();
     let me = ep.rank().0;
-    let from = Blocks { bytes: Some(own), of: |_| 0..own.len() };
+    let from = Blocks { bytes: Some(own), range_of: |_| 0..own.len() };
     if me == root {
         out[block(me)].copy_from_slice(own);
         let receives: Vec<Parcel> = others(ep).map(|rank| (rank, vec![rank])).collect();
-        exchange_blocks(ep, TO_ROOT, from, &mut Blocks { bytes: out, of: block }, &[], &receives).await?;
-    } else {
-        exchange_blocks(ep, TO_ROOT, from, &mut Blocks { bytes: out, of: block }, &[(root, vec![me])], &[])
+        exchange_ranges(ep, TO_ROOT, from, &mut Blocks { bytes: out, range_of: block }, &[], &receives)
             .await?;
+    } else {
+        exchange_ranges(
+            ep,
+            TO_ROOT,
+            from,
+            &mut Blocks { bytes: out, range_of: block },
+            &[(root, vec![me])],
+            &[],
+        )
+        .await?;
     }
     barrier_from(ep, END).await
 }
@@ -190,21 +198,21 @@ pub(crate) async fn scatter_blocks(
     let received = even(mine.len());
     out[received(ep.rank().0)].copy_from_slice(&from[mine]);
     let parcels: Vec<Parcel> = others(ep).map(|rank| (rank, vec![rank])).collect();
-    let from = Blocks { bytes: Some(from), of: block };
-    exchange_blocks(ep, ROUND, from, &mut Blocks { bytes: out, of: received }, &parcels, &parcels).await
+    let from = Blocks { bytes: Some(from), range_of: block };
+    exchange_ranges(ep, ROUND, from, &mut Blocks { bytes: out, range_of: received }, &parcels, &parcels).await
 }
 
 /// Scatters the array of `root`: block j goes to rank j. `from` is empty on other ranks.
 pub async fn scatter_arrays(ep: &Endpoint, root: u32, from: &[u8], out: &mut [u8]) -> Result<()> {
     ep.announce();
     let block = even(out.len());
-    let own = Blocks { bytes: Some(from), of: block };
+    let own = Blocks { bytes: Some(from), range_of: block };
     if ep.rank().0 == root {
         out.copy_from_slice(&from[block(root)]);
         let sends: Vec<Parcel> = others(ep).map(|rank| (rank, vec![rank])).collect();
-        exchange_blocks(ep, ROUND, own, &mut Blocks { bytes: out, of: block }, &sends, &[]).await?;
+        exchange_ranges(ep, ROUND, own, &mut Blocks { bytes: out, range_of: block }, &sends, &[]).await?;
     } else {
-        exchange_blocks(ep, ROUND, own, &mut Blocks { bytes: out, of: block }, &[], &[(root, vec![0])])
+        exchange_ranges(ep, ROUND, own, &mut Blocks { bytes: out, range_of: block }, &[], &[(root, vec![0])])
             .await?;
     }
     barrier_from(ep, END).await
@@ -214,17 +222,17 @@ pub async fn scatter_arrays(ep: &Endpoint, root: u32, from: &[u8], out: &mut [u8
 /// waits until rank 1 takes bytes, so two ranks that exchange long messages must not both send first.
 pub async fn message(ep: &Endpoint, from: &[u8], out: &mut [u8]) -> Result<()> {
     let whole = |bytes: usize| move |_: u32| 0..bytes;
-    let own = Blocks { bytes: Some(from), of: whole(from.len()) };
-    let of = whole(out.len());
+    let own = Blocks { bytes: Some(from), range_of: whole(from.len()) };
+    let range_of = whole(out.len());
     let (sends, receives): (&[Parcel], &[Parcel]) = match ep.rank().0 {
         0 => (&[(1, vec![1])], &[]),
         _ => (&[], &[(0, vec![1])]),
     };
-    exchange_blocks(ep, ROUND, own, &mut Blocks { bytes: out, of }, sends, receives).await
+    exchange_ranges(ep, ROUND, own, &mut Blocks { bytes: out, range_of }, sends, receives).await
 }
 
 /// All-to-all with a length for each pair of ranks: block j of `from`, of `sends[j]` bytes, goes to rank j; block j of `out`,
-/// of `receives[j]` bytes, comes from rank j. Only a receiver can notice a wrong length, so a barrier ends the call.
+/// of `receives[j]` bytes, comes from rank j. Only a receiver can notice a wrong_length length, so a barrier ends the call.
 pub async fn alltoall_uneven(
     ep: &Endpoint,
     from: &[u8],
@@ -246,9 +254,9 @@ pub async fn alltoall_uneven(
     }
     out[received[me].clone()].copy_from_slice(&from[sent[me].clone()]);
     let parcels: Vec<Parcel> = others(ep).map(|rank| (rank, vec![rank])).collect();
-    let from = Blocks { bytes: Some(from), of: |rank: u32| sent[rank as usize].clone() };
-    let mut to = Blocks { bytes: out, of: |rank: u32| received[rank as usize].clone() };
-    exchange_blocks(ep, ROUND, from, &mut to, &parcels, &parcels).await.map_err(|error| match error {
+    let from = Blocks { bytes: Some(from), range_of: |rank: u32| sent[rank as usize].clone() };
+    let mut to = Blocks { bytes: out, range_of: |rank: u32| received[rank as usize].clone() };
+    exchange_ranges(ep, ROUND, from, &mut to, &parcels, &parcels).await.map_err(|error| match error {
         Error::Corrupt { rank, message } => {
             let rank = ep.group_and_call().0.group_number(WorldRank(rank));
             Error::bad_input(format!("rank {rank} sends rank {me} {message}"))

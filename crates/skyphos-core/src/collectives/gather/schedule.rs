@@ -76,23 +76,26 @@ pub fn rounds(schedule: Schedule, me: u32, size: u32) -> Vec<ScheduleRound> {
         }
         Schedule::Ring => (0..size - 1)
             .map(|step| {
-                one((me + 1) % size, vec![(me + size - step) % size], (me + size - 1) % size, |_| {
-                    vec![(me + 2 * size - 1 - step) % size]
-                })
+                exchange_round(
+                    (me + 1) % size,
+                    vec![(me + size - step) % size],
+                    (me + size - 1) % size,
+                    |_| vec![(me + 2 * size - 1 - step) % size],
+                )
             })
             .collect(),
-        Schedule::Bruck => doubling(me, size, false),
-        Schedule::Dissemination => doubling(me, size, true),
+        Schedule::Bruck => bruck_rounds(me, size, false),
+        Schedule::Dissemination => bruck_rounds(me, size, true),
         Schedule::RecursiveDoubling => {
             let core = 1 << size.ilog2();
             with_extras(me, size, core, |me| {
                 let mut all = Vec::new();
                 let mut step = 1;
                 while step < core {
-                    // The aligned group of 2^i ranks that has a core rank.
+                    // The aligned group of `step` ranks that includes `rank`.
                     let group =
                         |rank: u32| (rank / step * step..rank / step * step + step).collect::<Vec<_>>();
-                    all.push(one(me ^ step, group(me), me ^ step, group));
+                    all.push(exchange_round(me ^ step, group(me), me ^ step, group));
                     step *= 2;
                 }
                 all
@@ -105,13 +108,13 @@ pub fn rounds(schedule: Schedule, me: u32, size: u32) -> Vec<ScheduleRound> {
     }
 }
 
-/// A round with one message each way.
-fn one(to: u32, items: Vec<u32>, from: u32, items_of: impl Fn(u32) -> Vec<u32>) -> ScheduleRound {
+/// A round in which a rank sends one message and receives one.
+fn exchange_round(to: u32, items: Vec<u32>, from: u32, items_of: impl Fn(u32) -> Vec<u32>) -> ScheduleRound {
     ScheduleRound { sends: vec![(to, items)], receives: vec![(from, items_of(from))] }
 }
 
-/// Bruck's rounds, or their mirror image.
-fn doubling(me: u32, size: u32, forward: bool) -> Vec<ScheduleRound> {
+/// Bruck's rounds, or, with `forward`, their mirror image: the dissemination.
+fn bruck_rounds(me: u32, size: u32, forward: bool) -> Vec<ScheduleRound> {
     let ahead =
         |rank: u32, steps: u32| if forward { (rank + size - steps) % size } else { (rank + steps) % size };
     let back = |rank: u32, steps: u32| ahead(rank, size - steps);
@@ -120,7 +123,7 @@ fn doubling(me: u32, size: u32, forward: bool) -> Vec<ScheduleRound> {
         let moving = count.min(size - count);
         // A rank has `count` items: its own and those of the ranks ahead of it.
         let items = |rank: u32| (0..moving).map(|k| ahead(rank, k)).collect::<Vec<_>>();
-        all.push(one(back(me, count), items(me), ahead(me, count), items));
+        all.push(exchange_round(back(me, count), items(me), ahead(me, count), items));
         count += moving;
     }
     all
@@ -128,7 +131,7 @@ fn doubling(me: u32, size: u32, forward: bool) -> Vec<ScheduleRound> {
 
 /// Chen et al.: pairs of ranks exchange their items, then each rank forwards the pair of items that it received last.
 fn neighbour_exchange(me: u32, size: u32) -> Vec<ScheduleRound> {
-    // All ranks are simulated, since a rank receives what its neighbour received in the round before.
+    // Computes the rounds of all ranks, since a rank receives the items that its neighbour received in the round before.
     let partner = |rank: u32, round: u32| {
         let right = rank.is_multiple_of(2) == round.is_multiple_of(2);
         if right { (rank + 1) % size } else { (rank + size - 1) % size }
@@ -141,14 +144,14 @@ fn neighbour_exchange(me: u32, size: u32) -> Vec<ScheduleRound> {
         let sent: Vec<Vec<u32>> =
             (0..size).map(|rank| if round == 1 { pair(rank) } else { last[rank as usize].clone() }).collect();
         let from = partner(me, round);
-        all.push(one(from, sent[me as usize].clone(), from, |rank| sent[rank as usize].clone()));
+        all.push(exchange_round(from, sent[me as usize].clone(), from, |rank| sent[rank as usize].clone()));
         last = (0..size).map(|rank| sent[partner(rank, round) as usize].clone()).collect();
     }
     all
 }
 
-/// Wraps a schedule of `core` ranks for more ranks: a rank from `core` on first hands its item to rank - core, which sends it
-/// along with its own, and gets all others in a last round.
+/// Extends a schedule of `core` ranks to `size` ranks: a rank from `core` on first hands its item to rank - core, which sends it
+/// along with its own. In a last round the rank gets all other items.
 fn with_extras(
     me: u32,
     size: u32,

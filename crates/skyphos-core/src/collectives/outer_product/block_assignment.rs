@@ -8,7 +8,7 @@ use skyphos_kernels::split_ranges;
 use skyphos_types::{Error, Result};
 use std::ops::Range;
 
-/// The sub-groups that own G together.
+/// The extent of the sub-groups. The ranks of a sub-group together own G.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Level {
     /// Each rank alone: no blocks are exchanged.
@@ -94,7 +94,7 @@ impl BlockAssignment {
         (n, m): (usize, usize),
     ) -> Result<BlockAssignment> {
         let size = topology.hosts().len() as u32;
-        let of = |rank: u32| match level {
+        let group_of = |rank: u32| match level {
             Level::Rank => rank,
             Level::Host => topology.hosts()[rank as usize],
             Level::Rack => topology.racks()[rank as usize],
@@ -102,7 +102,7 @@ impl BlockAssignment {
         };
         let in_order: Vec<u32> = (0..size).map(|k| topology.rank_at(k)).collect();
         let mut groups: Vec<Vec<u32>> = vec![Vec::new(); size as usize];
-        in_order.iter().for_each(|rank| groups[of(*rank) as usize].push(*rank));
+        in_order.iter().for_each(|rank| groups[group_of(*rank) as usize].push(*rank));
         let mut blocks = vec![Block::default(); size as usize];
         for group in groups.iter().filter(|group| !group.is_empty()) {
             let count = group.len() as u32;
@@ -117,7 +117,7 @@ impl BlockAssignment {
                 blocks[*rank as usize] = Block { rows: cut(n, rows, row), cols: cut(m, cols, col) };
             }
         }
-        let members = groups.swap_remove(of(me) as usize);
+        let members = groups.swap_remove(group_of(me) as usize);
         Ok(BlockAssignment { members, blocks })
     }
 

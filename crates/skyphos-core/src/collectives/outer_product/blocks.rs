@@ -3,7 +3,7 @@
 use super::factors::Factors;
 use super::tiles::Tiles;
 use super::{BLOCKS, Block, BlockAssignment};
-use crate::collectives::around::{RingNeighbours, RingStep, around};
+use crate::collectives::ring_pipeline::{RingNeighbours, RingStep, ring_pipeline};
 use crate::endpoint::Endpoint;
 use crate::slab::Payload;
 use skyphos_kernels::product::Factor;
@@ -40,7 +40,7 @@ struct BlockRing<'a, 'b, T: Factor> {
 }
 
 /// The index of the member whose block is sent in a step.
-fn sent_in(index: usize, count: usize, step: usize) -> usize {
+fn member_sent_in(index: usize, count: usize, step: usize) -> usize {
     (index + 2 * count - step) % count
 }
 
@@ -79,7 +79,9 @@ impl<T: Factor> RingStep<T> for BlockRing<'_, '_, T> {
             return Ok(chunk);
         }
         let mut rest = chunk.as_slice::<T>().expect("whole numbers");
-        for piece in self.pieces(sent_in(self.index, self.assignment.members.len(), step + 1), &numbers) {
+        for piece in
+            self.pieces(member_sent_in(self.index, self.assignment.members.len(), step + 1), &numbers)
+        {
             let (here, after) = rest.split_at(piece.len());
             self.tiles.target.numbers[piece].copy_from_slice(here);
             rest = after;
@@ -104,11 +106,11 @@ pub(super) async fn exchange_blocks<T: Factor>(
         .for_each(|rank| starts.push(starts[starts.len() - 1] + assignment.blocks[*rank as usize].len()));
     let bounds = starts.clone();
     let sent_range = |step: usize| {
-        let member = sent_in(index, count, step);
+        let member = member_sent_in(index, count, step);
         bounds[member]..bounds[member + 1]
     };
     let (previous, next) = (members[(index + count - 1) % count], members[(index + 1) % count]);
     let neighbours = RingNeighbours { previous, next };
     let ring = BlockRing { ep, assignment, m, factors, tiles, index, starts };
-    around::<T>(ep, neighbours, count - 1, |step| BLOCKS + step as u32, sent_range, ring).await
+    ring_pipeline::<T>(ep, neighbours, count - 1, |step| BLOCKS + step as u32, sent_range, ring).await
 }

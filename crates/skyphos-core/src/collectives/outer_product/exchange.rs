@@ -11,7 +11,7 @@ use skyphos_kernels::product::Factor;
 use skyphos_types::{GroupRank, Result};
 
 /// Stores a chunk of a rank's factors.
-pub(super) fn take<T: Factor>(
+pub(super) fn store_chunk<T: Factor>(
     ep: &Endpoint,
     from: u32,
     chunk: &Payload,
@@ -28,7 +28,7 @@ pub(super) fn take<T: Factor>(
 }
 
 /// Stores the slices of this rank's own factors.
-pub(super) fn take_own<T: Factor>(
+pub(super) fn store_own<T: Factor>(
     ep: &Endpoint,
     shape: &ProductShape,
     assignment: &BlockAssignment,
@@ -85,12 +85,12 @@ pub(super) async fn exchange<T: Factor>(
         }
         for (receive, from) in receives.iter_mut().zip(&peers) {
             while let Some(chunk) = receive.next(ep)? {
-                take::<T>(ep, *from, &chunk, factors)?;
+                store_chunk::<T>(ep, *from, &chunk, factors)?;
                 moved = true;
             }
         }
         if sends.iter().all(Outgoing::done) && receives.iter().all(Incoming::done) {
-            return check_all(ep, factors);
+            return check_complete(ep, factors);
         }
         let ready = factors.ready();
         if tiles.as_mut().is_some_and(|tiles| tiles.step(ep, factors, ready)) {
@@ -102,7 +102,7 @@ pub(super) async fn exchange<T: Factor>(
 }
 
 /// Refuses incomplete factors, after all messages have arrived.
-pub(super) fn check_all<S>(ep: &Endpoint, factors: &Factors<S>) -> Result<()> {
+pub(super) fn check_complete<S>(ep: &Endpoint, factors: &Factors<S>) -> Result<()> {
     match (0..ep.size()).find(|rank| factors.received(*rank) < factors.due(*rank)) {
         Some(rank) => {
             let (received, due) = (factors.received(rank), factors.due(rank));

@@ -98,7 +98,7 @@ impl<S> Factors<S> {
     }
 
     /// The slices of some pairs, for the rows and columns of the block from `first_row` and `first_col` on.
-    pub(super) fn of(
+    pub(super) fn slices(
         &self,
         pairs: Range<usize>,
         (first_row, first_col): (usize, usize),
@@ -113,7 +113,7 @@ impl<S> Factors<S> {
     }
 
     /// All rows of a and of b.
-    pub(super) fn into_both(self) -> (LargeBuffer, LargeBuffer) {
+    pub(super) fn into_buffers(self) -> (LargeBuffer, LargeBuffer) {
         (self.a, self.b)
     }
 }

@@ -2,13 +2,13 @@
 //! and exchange their blocks.
 
 use super::blocks::exchange_blocks;
-use super::exchange::{check_all, exchange, take, take_own};
+use super::exchange::{check_complete, exchange, store_chunk, store_own};
 use super::factors::Factors;
 use super::tiles::{Gathered, Target, Tiles};
 use super::{BlockAssignment, FACTORS, Pairs, ProductShape};
 use crate::clock::Effort;
-use crate::collectives::around::{RingNeighbours, RingStep, around};
 use crate::collectives::gather::{Schedule, allgather_then, rounds};
+use crate::collectives::ring_pipeline::{RingNeighbours, RingStep, ring_pipeline};
 use crate::endpoint::Endpoint;
 use crate::slab::{CHUNK_BYTES, Payload};
 use skyphos_kernels::product::Factor;
@@ -29,7 +29,7 @@ pub async fn by_owners<T: Factor>(
     ep: &Endpoint,
     shape: &ProductShape,
     assignment: &BlockAssignment,
-    how: Exchange,
+    method: Exchange,
     own: Pairs<'_, T>,
     out: &mut [T],
     block_only: bool,
@@ -40,7 +40,7 @@ pub async fn by_owners<T: Factor>(
         false => Target::whole(out, shape.m, &block),
     };
     let whole;
-    let needs = match how {
+    let needs = match method {
         Exchange::Slices => assignment,
         Exchange::Whole(_) => {
             whole = BlockAssignment::whole(ep.size(), ep.rank().0, (shape.n, shape.m));
@@ -50,7 +50,7 @@ pub async fn by_owners<T: Factor>(
     let needed = &needs.blocks[ep.rank().index()];
     let mut factors = Factors::new(ep, shape, needed);
     let mut tiles = Some(Tiles::new(ep, shape, &block, needed, target));
-    gather(ep, shape, needs, how, own, &mut factors, &mut tiles).await?;
+    gather(ep, shape, needs, method, own, &mut factors, &mut tiles).await?;
     let mut tiles = tiles.expect("made above");
     if assignment.members.len() > 1 {
         exchange_blocks(ep, assignment, shape.m, &factors, &mut tiles).await?;
@@ -73,7 +73,7 @@ pub async fn gather_factors<T: Factor>(
     let assignment = BlockAssignment::whole(ep.size(), ep.rank().0, (shape.n, shape.m));
     let mut factors: Factors<T::Sum> = Factors::new(ep, shape, &assignment.blocks[0]);
     gather(ep, shape, &assignment, Exchange::Whole(schedule), own, &mut factors, &mut None).await?;
-    let (a, b) = factors.into_both();
+    let (a, b) = factors.into_buffers();
     Ok(Gathered { a, b })
 }
 
@@ -81,19 +81,19 @@ async fn gather<T: Factor>(
     ep: &Endpoint,
     shape: &ProductShape,
     assignment: &BlockAssignment,
-    how: Exchange,
+    method: Exchange,
     own: Pairs<'_, T>,
     factors: &mut Factors<T::Sum>,
     tiles: &mut Option<Tiles<'_, T>>,
 ) -> Result<()> {
-    take_own(ep, shape, assignment, own, factors);
-    match how {
+    store_own(ep, shape, assignment, own, factors);
+    match method {
         _ if ep.size() == 1 => Ok(()),
         Exchange::Slices | Exchange::Whole(Schedule::Direct) => {
             exchange(ep, shape, assignment, own, factors, tiles).await
         }
         Exchange::Whole(Schedule::Ring) => around_ring(ep, own, factors, tiles).await,
-        Exchange::Whole(schedule) => in_rounds(ep, schedule, own, factors, tiles).await,
+        Exchange::Whole(schedule) => by_schedule(ep, schedule, own, factors, tiles).await,
     }
 }
 
@@ -129,7 +129,7 @@ impl<T: Factor, F: Fn(usize) -> u32> RingStep<T> for FactorRing<'_, '_, T, F> {
     }
 
     fn receive(&mut self, step: usize, chunk: Payload, _: Range<usize>) -> Result<Payload> {
-        take::<T>(self.ep, (self.sent_in)(step + 1), &chunk, self.factors)?;
+        store_chunk::<T>(self.ep, (self.sent_in)(step + 1), &chunk, self.factors)?;
         compute_tile(self.ep, self.factors, self.tiles);
         Ok(chunk)
     }
@@ -150,11 +150,12 @@ async fn around_ring<T: Factor>(
     let lens: Vec<usize> = (0..size).map(|rank| factors.due(rank)).collect();
     let sent_range = |step: usize| 0..lens[sent_in(step) as usize];
     let ring = FactorRing { ep, own, factors, tiles, sent_in };
-    around::<T>(ep, neighbours, size as usize - 1, |step| FACTORS + step as u32, sent_range, ring).await
+    ring_pipeline::<T>(ep, neighbours, size as usize - 1, |step| FACTORS + step as u32, sent_range, ring)
+        .await
 }
 
 /// Sends all factors by any other schedule of an allgather.
-async fn in_rounds<T: Factor>(
+async fn by_schedule<T: Factor>(
     ep: &Endpoint,
     schedule: Schedule,
     own: Pairs<'_, T>,
@@ -162,7 +163,7 @@ async fn in_rounds<T: Factor>(
     tiles: &mut Option<Tiles<'_, T>>,
 ) -> Result<()> {
     if ep.is_sized() {
-        return in_rounds_of_lengths::<T>(ep, schedule, factors).await;
+        return by_schedule_sized::<T>(ep, schedule, factors).await;
     }
     let chunk = |numbers: &[T]| -> Payload {
         let mut chunk = ep.chunk(size_of_val(numbers));
@@ -172,16 +173,16 @@ async fn in_rounds<T: Factor>(
     let most = CHUNK_BYTES / size_of::<T>();
     let item = own.a.chunks(most).chain(own.b.chunks(most)).map(chunk).collect();
     allgather_then(ep, Round(0), schedule, item, |rank, item| {
-        item.iter().try_for_each(|chunk| take::<T>(ep, rank, chunk, factors))?;
+        item.iter().try_for_each(|chunk| store_chunk::<T>(ep, rank, chunk, factors))?;
         compute_tile(ep, factors, tiles);
         Ok(())
     })
     .await?;
-    check_all(ep, factors)
+    check_complete(ep, factors)
 }
 
-/// Like [`in_rounds`], in a simulation without data.
-async fn in_rounds_of_lengths<T: Factor>(
+/// Like [`by_schedule`], in a simulation without data.
+async fn by_schedule_sized<T: Factor>(
     ep: &Endpoint,
     schedule: Schedule,
     factors: &mut Factors<T::Sum>,

@@ -4,7 +4,7 @@
 
 use super::tiles::{product_of, tile_rows};
 use super::{BLOCKS, BlockAssignment, Pairs, ProductShape};
-use crate::collectives::around::{RingNeighbours, RingStep, around};
+use crate::collectives::ring_pipeline::{RingNeighbours, RingStep, ring_pipeline};
 use crate::endpoint::Endpoint;
 use crate::slab::{LargeBuffer, Payload};
 use skyphos_kernels::fold_all;
@@ -26,7 +26,7 @@ struct Panels<'a, T: Factor> {
 }
 
 impl<T: Factor> Panels<'_, T> {
-    /// Computes the panels that have these numbers of the product, unless they are computed.
+    /// Computes the panels that contain these elements of the product, if they are not computed yet.
     fn compute(&mut self, numbers: &Range<usize>) {
         if numbers.is_empty() {
             return;
@@ -146,6 +146,6 @@ async fn run<T: Factor>(
     // A rank sends the previous rank's rows first, and reduces its own rows last.
     let sent_range = |step: usize| numbers_of(at(3 * size - step - 1));
     let neighbours = RingNeighbours { previous: at(size - 1), next: at(1) };
-    around::<T::Sum>(ep, neighbours, steps, |step| BLOCKS + step as u32, sent_range, panels).await?;
+    ring_pipeline::<T::Sum>(ep, neighbours, steps, |step| BLOCKS + step as u32, sent_range, panels).await?;
     Ok(mine)
 }

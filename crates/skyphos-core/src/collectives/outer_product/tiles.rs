@@ -11,7 +11,7 @@ use crate::slab::LargeBuffer;
 use skyphos_kernels::product::{Before, Factor, Rows, multiply};
 use std::ops::Range;
 
-/// Pairs of a group, at least. Measured: 256 multiply-adds per number take three times as long as reading and writing the number.
+/// The fewest pairs of a group. Measured: 256 multiply-adds per number take three times as long as reading and writing the number.
 const GROUP_PAIRS: usize = 256;
 
 /// Bytes of a tile of thin factors. A tile takes some 100 µs, after which the rank polls messages again.
@@ -134,14 +134,14 @@ impl<'a, T: Factor> Tiles<'a, T> {
         let group = self.groups.get(self.group).filter(|group| group.ranks <= ready);
         let Some(Group { pairs, .. }) = group.cloned() else { return false };
         let rows = self.tile_rows.min(self.rows - self.row);
-        let deep = pairs.len();
+        let depth = pairs.len();
         let before = if self.group == 0 { Before::Nothing } else { Before::Sum };
-        let effort = effort::<T>(rows * self.cols, deep);
+        let effort = effort::<T>(rows * self.cols, depth);
         ep.compute(effort, || {
-            let of = factors.of(pairs, (self.offset.0 + self.row, self.offset.1));
+            let of = factors.slices(pairs, (self.offset.0 + self.row, self.offset.1));
             let start = self.target.first + self.row * self.target.stride;
             let out = (&mut self.target.numbers[start..], self.target.stride);
-            product_into(ep, (rows, self.cols, deep), of, out, before, &mut self.sums);
+            product_into(ep, (rows, self.cols, depth), of, out, before, &mut self.sums);
         });
         self.row += rows;
         if self.row == self.rows {

@@ -1,6 +1,6 @@
-//! The way down: each rank sends its neighbours their shares, and adds the shares that it receives.
+//! The downward pass of a reduction: each rank sends its neighbours their shares, and adds the shares that it receives.
 
-use super::run::{DOWN, Order, Run};
+use super::run::{Order, Run};
 use crate::clock::Effort;
 use crate::collectives::rows::{RowSource, fold_block_rows, stage_repeats};
 use crate::endpoint::Endpoint;
@@ -9,6 +9,9 @@ use crate::plan::{BlockCuts, Buffers, Layer, Plan, Stats};
 use crate::slab::AlignedVec;
 use skyphos_kernels::fold_rows;
 use skyphos_types::{Element, ReduceOp, Result, Round};
+
+/// Rounds of the count of ranks per index (plus the layer).
+const COUNT_PRESENT: Round = Round(0x140);
 
 impl Run<'_> {
     /// The number of ranks that contribute each index of the bottom range: a reduction of ones.
@@ -20,7 +23,7 @@ impl Run<'_> {
         let staged = stage_repeats(counting.op, &plan.contribute, &ones, 1, &mut buffers.staged)?.to_vec();
         counting.op = &ReduceOp::Sum;
         let order = &plan.contribute.order;
-        counting.down_from(plan, buffers, RowSource::Permuted(&staged, order), DOWN + 0x40).await?;
+        counting.down_from(plan, buffers, RowSource::Permuted(&staged, order), COUNT_PRESENT).await?;
         let bottom = buffers.down.last().expect("a layer").as_slice::<u32>();
         Ok(bottom[..bottom.len() - 1].to_vec())
     }
@@ -82,10 +85,10 @@ impl Run<'_> {
         sum: &mut [T],
         round: Round,
     ) -> Result<()> {
-        let (ep, width, row) = (self.ep, self.width, self.width * size_of::<T>());
+        let (ep, width, row_bytes) = (self.ep, self.width, self.width * size_of::<T>());
         let identity = self.op.identity::<T>()?;
         let share = |j: usize| layer.out_split[j]..layer.out_split[j + 1];
-        buffers.start(layer, round + k as u32, |j| share(j).len() * row);
+        buffers.start(layer, round + k as u32, |j| share(j).len() * row_bytes);
         buffers.received[layer.me] = layer.out_maps[layer.me].len();
         // Without data the sum is empty. With data its last row is the result of an index that no rank contributes.
         let body = sum.len().saturating_sub(width);
@@ -95,7 +98,7 @@ impl Run<'_> {
         if arrival {
             sum[..body].fill(identity);
             let (start, map) = (layer.out_split[layer.me], &layer.out_maps[layer.me]);
-            ep.try_compute(Effort::Fold { rows: map.len(), row_bytes: row }, || {
+            ep.try_compute(Effort::Fold { rows: map.len(), row_bytes }, || {
                 source.fold(self.op, &mut sum[..body], 0, map.positions(), start, width)
             })?;
         }
@@ -106,15 +109,15 @@ impl Run<'_> {
             buffers.cuts[k].ready(layer, block_rows);
         }
         loop {
-            let mut moved = buffers.send_chunks(ep, layer, row, |j, at, chunk| {
+            let mut moved = buffers.send_chunks(ep, layer, row_bytes, |j, at, chunk| {
                 source.copy_rows(
-                    share(j).start + at / row,
-                    chunk.len() / row,
+                    share(j).start + at / row_bytes,
+                    chunk.len() / row_bytes,
                     width,
                     bytemuck::cast_slice_mut(chunk),
                 );
             });
-            moved |= buffers.take_chunks(ep, layer, row, |j| layer.out_maps[j].len())?;
+            moved |= buffers.take_chunks(ep, layer, row_bytes, |j| layer.out_maps[j].len())?;
             if arrival {
                 fold_arrived(ep, self.op, layer, buffers, &mut sum[..body], width)?;
             } else {
@@ -126,7 +129,7 @@ impl Run<'_> {
                     let target =
                         (next_block * block_rows * width).min(body)..(ready * block_rows * width).min(body);
                     let (target, blocks) = (&mut sum[target], next_block..ready);
-                    let effort = Effort::Fold { rows: buffers.cuts[k].rows(blocks.clone()), row_bytes: row };
+                    let effort = Effort::Fold { rows: buffers.cuts[k].rows(blocks.clone()), row_bytes };
                     ep.try_compute(effort, || {
                         self.fold_blocks(k, layer, buffers, source, target, blocks.clone(), block_rows)
                     })?;
@@ -159,7 +162,7 @@ impl Run<'_> {
     ) -> Result<()> {
         let (op, width, cuts) = (self.op, self.width, &buffers.cuts[k]);
         let identity = op.identity::<T>()?;
-        let fold_one = |block: usize, sum: &mut [T]| -> Result<()> {
+        let fold_block = |block: usize, sum: &mut [T]| -> Result<()> {
             sum.fill(identity);
             let first = (block * block_rows) as u32;
             for (j, map) in layer.out_maps.iter().enumerate() {
@@ -187,12 +190,12 @@ impl Run<'_> {
                 use rayon::prelude::*;
                 pool.install(|| {
                     let each = target.par_chunks_mut(size).enumerate();
-                    each.try_for_each(|(k, sum)| fold_one(blocks.start + k, sum))
+                    each.try_for_each(|(k, sum)| fold_block(blocks.start + k, sum))
                 })?;
             }
             _ => {
                 for (k, sum) in target.chunks_mut(size).enumerate() {
-                    fold_one(blocks.start + k, sum)?;
+                    fold_block(blocks.start + k, sum)?;
                 }
             }
         }

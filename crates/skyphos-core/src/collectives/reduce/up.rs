@@ -1,4 +1,4 @@
-//! The way up: each rank sends its neighbours the results at their in-maps, and puts the results that it receives in order.
+//! The upward pass of a reduction: each rank sends its neighbours the results at their in-maps, and puts the results that it receives in order.
 
 use super::run::Run;
 use crate::clock::Effort;
@@ -58,27 +58,27 @@ impl Run<'_> {
         mut target: RowTarget<'_, T>,
         round: Round,
     ) -> Result<()> {
-        let (ep, width, row) = (self.ep, self.width, self.width * size_of::<T>());
-        buffers.start(layer, round, |j| layer.in_maps[j].len() * row);
+        let (ep, width, row_bytes) = (self.ep, self.width, self.width * size_of::<T>());
+        buffers.start(layer, round, |j| layer.in_maps[j].len() * row_bytes);
         let mut own_done = false;
         loop {
-            let mut moved = buffers.send_chunks(ep, layer, row, |j, at, chunk| {
-                let map = &layer.in_maps[j].positions()[at / row..(at + chunk.len()) / row];
+            let mut moved = buffers.send_chunks(ep, layer, row_bytes, |j, at, chunk| {
+                let map = &layer.in_maps[j].positions()[at / row_bytes..(at + chunk.len()) / row_bytes];
                 gather_rows(source, map, width, bytemuck::cast_slice_mut(chunk));
             });
             if !own_done {
                 // This rank's own share, after the first chunks are on their way.
                 let map = &layer.in_maps[layer.me];
-                ep.compute(Effort::Gather { rows: map.len(), row_bytes: row }, || {
+                ep.compute(Effort::Gather { rows: map.len(), row_bytes }, || {
                     target.put_gathered(layer.in_split[layer.me], source, map.positions(), width);
                 });
                 own_done = true;
             }
             let share = |j: usize| layer.in_split[j + 1] - layer.in_split[j];
-            moved |= buffers.take_chunks(ep, layer, row, share)?;
+            moved |= buffers.take_chunks(ep, layer, row_bytes, share)?;
             for j in 0..layer.members.len() {
                 while let Some(chunk) = buffers.waiting[j].pop_front() {
-                    ep.compute(Effort::Gather { rows: chunk.rows, row_bytes: row }, || {
+                    ep.compute(Effort::Gather { rows: chunk.rows, row_bytes }, || {
                         let values = chunk.chunk.as_slice::<T>().expect("whole rows, checked on arrival");
                         target.put(layer.in_split[j] + chunk.start, values, width);
                     });

@@ -1,8 +1,8 @@
 //! Allreduce of a dense array together with its bitmap, which says which rows are entries.
 
 use super::rabenseifner::unite;
-use crate::both::both;
 use crate::endpoint::Endpoint;
+use crate::join::join;
 use skyphos_kernels::stream::clear_beyond;
 use skyphos_types::Result;
 use std::future::Future;
@@ -15,7 +15,7 @@ pub async fn with_bitmap<R>(
     rows: u64,
 ) -> Result<R> {
     let Some(bits) = bits else { return array.await };
-    let (array, ()) = both(ep, array, unite(ep, bits)).await?;
+    let (array, ()) = join(ep, array, unite(ep, bits)).await?;
     clear_beyond(bits, rows);
     Ok(array)
 }

@@ -3,9 +3,9 @@
 //! The reduce-scatter and the allgather overlap: a block is sent as soon as it is reduced. Cost: 2 (P - 1) α and
 //! 2 (P - 1)/P n β. Memory: chunks that wait for an earlier rank's, and reduced blocks that the slowest peer has not been sent.
 
-use super::{GATHER, REDUCE, at_once, finish, ranges};
+use super::{GATHER, REDUCE, finish, one_round, ranges};
 use crate::clock::Effort;
-use crate::collectives::around::numbers;
+use crate::collectives::ring_pipeline::numbers;
 use crate::endpoint::Endpoint;
 use crate::message_stream::{Incoming, Outgoing};
 use crate::slab::Payload;
@@ -29,8 +29,8 @@ struct PeerValues {
 
 /// Reduces `values` of all ranks into `out`.
 pub async fn direct<T: Element>(ep: &Endpoint, op: &ReduceOp, values: &[T], out: &mut [T]) -> Result<()> {
-    if at_once::is_for(ep, op, size_of_val(values)) {
-        return at_once::at_once(ep, op, values, out).await;
+    if one_round::applies(ep, op, size_of_val(values)) {
+        return one_round::one_round(ep, op, values, out).await;
     }
     let (me, size) = (ep.rank().0, ep.size());
     let ranges = ranges(values.len(), size);

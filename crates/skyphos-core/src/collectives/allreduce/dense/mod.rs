@@ -1,4 +1,4 @@
-//! Allreduce of dense arrays: by the transport's own allreduce ([`by_transport`]), or by one of three schedules that move the
+//! Allreduce of dense arrays: by the transport's own allreduce ([`native`]), or by one of three schedules that move the
 //! fewest bytes possible, 2 (P - 1)/P of the array in each direction.
 //!
 //! | | rounds | right for |
@@ -7,19 +7,19 @@
 //! | [`rabenseifner`] | 2 ⌈log2 P⌉ (+ 2) | many ranks, medium sizes (Rabenseifner 2004) |
 //! | [`ring`] | 2 (P - 1), overlapped | large arrays: one sender per rank, and the fewest copies |
 
-mod at_once;
 mod bitmap;
-mod by_transport;
 mod direct;
-mod parts;
+mod native;
+mod one_round;
 mod rabenseifner;
+mod reduce_scatter;
 mod ring;
 
 pub use bitmap::with_bitmap;
-pub use by_transport::by_transport;
 pub use direct::direct;
-pub use parts::{direct_reduce_scatter, reduce_to_root};
+pub use native::native;
 pub use rabenseifner::rabenseifner;
+pub use reduce_scatter::{direct_reduce_scatter, reduce_to_root};
 pub use ring::{ring, ring_of_entries, ring_reduce_scatter};
 
 use crate::frame::ARRAYS;
@@ -31,9 +31,9 @@ use std::ops::Range;
 const REDUCE: Round = Round(ARRAYS | 0x1000);
 const GATHER: Round = Round(ARRAYS | 0x100_0000);
 
-/// Rounds of the transport's own allreduce: agreement to use it, and its results.
-const ASK: Round = Round(0x1000);
-const OWN: Round = Round(ARRAYS | 0x200_0000);
+/// Rounds of the transport's own allreduce: the agreement to use it, and its results.
+const AGREEMENT: Round = Round(0x1000);
+const NATIVE_RESULTS: Round = Round(ARRAYS | 0x200_0000);
 
 /// Offset of the rounds of a bitmap, whose allreduce runs at the same time as its array's.
 const BITMAP: u32 = 0x4000_0000;

@@ -5,7 +5,7 @@
 
 use super::{BITMAP, GATHER, REDUCE, finish, ranges};
 use crate::clock::Effort;
-use crate::collectives::around::numbers;
+use crate::collectives::ring_pipeline::numbers;
 use crate::endpoint::Endpoint;
 use crate::message_stream::{Incoming, Outgoing};
 use skyphos_kernels::fold_all;

@@ -8,9 +8,9 @@ use std::task::{Context, Poll};
 
 /// Runs both futures until both are ready or one fails. They must use different rounds.
 ///
-/// An endpoint stores the version of the call's box that its future has read. Each part has its own such version here, so an event
-/// that one part has read still wakes the other.
-pub(crate) async fn both<A, B>(
+/// An endpoint stores the version of the call's box that its future has read. Here each of the two futures has a version of its
+/// own, so an event that one future has read still wakes the other.
+pub(crate) async fn join<A, B>(
     ep: &Endpoint,
     a: impl Future<Output = Result<A>>,
     b: impl Future<Output = Result<B>>,
@@ -20,7 +20,7 @@ pub(crate) async fn both<A, B>(
         (Part { work: a, done: None, seen: ep.seen() }, Part { work: b, done: None, seen: ep.seen() });
     poll_fn(|cx| {
         loop {
-            if let Err(error) = a.go_on(ep, cx).and_then(|()| b.go_on(ep, cx)) {
+            if let Err(error) = a.poll(ep, cx).and_then(|()| b.poll(ep, cx)) {
                 return Poll::Ready(Err(error));
             }
             match (a.done.take(), b.done.take()) {
@@ -46,7 +46,7 @@ struct Part<'a, F, R> {
 }
 
 impl<F: Future<Output = Result<R>>, R> Part<'_, F, R> {
-    fn go_on(&mut self, ep: &Endpoint, cx: &mut Context<'_>) -> Result<()> {
+    fn poll(&mut self, ep: &Endpoint, cx: &mut Context<'_>) -> Result<()> {
         if self.done.is_none() {
             ep.set_seen(self.seen);
             match self.work.as_mut().poll(cx) {

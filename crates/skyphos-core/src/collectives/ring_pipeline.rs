@@ -85,7 +85,7 @@ where
 
 /// Runs the ring: in step s of `0..steps` this rank sends `sent_range(s)` and receives `sent_range(s + 1)`. In a simulation
 /// without data chunks have only a length.
-pub(crate) async fn around<T: Element>(
+pub(crate) async fn ring_pipeline<T: Element>(
     ep: &Endpoint,
     RingNeighbours { previous, next }: RingNeighbours,
     steps: usize,

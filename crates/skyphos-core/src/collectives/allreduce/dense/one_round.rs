@@ -14,19 +14,19 @@ const MAX_BYTES: usize = 4096;
 
 /// Whether this algorithm suits an array of `bytes` bytes. Custom operations can fail, so they need an algorithm at whose end
 /// a rank knows that all others have finished.
-pub fn is_for(ep: &Endpoint, op: &ReduceOp, bytes: usize) -> bool {
+pub fn applies(ep: &Endpoint, op: &ReduceOp, bytes: usize) -> bool {
     bytes * (ep.size() as usize - 1) <= MAX_BYTES && !matches!(op, ReduceOp::Custom(_)) && !ep.is_sized()
 }
 
 /// Reduces `values` of all ranks into `out`.
-pub async fn at_once<T: Element>(ep: &Endpoint, op: &ReduceOp, values: &[T], out: &mut [T]) -> Result<()> {
+pub async fn one_round<T: Element>(ep: &Endpoint, op: &ReduceOp, values: &[T], out: &mut [T]) -> Result<()> {
     let (me, size) = (ep.rank().0, ep.size());
     let peers: Vec<GroupRank> = (1..size).map(|step| GroupRank((me + step) % size)).collect();
     let message = |peer: &GroupRank| (*peer, ep.message_of(bytemuck::cast_slice(values)));
     let received = ep.exchange(REDUCE, peers.iter().map(message).collect(), &peers).await?;
     ep.spend(Effort::Dense { bytes: 3 * size as usize * size_of_val(values) });
     for rank in 0..size {
-        // The list of peers begins with the next rank, and goes around.
+        // The list of peers begins with the next rank, and wraps around.
         let array = match rank == me {
             true => values,
             false => {

@@ -8,7 +8,7 @@ use skyphos_types::{Element, ReduceOp};
 
 /// The parameters of a reduction of streams, the same on all ranks.
 #[derive(Clone, Copy)]
-pub struct Terms<'a> {
+pub struct ReductionParams<'a> {
     /// The operation.
     pub op: &'a ReduceOp,
     /// Size of the index space.
@@ -19,7 +19,7 @@ pub struct Terms<'a> {
     pub precision: Option<Precision<'a>>,
 }
 
-impl Terms<'_> {
+impl ReductionParams<'_> {
     /// The codec of segments that are marked as quantised.
     pub fn codec(&self) -> Option<QuantisedValues> {
         self.precision.map(|p| p.codec)
