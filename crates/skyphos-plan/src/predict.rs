@@ -433,7 +433,7 @@ pub fn agreement(ranks: u32, profile: &Profile) -> Stage {
 /// Ordered factorisations that are considered, at most: all of every number below 4,320, and of most larger ones.
 const MOST_FACTORISATIONS: u64 = 20_000;
 
-/// Every ordered factorisation of P into factors of at least 2; [1] for one rank. If there are too many, only those whose
+/// Every ordered factorisation of P into factors of at least 2; `[1]` for one rank. If there are too many, only those whose
 /// factors do not rise: a rank's entries shrink from layer to layer, and so does the best degree.
 pub fn factorisations(ranks: u32) -> Vec<Vec<u32>> {
     if ranks <= 1 {
