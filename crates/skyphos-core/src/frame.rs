@@ -37,7 +37,7 @@ use crate::slab::Payload;
 /// receiver's credits, which bounds the memory of a slow receiver.
 pub const WINDOW_BYTES: u64 = 8 << 20;
 
-/// Flag of a round that moves arrays: in whole chunks, which are not copied on their way.
+/// Flag of the rounds that move arrays, in whole chunks that are not copied on their way.
 pub const ARRAYS: u32 = 0x2000_0000;
 
 /// A header and its payload.

@@ -17,7 +17,7 @@ pub struct Group {
     pub me: GroupRank,
     /// The topology of the ranks; the same on all members.
     pub topology: Topology,
-    /// The group whose ranks errors name, if a call of that group made this one and users do not know this one.
+    /// The group whose ranks error texts name, for a group that a call made internally and that users do not know.
     pub named_by: Option<Arc<Group>>,
 }
 
@@ -28,7 +28,8 @@ impl Group {
         CommId((mixed ^ mixed >> 29).wrapping_mul(0xb7e1_5162_8aed_2a6b) | 1)
     }
 
-    /// The number of a group of survivors. It depends on the ranks, since some ranks may have agreed on more of them before a loss.
+    /// The number of a group of survivors. It depends on the ranks, because before a loss some ranks may have agreed on a larger
+    /// group.
     pub fn number_of_some(comm: CommId, call: CallNumber, ranks: impl IntoIterator<Item = u32>) -> CommId {
         let first = Group::number_after(comm, call);
         ranks.into_iter().fold(first, |number, rank| Group::number_after(number, CallNumber(u64::from(rank))))
@@ -50,7 +51,7 @@ impl Group {
         self.ranks.iter().position(|member| *member == rank).map(|place| GroupRank(place as u32))
     }
 
-    /// [`Group::group_rank`] as errors have it: [`NO_MEMBER`] for others.
+    /// [`Group::group_rank`] as a number for errors: [`NO_MEMBER`] for ranks that are not members.
     pub(crate) fn group_number(&self, rank: WorldRank) -> u32 {
         self.group_rank(rank).map_or(NO_MEMBER, |rank| rank.0)
     }

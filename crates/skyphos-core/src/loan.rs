@@ -10,10 +10,10 @@
 //! ```
 //!
 //! Neither side waits: without a free slot, or with more than [`MAX_LENT_BYTES`] on loan, the bytes are copied. So a borrower may keep
-//! a buffer as long as it likes, and one that died costs its lender at most those bytes. A buffer lent to a lost peer is not
+//! a buffer as long as it likes, and a borrower that died costs its lender at most those bytes. A buffer lent to a lost peer is not
 //! used again, since that peer may still read it.
 //!
-//! A descriptor is checked like bytes from a socket: one that points outside the arena is refused. The lender could still change a
+//! A descriptor is checked like bytes from a socket: a descriptor that points outside the arena is refused. The lender could still change a
 //! buffer after lending it; only processes of one user share an arena, and these can write each other's memory anyway.
 
 use crate::shared_memory::arena::{ARENA_BYTES, Arena, Borrowed, Line, SLOTS, Slots};
@@ -24,7 +24,7 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Bytes on loan to one process, at most.
+/// Upper bound on the bytes on loan to one process.
 pub const MAX_LENT_BYTES: usize = 2 << 20;
 
 /// Bytes of a descriptor.

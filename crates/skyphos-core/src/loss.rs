@@ -1,9 +1,9 @@
-//! Lost peers: how they were lost, and the health of processes.
+//! The kinds of loss of a peer, and the health of processes.
 
 use crate::slab::Payload;
 use std::time::Duration;
 
-/// How a peer was lost.
+/// The kind of a peer's loss.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Loss {
     /// It sent a goodbye frame.
@@ -17,23 +17,23 @@ pub enum Loss {
 /// The health of a process.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Health {
-    /// Its number in the transport, its rank, and which replica of that rank it is.
+    /// Its number in the transport.
     pub process: u32,
-    /// See `process`.
+    /// Its rank.
     pub rank: u32,
-    /// See `process`.
+    /// Its number among the replicas of that rank.
     pub replica: u32,
     /// Host and address.
     pub address: String,
-    /// How it was lost, and how that was noticed.
+    /// The kind of its loss, and the evidence.
     pub lost: Option<(Loss, String)>,
     /// It has not sent its chunks in time, so this process, its sibling, sends them in its place.
     pub late: bool,
     /// Time since its last frame; unknown without replication.
     pub silent: Option<Duration>,
-    /// Chunks of which this process got the first copy from it (`won`), or a later one (`lost_races`).
+    /// Chunks whose first copy came from it.
     pub won: u64,
-    /// See `won`.
+    /// Chunks of which it sent a copy after the first one.
     pub lost_races: u64,
 }
 

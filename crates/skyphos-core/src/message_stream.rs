@@ -24,8 +24,8 @@ pub struct Outgoing {
 }
 
 impl Outgoing {
-    /// A message of `total` bytes; an empty one is still sent, as one empty chunk, since its coming
-    /// shows the peer that this rank is in the call.
+    /// A message of `total` bytes. An empty message is sent as one empty chunk, whose arrival shows the peer that this rank is in
+    /// the call.
     pub fn new(to: GroupRank, round: Round, total: u64) -> Outgoing {
         Outgoing { to, round, total, sent: 0, seq: 0 }
     }
@@ -71,7 +71,7 @@ impl Outgoing {
         self.sent == 0 || ep.node().backlog(peer) <= BACKLOG_BYTES
     }
 
-    /// Hands over the chunk that [`Outgoing::next_range`] asked for.
+    /// Hands over the chunk with the bytes of [`Outgoing::next_range`].
     pub fn push(&mut self, ep: &Endpoint, chunk: PayloadMut) {
         self.push_shared(ep, chunk.freeze());
     }

@@ -20,11 +20,11 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
-/// Longest sleep without a check whether the user pressed Ctrl-C.
+/// The longest sleep between two checks for Ctrl-C.
 pub(crate) const INTERRUPT_CHECK: Duration = Duration::from_millis(100);
 
-/// How long a waiting thread polls before it sleeps, if the host has a core for every rank. A wake-up
-/// from sleep costs 5 to 50 µs; most waits inside a collective are shorter.
+/// Time for which a waiting thread polls before it sleeps, if the host has a core for every rank. A wake-up from sleep costs 5 to
+/// 50 µs; most waits inside a collective are shorter.
 const SPIN: Duration = Duration::from_micros(30);
 
 /// Longest reason for a program's failure that peers receive, in bytes.

@@ -127,7 +127,7 @@ pub struct Volume {
     pub layer: usize,
     /// Its degree.
     pub degree: usize,
-    /// Whether this is the way up.
+    /// Whether the traffic goes up.
     pub up: bool,
     /// Messages to other ranks.
     pub messages: usize,
@@ -234,7 +234,7 @@ pub(crate) struct Buffers {
     pub(crate) waiting: Vec<VecDeque<WaitingChunk>>,
     /// Rows received from each member.
     pub(crate) received: Vec<usize>,
-    /// Where the fold blocks cut the maps, by layer.
+    /// The positions at which fold blocks cut the maps, by layer.
     pub(crate) cuts: Vec<BlockCuts>,
 }
 

@@ -2,11 +2,11 @@
 //!
 //! ```text
 //! send:     number of parts, their lengths, the parts, as one stream
-//! receive:  wait until a message fits;  read the lengths;  copy each part to where it goes, as it comes
+//! receive:  wait until a message fits;  read the lengths;  copy each part to its memory as it arrives
 //! ```
 //!
-//! A message of up to [`WINDOW_BYTES`] goes out whether or not its receiver is there; the rest of
-//! a larger one waits for it. Cost: α + β bytes; the data is copied once on each side.
+//! A message of up to [`WINDOW_BYTES`] is sent even if its receiver has not begun to receive; the rest of a larger message waits
+//! for the receiver. Cost: α + β bytes; the data is copied once on each side.
 
 use crate::call_guard::{CallGuard, Outcome};
 use crate::endpoint::Endpoint;
@@ -23,7 +23,7 @@ use std::sync::Arc;
 /// The only exchange of a message.
 const ROUND: Round = Round(0);
 
-/// Parts of a message, at most.
+/// Upper bound on the parts of a message.
 const MOST_PARTS: u64 = 1 << 20;
 
 /// Bytes of a number.
@@ -48,17 +48,17 @@ impl Status {
     }
 }
 
-/// Memory for the second part of a message whose first is a given one.
+/// Memory for the second part of a message that begins with a given part.
 pub struct ReceiveInto<M> {
     /// The required first part.
     pub first: Vec<u8>,
-    /// Where the second goes, if it is as long.
+    /// The memory, which is used if the second part has its length.
     pub memory: M,
 }
 
 /// A received message.
 pub struct ReceivedMessage<M> {
-    /// Where it is from.
+    /// Its sender, tag and size.
     pub status: Status,
     /// Its parts, except for a part that is in memory that the caller supplied.
     pub parts: Vec<Vec<u8>>,
@@ -157,7 +157,7 @@ pub async fn probe(ep: &Endpoint) -> Result<Status> {
     ep.message_seen().await
 }
 
-/// A message as one stretch of bytes.
+/// The bytes of a message, read in order.
 struct Stream {
     incoming: Incoming,
     chunk: Payload,
@@ -166,7 +166,7 @@ struct Stream {
 }
 
 impl Stream {
-    /// Bytes have arrived and were not read.
+    /// The bytes that have arrived and were not read, at least one.
     async fn next(&mut self, ep: &Endpoint) -> Result<&[u8]> {
         while self.at == self.chunk.len() {
             match self.incoming.next(ep)? {
@@ -194,7 +194,7 @@ impl Stream {
         Ok(())
     }
 
-    /// The next part. Its claimed length is believed only so far; room for more is made as it comes.
+    /// The next part. At most a window is allocated for the length that the sender claims; the buffer grows as bytes arrive.
     async fn read_part(&mut self, ep: &Endpoint, len: u64) -> Result<Vec<u8>> {
         let mut part = Vec::with_capacity(len.min(WINDOW_BYTES) as usize);
         while (part.len() as u64) < len {
@@ -258,7 +258,7 @@ impl Node {
 }
 
 impl Endpoint {
-    /// Completes when a receive has got a message. `Err`: none can come.
+    /// Completes when a receive is matched with a message. `Err`: no message can arrive.
     async fn message_met(&self) -> Result<Status> {
         let (filter, (group, call)) = (self.filter().expect("a receive"), self.group_and_call());
         loop {

@@ -1,4 +1,4 @@
-//! The ground everything stands on: something that carries frames between ranks.
+//! The trait of all transports. A transport carries frames between ranks; every other layer builds on it.
 //!
 //! A transport posts frames and yields frames. It does not match, order across peers, retry a call,
 //! or know what a collective is: [`crate::node::Node`] does the matching. The smallest
@@ -23,7 +23,7 @@ pub use crate::loss::{Health, Loss, goodbye_cause, reason_in};
 
 /// An event that [`Transport::poll`] reports.
 pub enum Event {
-    /// A frame came.
+    /// A frame has arrived.
     Frame {
         /// Its sender.
         from: WorldRank,
@@ -32,16 +32,16 @@ pub enum Event {
     },
     /// A peer is gone for good. Reported once; no frame of it follows.
     PeerDown {
-        /// Which.
+        /// The peer.
         rank: WorldRank,
-        /// How it was noticed.
+        /// The evidence of the loss, for error texts.
         cause: String,
-        /// How it was lost, as far as is known.
+        /// The kind of loss, as far as is known.
         loss: Loss,
     },
     /// The backlog to a peer has shrunk to at most half.
     Writable {
-        /// Which.
+        /// The peer.
         rank: WorldRank,
     },
 }
@@ -53,7 +53,7 @@ pub struct Facts {
     pub name: &'static str,
     /// Host and address of each rank, for error texts. Many nodes of one process may share them.
     pub addresses: Arc<[String]>,
-    /// Where the ranks are, as far as the transport knows; the same on all.
+    /// The hosts and racks of the ranks, as far as the transport knows; the same on all.
     pub topology: Topology,
     /// Ranks that share this host, this one included.
     pub ranks_on_host: usize,
@@ -77,7 +77,7 @@ pub struct Facts {
 }
 
 impl Facts {
-    /// Of a transport with a clock, buffers and chunks of the usual kind, whose ranks' places are unknown.
+    /// The facts of a transport with the default clock, pool and chunk size, whose ranks have an unknown topology.
     pub fn new(name: &'static str, addresses: Arc<[String]>, ranks_on_host: usize) -> Facts {
         Facts {
             name,
@@ -119,8 +119,8 @@ pub trait Transport: Send + NativeCollectives + Replication + UnderReplicas {
     fn is_idle(&self) -> bool {
         (0..self.size()).all(|rank| rank == self.rank().0 || self.backlog(WorldRank(rank)) == 0)
     }
-    /// Moves bytes and appends what happened to `events`, waiting at most `wait` for the first. May
-    /// return early with none (a signal, a [`Waker`]).
+    /// Moves bytes and appends events to `events`, waiting at most `wait` for the first. May return early without an event (after
+    /// a signal, or by a [`Waker`]).
     fn poll(&mut self, wait: Duration, events: &mut Vec<Event>);
     /// Ends a waiting `poll` from another thread.
     fn waker(&self) -> Waker;

@@ -1,4 +1,4 @@
-//! A watch over one call: whether it still moves, and the time-out if it does not.
+//! The time-out of a call that makes no progress.
 //!
 //! Shortly before the time-out every rank is asked whether it is in the call. A rank that is inside drives the transport, so it
 //! answers at once; the error names the ranks that have not answered.
@@ -11,7 +11,7 @@ use crate::slab::Payload;
 use skyphos_types::{Error, Result, WorldRank};
 use std::time::Duration;
 
-/// Notes when a call last moved.
+/// The time at which a call last made progress, and its time-outs.
 pub(crate) struct Watch {
     /// Version of the box at the last look.
     version: Option<u64>,

@@ -4,7 +4,7 @@
 //! [`Call::start`] passes it to the node, and returns a [`Work`] that is complete when the call is.
 //!
 //! Calls are numbered when they are made, so all ranks must make a group's calls in the same order; they may
-//! complete, and be waited for, in any. A dropped `Work` leaves its call under way: other ranks wait for it.
+//! complete, and be waited for, in any order. A dropped `Work` leaves its call under way: other ranks wait for it.
 
 use crate::call_guard::{CallGuard, Outcome};
 use crate::endpoint::Endpoint;

@@ -48,7 +48,7 @@ impl Mailbox {
             let b = &self.calls[k];
             let Some(sig) = b.own else { continue };
             let needs_it = match b.post {
-                // A message that a receive has got, or may get from another rank, still counts.
+                // A receive may still complete: it has its message, or may get one from another rank.
                 Some(_) => b.is_send() && b.needs_of_message(rank),
                 None => self.group(b.comm).is_some_and(|g| g.group.ranks.contains(&rank)),
             };

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! a frame's hash of outcomes differs:  exchange outcomes with the peer; the call makes no progress meanwhile
-//! the peer's outcomes are here:        if both can be at the same place of one program, the call goes on;
+//! the peer's outcomes are here:        if both can be at the same point of one program, the call goes on;
 //!                                      else it fails, and all later calls of the group
 //! ```
 
@@ -74,7 +74,7 @@ impl Mailbox {
         self.outcomes_of(comm).into_iter().for_each(|outcomes| outcomes.forget(call));
     }
 
-    /// A peer has made a different call: it is at another place of its program, or runs another program.
+    /// A peer has made a different call: it is at another point of its program, or runs another program.
     pub(super) fn disagree(&mut self, k: usize, own: (WorldRank, CallSig), other: (WorldRank, CallSig)) {
         let b = &mut self.calls[k];
         if own.1.outcomes == other.1.outcomes {
@@ -170,8 +170,8 @@ impl Mailbox {
     }
 
     /// A peer has left a call with an error. If this rank has completed that call, the ranks disagree about its outcome, and a
-    /// program that repeats failed calls would from now on pair different calls. So no later call of the group succeeds, also
-    /// none that has begun.
+    /// program that repeats failed calls would from now on pair different calls. So no later call of the group succeeds, not
+    /// even a call that has begun.
     pub(super) fn diverge(&mut self, comm: CommId, call: CallNumber, from: WorldRank, error: &Error) {
         let Some(state) = self.groups.iter_mut().find(|c| c.group.comm == comm) else { return };
         let me = state.group.world_rank(state.group.me);
@@ -217,7 +217,7 @@ mod tests {
 
     const GROUP: CommId = CommId(7);
 
-    /// What a rank's program knows of its first call when it makes the second.
+    /// The knowledge of a rank's program about its first call when it makes the second.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     enum Knows {
         Success,
@@ -226,7 +226,7 @@ mod tests {
         FailureAtOnce,
         /// The call is under way.
         NotYet,
-        /// The outcome is never asked for.
+        /// The program never reads the outcome.
         Never,
     }
     use Knows::*;

@@ -1,7 +1,7 @@
 //! Matching of point-to-point messages with receives.
 //!
 //! A send, a receive and a probe each have a box, like a collective call. The messages of a group between two ranks are
-//! numbered in each direction, so both ends name a message alike: its [`MessageId`]. A receive gets one once it is matched.
+//! numbered in each direction, so both ends give a message the same [`MessageId`]. A receive gets its id once it is matched.
 //!
 //! - Messages of one sender are matched in the order in which they were sent, also if frames overtake each other.
 //! - A message goes to the first receive, in the order of their calls, that accepts its sender and tag.
@@ -37,7 +37,7 @@ impl Mailbox {
         call
     }
 
-    /// Why a rank receives no message: it is gone. If this rank `is_replicated`, a rank that has left in order may have got the
+    /// The reason why a rank receives no message: it is gone. If this rank `is_replicated`, a rank that has left in order may have got the
     /// message from a replica.
     pub(crate) fn reason_not_received(
         &self,
@@ -49,7 +49,7 @@ impl Mailbox {
         if left && is_replicated { None } else { self.lost(to, Some(sig)) }
     }
 
-    /// This rank begins to send a message. Returns the call, and the message's name.
+    /// This rank begins to send a message. Returns the call, and the message's identifier.
     pub(crate) fn begin_send(
         &mut self,
         group: &Group,
@@ -114,7 +114,7 @@ impl Mailbox {
         group.ranks.iter().any(|rank| filter.source.is_none_or(|source| source == *rank) && lost(rank))
     }
 
-    /// Why no message can come that a receive or probe waits for: its sender is gone, or a possible sender is lost, or all have
+    /// The reason why a receive or probe can get no message: its sender is gone, or a possible sender is lost, or all have
     /// left.
     pub(crate) fn reason_for_no_message(&self, group: &Group, filter: Filter, sig: CallSig) -> Option<Error> {
         let me = group.world_rank(group.me);
@@ -165,7 +165,7 @@ impl Mailbox {
         if let Some(arrival) = waiting.find(|arrival| is_it(&arrival.envelope.id)) {
             return arrival.take_frame(from, frame);
         }
-        // Else the frame is late, or of a message that its receiver has dropped.
+        // An unknown message begins with its first chunk or its sender's abort. Other frames are late, or their receive was dropped.
         let begins = match header.kind {
             FrameKind::Data => header.seq == 0,
             FrameKind::Abort => header.sig.flags == CallSig::SENDS,
@@ -221,7 +221,7 @@ impl Mailbox {
         }
     }
 
-    /// Answers a message's sender that asks whether it is being received, or its receiver that asks whether it is being sent.
+    /// Answers a probe of a message: to its sender, whether it is being received; to its receiver, whether it is being sent.
     fn say_whether_present(&mut self, from: WorldRank, header: &Header) {
         let (pair, count, group) = (header.comm, header.call, CommId(header.sig.n));
         let is_it =
@@ -237,7 +237,7 @@ impl Mailbox {
         }
     }
 
-    /// Tells a sender that its message will not be received.
+    /// Sends an abort to a message's sender, because the message will not be received.
     fn refuse(&mut self, from: WorldRank, header: &Header) {
         if header.kind == FrameKind::Data {
             let mut reply = Reply::about(from, FrameKind::Abort, header);

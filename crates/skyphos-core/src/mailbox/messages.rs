@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, VecDeque};
 /// Calls from here on are point-to-point. Their numbers are this rank's own: no peer sees them.
 pub(super) const FIRST_LOCAL: CallNumber = CallNumber(1 << 46);
 
-/// Part of the number of every pair of ranks, so that no group has the same number.
+/// Part of the number of every pair of ranks, so that no group has the same number: "PAIR" in ASCII.
 pub(super) const PAIR: CallNumber = CallNumber(0x5041_4952);
 
 /// The identifier of a message, the same at both ends up to the peer.
@@ -18,7 +18,7 @@ pub(super) const PAIR: CallNumber = CallNumber(0x5041_4952);
 pub(crate) struct MessageId {
     /// The rank at the other end, in the transport.
     pub(crate) peer: WorldRank,
-    /// Number of the ordered pair of sender and receiver in their group; even, as no group's is.
+    /// Number of the ordered pair of sender and receiver in their group. It is even, while the numbers of groups are odd.
     pub(crate) pair: CommId,
     /// Number of the message of that pair.
     pub(crate) count: CallNumber,
@@ -89,7 +89,7 @@ pub(super) struct Messages {
     pub(super) arrivals: VecDeque<Arrival>,
     /// Messages that have overtaken earlier ones of their sender.
     pub(super) early: Vec<Arrival>,
-    /// Receives without a message, in the order of their calls: group, call.
+    /// Receives without a message, in the order of their calls: group, call, filter.
     pub(super) receives: VecDeque<(CommId, CallNumber, Filter)>,
     /// By group and rank: messages sent to it, and messages from it that were matched or wait in `arrivals`.
     pub(super) sent: BTreeMap<(CommId, WorldRank), CallNumber>,

@@ -1,6 +1,6 @@
 //! Outcomes of a group's calls, as far as this rank's program knows them, and whether a peer's program can know the same.
 //!
-//! Ranks whose programs have seen different calls fail may be at different places of the program, although their calls look
+//! Ranks whose programs have seen different calls fail may be at different points of the program, although their calls look
 //! alike. Each frame carries a hash of the failures that its sender's program knows ([`CallSig::outcomes`]). A different hash
 //! alone is no error: a call under way may fail on one rank before the others have waited for it. So both ranks send each
 //! other their [`Outcomes`], and the call goes on only if these fit.
@@ -9,7 +9,7 @@ use crate::frame::OUTCOME_BITS;
 use skyphos_types::CallNumber;
 use std::collections::VecDeque;
 
-/// Failures and unreported calls that a group remembers; a peer asks soon after.
+/// Failures and unreported calls that a group remembers; a peer requests them soon after.
 const REMEMBERED: usize = 1024;
 
 /// A call that the program knows has failed.
@@ -34,7 +34,7 @@ fn mixed(call: CallNumber) -> u16 {
 enum Known {
     Succeeded,
     Failed(Failure),
-    /// The call is under way, or the program has not asked how it ended.
+    /// The call is under way, or the program has not read its outcome.
     Unreported,
 }
 
@@ -123,7 +123,7 @@ impl Outcomes {
         }
     }
 
-    /// Whether two programs that know these outcomes can be at the same place when they make a call.
+    /// Whether two programs that know these outcomes can be at the same point when they make a call.
     pub(crate) fn fit(&self, other: &Outcomes, call: CallNumber) -> bool {
         let explained = |one: &Outcomes, by: &Outcomes| {
             one.failures.iter().filter(|failure| failure.call < call).all(|failure| {

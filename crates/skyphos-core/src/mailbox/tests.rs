@@ -27,7 +27,7 @@ fn error_of(mail: &mut Mailbox, call: CallNumber) -> Option<String> {
     mail.look(COMM, call).err().map(|(error, _)| error.to_string())
 }
 
-/// Rank 2 says that it has lost rank 1, in call 1; this rank takes the error of that call.
+/// Rank 2 reports the loss of rank 1, in call 1; this rank takes the error of that call.
 fn hear_of_loss(mail: &mut Mailbox) {
     let cause = "its process was killed".to_owned();
     let lost = Error::PeerLost { rank: 1, address: "host 1".to_owned(), cause };

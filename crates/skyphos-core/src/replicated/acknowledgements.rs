@@ -4,7 +4,7 @@
 //! |---|---|
 //! | 8, 8, 4 | group, call, round |
 //! | 4 | process that sent the chunks |
-//! | 4 | how many |
+//! | 4 | number of chunks |
 //! | 4, 4 each | chunk number, checksum |
 
 use super::chunk::Chunk;
@@ -15,7 +15,7 @@ use skyphos_types::{CallNumber, CommId, ProcessId, Round, WorldRank};
 const HEAD: usize = 28;
 const EACH: usize = 8;
 
-/// Most chunks in a frame.
+/// Upper bound on the chunks in a frame.
 pub(super) const MOST_CHUNKS: usize = 2048;
 
 /// Encodes acknowledgements; those of one message are in a row.

@@ -1,4 +1,4 @@
-//! Chunks of messages, and calls that are over: the params in which replicas agree.
+//! The names of chunks, and the set of calls that are over. Both are the same on all replicas of a rank.
 
 use crate::frame::Header;
 use crate::slab::Payload;
@@ -32,7 +32,7 @@ impl Chunk {
 pub trait Body: Clone {
     /// Its length.
     fn bytes(&self) -> usize;
-    /// Equal for equal bytes, and almost never for others.
+    /// The checksum of its bytes.
     fn checksum(&self) -> u32;
 }
 

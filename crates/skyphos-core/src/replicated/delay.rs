@@ -23,9 +23,9 @@ impl Default for DelayEstimate {
 }
 
 impl DelayEstimate {
-    /// A receiver had a chunk so long after it could have had it from here.
+    /// Adds a delay: from the time at which this process could have sent a chunk to the acknowledgement of a sibling's copy.
     pub fn add(&mut self, time: Duration) {
-        // A sibling that was late says little about the others.
+        // One late sibling says little about the others, so its delay is capped.
         self.usual = (self.usual * 7 + time.min(self.limit())) / 8;
     }
 

@@ -6,13 +6,13 @@
 use skyphos_types::ProcessId;
 use std::time::Duration;
 
-/// Bytes that have not moved for this long fill no link: their receiver cannot be reached, or takes nothing.
+/// After this time without movement bytes count as stuck: their receiver cannot be reached, or takes nothing. They fill no link.
 const STUCK: Duration = Duration::from_millis(20);
 
 /// Age at which an observation is stale.
 const FRESH: Duration = Duration::from_millis(2);
 
-/// The longest queue at this end.
+/// The longest time that bytes may queue at this end.
 const QUEUE: Duration = Duration::from_millis(6);
 
 /// Bytes that may always be on their way.
@@ -28,7 +28,7 @@ struct Link {
     sent: u64,
     /// Bytes that have arrived.
     arrived: u64,
-    /// When that last changed, or when bytes were sent after all had arrived.
+    /// When `arrived` last grew, or when bytes were sent after all had arrived.
     moved: Duration,
     /// Bytes up to the end of the last chunk.
     chunks: u64,

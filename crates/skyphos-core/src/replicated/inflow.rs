@@ -49,7 +49,7 @@ impl<B> Default for Stream<B> {
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Call<B> {
-    /// Processes from which chunks came.
+    /// The processes that sent chunks of the call.
     brought: BTreeSet<ProcessId>,
     /// By round and sender's rank.
     streams: BTreeMap<(Round, WorldRank), Stream<B>>,

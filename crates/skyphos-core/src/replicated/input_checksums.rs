@@ -7,7 +7,7 @@ use super::chunk::Over;
 use skyphos_types::{CallNumber, CommId, ProcessId};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Most calls that are remembered, if siblings are far behind or ahead.
+/// Upper bound on the calls that are remembered, for siblings that are far behind or ahead.
 const REMEMBERED: usize = 1 << 16;
 
 /// A group's number and a call's.

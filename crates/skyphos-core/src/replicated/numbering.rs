@@ -1,4 +1,4 @@
-//! The numbering of replicas: which processes are which rank (Kylix §V).
+//! The numbering of replicas: the processes of each rank (Kylix §V).
 //!
 //! With m = ⌊P / s⌋ ranks, processes i, m + i, 2m + i … are the replicas of rank i. Processes that are left over are one more
 //! replica of the first ranks: spares that have everything already.
@@ -6,13 +6,13 @@
 use skyphos_types::{Error, ProcessId, Result, WorldRank};
 use std::collections::BTreeMap;
 
-/// Replicas of a rank, at most: a mask has a bit for each.
+/// Upper bound on the replicas of a rank: a mask has a bit for each.
 const MOST: u32 = 16;
 
 /// Processes that a frame can name.
 const MOST_PROCESSES: u32 = 1 << 16;
 
-/// See the module's text.
+/// The numbering of processes and ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Numbering {
     processes: u32,

@@ -29,13 +29,13 @@ pub(super) const AHEAD_BYTES: usize = 128 * 1024;
 /// How long a closing process waits for its siblings' checksums.
 const CHECKSUM_WAIT: Duration = Duration::from_secs(2);
 
-/// Longest wait.
+/// Upper bound on a wait, so that times do not overflow.
 const LONGEST_WAIT: Duration = Duration::from_secs(365 * 24 * 3600);
 
 /// Time between checks whether bytes on their way have arrived, which no event reports.
 const FLOW_CHECK_EVERY: Duration = Duration::from_millis(1);
 
-/// A process that was heard of this much later than a sibling is not asked to forward chunks.
+/// A process whose last frame is this much older than its siblings' last is not chosen to forward chunks.
 const PROMPT: Duration = Duration::from_millis(200);
 
 /// Bytes by which one replica may lag behind another before the sender waits for it. Each replica of a sender keeps that many
@@ -65,7 +65,7 @@ pub struct Replicated {
     pub(super) actions: Vec<Action<Payload>>,
     pub(super) woken: Arc<AtomicBool>,
     pub(super) flow: Flow,
-    /// When a sibling was last asked for a sign of life.
+    /// When a sibling was last probed.
     pub(super) last_ask: Duration,
     /// When lagging replicas were last looked for.
     pub(super) last_lag_check: Duration,
@@ -80,7 +80,7 @@ pub(super) fn on_way(transport: &dyn Transport, to: ProcessId) -> usize {
 }
 
 impl Replicated {
-    /// At least `replication` processes for each rank. All processes must call it alike; it sends nothing.
+    /// Forms ranks of at least `replication` processes. All processes pass the same arguments; nothing is sent.
     /// `share_hosts`: replicas of a rank may be on one host, for experiments.
     /// `waiting`: events that [`super::startup_broadcast`] has received and not used.
     pub fn new(
@@ -202,7 +202,7 @@ impl Transport for Replicated {
                 .collect();
             all.join(" and ")
         };
-        // The places of the first replicas: others are placed alike, or it does not matter.
+        // The topology of the first replicas. Other replicas are placed alike, or their placement does not matter.
         let (addresses, topology) =
             (ranks.iter().map(address).collect(), self.facts.topology.of_group(&ranks));
         Facts {

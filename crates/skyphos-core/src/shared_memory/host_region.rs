@@ -20,7 +20,7 @@ const OFFER_BYTES: usize = 48;
 /// The length of a region is a multiple of this: a huge page.
 const LEN_UNIT: usize = 2 << 20;
 
-/// Regions that a node keeps for later messages, at most.
+/// Upper bound on the regions that a node keeps for later messages.
 const MAX_KEPT: usize = 2;
 
 /// Memory that this rank fills.

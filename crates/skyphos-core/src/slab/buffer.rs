@@ -12,7 +12,7 @@ pub const CHUNK_BYTES: usize = 128 * 1024;
 /// Sizes of buffers: for control frames and small messages, for segments of streams, and for whole chunks.
 pub(super) const CAPACITIES: [usize; 4] = [4 * 1024, 16 * 1024, 48 * 1024, CHUNK_BYTES];
 
-/// Bytes of unused buffers of each kind that are kept, at most. More are returned to the system.
+/// Upper bound on the bytes of unused buffers of each kind. Buffers beyond it are freed.
 const MAX_SHELVED_BYTES: usize = 64 << 20;
 
 /// A buffer, and the shelves that it returns to.

@@ -1,4 +1,4 @@
-//! Reference-counted buffers from a pool: what frames carry.
+//! Reference-counted buffers from a pool, which carry the payloads of frames.
 //!
 //! A [`PayloadMut`] is written by one owner, then frozen into a [`Payload`], which clones share and read. When the last owner
 //! drops it, the buffer and its reference count return to the pool together, so a steady exchange allocates nothing.

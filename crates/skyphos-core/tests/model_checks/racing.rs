@@ -135,7 +135,7 @@ impl World {
                 assert_eq!(differ, None);
             }
             Item::Acknowledgement(Acknowledgement { chunk, sum, by }) => {
-                // Named as the sender names it.
+                // The sender names the chunk by its receiver's rank.
                 let chunk = Chunk { rank: WorldRank(from as u32 % 2), ..chunk };
                 assert_eq!(
                     one.out.acknowledge(Duration::ZERO, ProcessId(from as u32), chunk, sum, by, false),

@@ -1,4 +1,4 @@
-//! Late siblings: which siblings have not sent their chunks in time.
+//! Detection of late siblings, which have not sent their chunks in time.
 
 use super::next::MORE_BYTES;
 use super::queue::Fallback;
@@ -13,7 +13,7 @@ const LONGER: u32 = 4;
 /// More chunks than are ever sent: no limit.
 const SURE: usize = usize::MAX / MORE_BYTES / 2;
 
-/// Time without an acknowledgement of a sibling's chunks after which, and at which intervals, the sibling is asked for one; and
+/// Time without an acknowledgement of a sibling's chunks after which the sibling is probed, and the interval of the probes; and
 /// the time after which a sibling that cannot be reached either is late.
 pub(in crate::replicated) const QUIET: Duration = Duration::from_millis(10);
 const STILL: Duration = Duration::from_millis(30);
@@ -38,7 +38,7 @@ impl<B: Body> Outflow<B> {
         quiet.min_by_key(|(_, since)| *since)
     }
 
-    /// The sibling to ask for a sign of life, each [`QUIET`].
+    /// The sibling to probe, each [`QUIET`].
     pub fn sibling_to_ask(&mut self, now: Duration) -> Option<ProcessId> {
         self.quietest().filter(|(_, since)| now >= *since + QUIET).map(|(who, _)| who)
     }

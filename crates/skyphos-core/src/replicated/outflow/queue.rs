@@ -9,7 +9,7 @@ use std::time::Duration;
 /// A chunk that is to be sent.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Queued<B> {
-    /// A chunk of this rank's, which the receiver is to forward or not.
+    /// A chunk of this rank. With `pass_on` the receiver forwards it to its siblings.
     Own { chunk: Chunk, bytes: usize, pass_on: bool },
     /// A chunk of another rank, for a sibling.
     Passed(Header, B),
