@@ -20,16 +20,16 @@ pub(crate) fn rank_and_size(library: &Library, comm: Handle) -> Result<(u32, u32
 /// A duplicate of a communicator. Collective.
 pub(crate) fn duplicate(library: &'static Library, comm: Handle, until: &Until<'_>) -> Result<Handle> {
     // MPI writes the handle until the request is complete.
-    let own: &mut Handle = Box::leak(Box::new(0));
+    let copy: &mut Handle = Box::leak(Box::new(0));
     let mut request: Handle = 0;
-    // SAFETY: `own` is leaked until the request is complete; `request` is written only during this call.
-    let code = unsafe { (library.call.comm_idup)(comm, own, &mut request) };
+    // SAFETY: `copy` is leaked until the request is complete; `request` is written only during this call.
+    let code = unsafe { (library.call.comm_idup)(comm, copy, &mut request) };
     library.check(code, "MPI_Comm_idup").map_err(Error::bad_input)?;
     wait(library, &mut request, until)?;
     // SAFETY: leaked above; the request is complete, so MPI writes it no more.
-    let own = *unsafe { Box::from_raw(own) };
+    let copy = *unsafe { Box::from_raw(copy) };
     // SAFETY: the duplicate made above.
-    let code = unsafe { (library.call.comm_set_errhandler)(own, library.is.errors_return) };
+    let code = unsafe { (library.call.comm_set_errhandler)(copy, library.constants.errors_return) };
     library.check(code, "MPI_Comm_set_errhandler").map_err(Error::bad_input)?;
-    Ok(own)
+    Ok(copy)
 }

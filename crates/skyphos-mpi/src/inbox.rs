@@ -9,22 +9,22 @@ use skyphos_core::frame::HEADER_BYTES;
 use std::ffi::c_int;
 
 /// Bytes of all buffers, and of one: MPICH sends messages of up to 16 KB or more without a handshake.
-const ALL_BYTES: usize = 16 << 20;
-const MOST_BYTES: usize = 8 * 1024;
+const TOTAL_BYTES: usize = 16 << 20;
+const MAX_BUFFER_BYTES: usize = 8 * 1024;
 
 /// The tag of headers and small frames. MPI guarantees tags up to 32,767.
-pub(crate) const HEAD: c_int = 0;
+pub(crate) const HEAD_TAG: c_int = 0;
 
 /// Bytes of a buffer in a group of `size` processes. Frames up to this size are one message.
 pub(crate) fn small_bytes(size: usize) -> usize {
-    (ALL_BYTES / size / 64 * 64).clamp(8 * HEADER_BYTES, MOST_BYTES)
+    (TOTAL_BYTES / size / 64 * 64).clamp(8 * HEADER_BYTES, MAX_BUFFER_BYTES)
 }
 
 /// Posted receives, one per peer.
 pub(crate) struct Inbox {
     library: &'static Library,
     comm: Handle,
-    /// The sender of each place.
+    /// The sender of each slot.
     peers: Vec<u32>,
     /// The requests, each as wide as the library's handles. MPI writes them.
     requests: Vec<u64>,
@@ -43,83 +43,85 @@ impl Inbox {
         Inbox { library, comm, requests: vec![0; peers.len()], waits, buffers, complete, peers }
     }
 
-    /// Places, one for each peer.
-    pub(crate) fn places(&self) -> usize {
+    /// Number of slots, one per peer.
+    pub(crate) fn slots(&self) -> usize {
         self.peers.len()
     }
 
-    fn request(&mut self, place: usize) -> *mut Handle {
-        debug_assert!(place < self.requests.len());
+    fn request(&mut self, slot: usize) -> *mut Handle {
+        debug_assert!(slot < self.requests.len());
         // SAFETY: within the memory, since no handle is wider than its numbers.
-        unsafe { self.requests.as_mut_ptr().cast::<u8>().add(place * self.library.is.handle_bytes).cast() }
+        unsafe {
+            self.requests.as_mut_ptr().cast::<u8>().add(slot * self.library.constants.handle_bytes).cast()
+        }
     }
 
     /// Posts the buffer for a peer's next message.
-    pub(crate) fn expect(&mut self, place: usize) -> Result<(), String> {
-        let request = self.request(place);
-        let buffer = &mut self.buffers[place];
+    pub(crate) fn post_receive(&mut self, slot: usize) -> Result<(), String> {
+        let request = self.request(slot);
+        let buffer = &mut self.buffers[slot];
         // SAFETY: the buffer is not moved before the request is complete or cancelled, or is leaked.
         let code = unsafe {
             (self.library.call.irecv)(
                 buffer.as_mut_ptr().cast(),
                 buffer.len() as c_int,
-                self.library.is.byte,
-                self.peers[place] as c_int,
-                HEAD,
+                self.library.constants.byte,
+                self.peers[slot] as c_int,
+                HEAD_TAG,
                 self.comm,
                 request,
             )
         };
         self.library.check(code, "MPI_Irecv")?;
-        self.waits[place] = true;
+        self.waits[slot] = true;
         Ok(())
     }
 
     /// Number of messages that have arrived since the last call. [`Inbox::arrived`] returns them.
-    pub(crate) fn ask(&mut self) -> Result<usize, String> {
+    pub(crate) fn test(&mut self) -> Result<usize, String> {
         let mut count: c_int = 0;
-        let (places, requests) = (self.peers.len() as c_int, self.requests.as_mut_ptr().cast());
-        // SAFETY: there are as many requests as places, and room for as many results. MPI skips complete and unposted requests.
+        let (slots, requests) = (self.peers.len() as c_int, self.requests.as_mut_ptr().cast());
+        // SAFETY: there are as many requests as slots, and room for as many results. MPI skips complete and unposted requests.
         let code = unsafe {
             (self.library.call.testsome)(
-                places,
+                slots,
                 requests,
                 &mut count,
                 self.complete.as_mut_ptr(),
-                self.library.is.status_ignore,
+                self.library.constants.status_ignore,
             )
         };
         self.library.check(code, "MPI_Testsome")?;
         // Negative if no request is active.
         let count = count.max(0) as usize;
-        for place in &self.complete[..count] {
-            self.waits[*place as usize] = false;
+        for slot in &self.complete[..count] {
+            self.waits[*slot as usize] = false;
         }
         Ok(count)
     }
 
-    /// A message that has arrived: its place, its sender, and its buffer, which begins with the message.
-    pub(crate) fn arrived(&self, which: usize) -> (usize, u32, &[u8]) {
-        let place = self.complete[which] as usize;
-        (place, self.peers[place], &self.buffers[place])
+    /// A message that has arrived: its slot, its sender, and its buffer, which begins with the message.
+    pub(crate) fn arrived(&self, k: usize) -> (usize, u32, &[u8]) {
+        let slot = self.complete[k] as usize;
+        (slot, self.peers[slot], &self.buffers[slot])
     }
 
     /// Cancels all receives.
     pub(crate) fn close(&mut self) {
-        for place in 0..self.peers.len() {
-            if std::mem::take(&mut self.waits[place]) {
-                let request = self.request(place);
+        for slot in 0..self.peers.len() {
+            if std::mem::take(&mut self.waits[slot]) {
+                let request = self.request(slot);
                 // SAFETY: an active request of this inbox. Cancelling a receive completes it.
                 unsafe {
                     (self.library.call.cancel)(request);
-                    (self.library.call.wait)(request, self.library.is.status_ignore);
+                    (self.library.call.wait)(request, self.library.constants.status_ignore);
                 }
             }
         }
     }
 
     /// Leaks the memory that MPI may still write to.
-    pub(crate) fn forget(&mut self) {
+    pub(crate) fn leak(&mut self) {
         std::mem::forget(std::mem::take(&mut self.requests));
         std::mem::forget(std::mem::take(&mut self.buffers));
         (self.peers, self.waits) = Default::default();

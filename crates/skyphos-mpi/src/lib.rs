@@ -5,10 +5,10 @@
 
 pub mod abi;
 mod communicator;
+mod hosts;
 mod inbox;
 pub mod library;
 mod options;
-mod seats;
 mod transport;
 mod waiting;
 
@@ -35,7 +35,7 @@ pub fn is_there(places: &[PathBuf]) -> bool {
 pub fn connect(options: &Options) -> Result<Mpi> {
     let library = Library::get(&options.places)?;
     let until = Until { end: Instant::now() + options.timeout, options };
-    let world = options.comm.unwrap_or(library.is.comm_world);
+    let world = options.comm.unwrap_or(library.constants.comm_world);
     let (rank, size) = communicator::rank_and_size(library, world)?;
     if let Some(launched) =
         options.launched.filter(|launched| *launched > 1 && size == 1 && options.comm.is_none())
@@ -43,8 +43,8 @@ pub fn connect(options: &Options) -> Result<Mpi> {
         return Err(Error::bad_input(wrong_launcher(library, launched)));
     }
     let comm = communicator::duplicate(library, world, &until)?;
-    let seats = seats::gather(library, comm, size, &until)?;
-    Mpi::new(library, comm, rank, seats)
+    let hosts = hosts::gather(library, comm, size, &until)?;
+    Mpi::new(library, comm, rank, hosts)
 }
 
 /// The error for a launcher of another MPI. Its processes do not find each other: each is the only one of its own group.

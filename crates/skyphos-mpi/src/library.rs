@@ -22,7 +22,7 @@ const TEXT_BYTES: usize = 16 * 1024;
 macro_rules! functions {
     ($($field:ident = $name:literal ($($argument:ty),*);)*) => {
         /// MPI's functions.
-        #[allow(missing_docs, reason = "the MPI standard says it")]
+        #[allow(missing_docs, reason = "the MPI standard documents them")]
         #[derive(Clone, Copy)]
         pub struct Functions {
             $(pub $field: unsafe extern "C" fn($($argument),*) -> c_int,)*
@@ -79,7 +79,7 @@ pub struct Library {
     /// Its functions.
     pub call: Functions,
     /// The values of MPI's names in it.
-    pub is: Constants,
+    pub constants: Constants,
     abi: Abi,
     /// Data types in [`DType`]'s order, and the operations of each type in [`ReduceOp`]'s order.
     numbers: [Option<Handle>; DType::ALL.len()],
@@ -89,13 +89,13 @@ pub struct Library {
     /// Number of open transports.
     transports: AtomicUsize,
     /// The library's file, for messages.
-    place: String,
+    file: String,
     /// The library's version text, in one line.
     version: String,
     /// Whether all threads may call it at once.
-    multiple: bool,
+    is_thread_multiple: bool,
     /// Whether this crate has initialised MPI, and is to finalise it.
-    ours: bool,
+    initialised_here: bool,
 }
 
 /// The process's library, once there is one.
@@ -165,7 +165,7 @@ impl Library {
         // MPI_Finalize would wait for requests that never complete.
         let is_free =
             |library: &Library| !library.is_stuck() && library.transports.load(Ordering::Acquire) == 0;
-        let may = |library: &&Library| library.ours && library.is_usable() && is_free(library);
+        let may = |library: &&Library| library.initialised_here && library.is_usable() && is_free(library);
         let library = open.filter(may);
         if let Some(library) = library {
             // SAFETY: MPI is initialised and not finalised.
@@ -208,7 +208,7 @@ impl Library {
                 "its standard ABI has version {major}.{minor}, this build supports version 1"
             ));
         }
-        let Some(is) = abi.constants(shared) else {
+        let Some(constants) = abi.constants(shared) else {
             return refuse(format!("it lacks Open MPI's objects (\"{version}\")"));
         };
         let numbers = DType::ALL.map(|dtype| abi.number(shared, dtype));
@@ -216,39 +216,39 @@ impl Library {
         let (operations, stuck) = (DType::ALL.map(all), AtomicBool::new(false));
         Ok(Library {
             call,
-            is,
+            constants,
             abi,
             numbers,
             operations,
             stuck,
             transports: AtomicUsize::new(0),
-            place,
+            file: place,
             version,
-            multiple: false,
-            ours: false,
+            is_thread_multiple: false,
+            initialised_here: false,
         })
     }
 
     /// Initialises MPI, unless it is initialised.
     fn begin(&mut self) -> Result<()> {
-        if self.flag(self.call.finalized) {
+        if self.query(self.call.finalized) {
             return Err(Error::bad_input(
                 "MPI has been finalised in this process, and cannot begin again: call sky.init() before MPI_Finalize",
             ));
         }
         let mut level: c_int = 0;
-        self.ours = !self.flag(self.call.initialized);
-        let code = match self.ours {
+        self.initialised_here = !self.query(self.call.initialized);
+        let code = match self.initialised_here {
             // SAFETY: MPI 2 and later allow null pointers instead of arguments.
             true => unsafe {
                 let (argc, argv) = (std::ptr::null_mut(), std::ptr::null_mut());
-                (self.call.init_thread)(argc, argv, self.is.thread_multiple, &mut level)
+                (self.call.init_thread)(argc, argv, self.constants.thread_multiple, &mut level)
             },
             // SAFETY: MPI is initialised.
             false => unsafe { (self.call.query_thread)(&mut level) },
         };
         self.check(code, "MPI_Init_thread").map_err(Error::bad_input)?;
-        self.multiple = level >= self.is.thread_multiple;
+        self.is_thread_multiple = level >= self.constants.thread_multiple;
         self.register_on_finalize()
     }
 
@@ -259,7 +259,7 @@ impl Library {
         let code = unsafe { (self.call.comm_create_keyval)(do_not_copy, on_finalize, &mut key, none) };
         self.check(code, "MPI_Comm_create_keyval").map_err(Error::bad_input)?;
         // SAFETY: the attribute is a null pointer, which is never dereferenced.
-        let code = unsafe { (self.call.comm_set_attr)(self.is.comm_self, key, none) };
+        let code = unsafe { (self.call.comm_set_attr)(self.constants.comm_self, key, none) };
         self.check(code, "MPI_Comm_set_attr").map_err(Error::bad_input)
     }
 
@@ -269,21 +269,21 @@ impl Library {
         (!*pass).then_some(pass)
     }
 
-    fn flag(&self, ask: unsafe extern "C" fn(*mut c_int) -> c_int) -> bool {
+    fn query(&self, function: unsafe extern "C" fn(*mut c_int) -> c_int) -> bool {
         let mut flag = 0;
         // SAFETY: `MPI_Initialized` and `MPI_Finalized` may be called at any time.
-        unsafe { ask(&mut flag) };
+        unsafe { function(&mut flag) };
         flag != 0
     }
 
     /// Whether MPI is initialised and not finalised.
     pub fn is_usable(&self) -> bool {
-        self.flag(self.call.initialized) && !self.flag(self.call.finalized)
+        self.query(self.call.initialized) && !self.query(self.call.finalized)
     }
 
     /// Whether all threads may call it at once.
     pub fn is_for_all_threads(&self) -> bool {
-        self.multiple
+        self.is_thread_multiple
     }
 
     /// The library's name and version, file and ABI, for messages.
@@ -293,7 +293,7 @@ impl Library {
             Abi::Mpich => "MPICH's ABI",
             Abi::OpenMpi => "Open MPI's ABI",
         };
-        format!("{} ({}, {abi})", self.version, self.place)
+        format!("{} ({}, {abi})", self.version, self.file)
     }
 
     /// The text of an error code.
@@ -302,8 +302,8 @@ impl Library {
             return Ok(());
         }
         // SAFETY: the buffer holds the longest text.
-        let says = text(|bytes, len| unsafe { (self.call.error_string)(code, bytes, len) });
-        Err(format!("{what} failed: {}", says.trim()))
+        let message = text(|bytes, len| unsafe { (self.call.error_string)(code, bytes, len) });
+        Err(format!("{what} failed: {}", message.trim()))
     }
 
     /// MPI's data type and operation; `None` if it lacks one of them.
@@ -348,11 +348,11 @@ fn abi_of(shared: &Shared, place: &str, version: &str) -> Option<Abi> {
     let file = Path::new(place).file_name().map_or(String::new(), |name| name.to_string_lossy().into_owned());
     // SAFETY: the symbol is only looked up.
     let is_open_mpi = unsafe { shared.get::<*mut c_void>(b"ompi_mpi_comm_world") }.is_ok();
-    let kin = ["MPICH", "Intel", "MVAPICH", "Parastation"];
+    let names = ["MPICH", "Intel", "MVAPICH", "Parastation"];
     match () {
         () if file.starts_with("libmpi_abi.") => Some(Abi::Standard),
         () if is_open_mpi => Some(Abi::OpenMpi),
-        () if kin.iter().any(|name| version.to_lowercase().contains(&name.to_lowercase())) => {
+        () if names.iter().any(|name| version.to_lowercase().contains(&name.to_lowercase())) => {
             Some(Abi::Mpich)
         }
         () => None,
@@ -361,10 +361,10 @@ fn abi_of(shared: &Shared, place: &str, version: &str) -> Option<Abi> {
 
 /// The version of the standard ABI that a library reports.
 fn abi_version(shared: &Shared) -> Option<(c_int, c_int)> {
-    type Ask = unsafe extern "C" fn(*mut c_int, *mut c_int) -> c_int;
+    type GetVersion = unsafe extern "C" fn(*mut c_int, *mut c_int) -> c_int;
     let (mut major, mut minor) = (0, 0);
     // SAFETY: the function's type is that of MPI 5.0, and it may be called at any time.
-    unsafe { (*shared.get::<Ask>(b"MPI_Abi_get_version").ok()?)(&mut major, &mut minor) };
+    unsafe { (*shared.get::<GetVersion>(b"MPI_Abi_get_version").ok()?)(&mut major, &mut minor) };
     Some((major, minor))
 }
 

@@ -12,9 +12,9 @@
 //! that share a core do not starve each other, and a long wait costs little.
 
 use crate::abi::Handle;
-use crate::inbox::{HEAD, Inbox, small_bytes};
+use crate::hosts::ProcessHosts;
+use crate::inbox::{HEAD_TAG, Inbox, small_bytes};
 use crate::library::Library;
-use crate::seats::Seats;
 use crate::waiting::Idle;
 use skyphos_core::extensions::{NativeCollectives, Replication, UnderReplicas};
 use skyphos_core::frame::{Frame, FrameKind, HEADER_BYTES, Header};
@@ -29,19 +29,19 @@ use std::sync::{Arc, RwLockReadGuard};
 use std::time::{Duration, Instant};
 
 /// The tag of payloads that follow a header.
-const BODY: c_int = 1;
+const BODY_TAG: c_int = 1;
 
 /// Messages to a peer that are with MPI at once, at most. More wait here.
-const UNDER_WAY: usize = 16;
+const MAX_SENDS: usize = 16;
 
 /// The call number of a goodbye from a process that ends without having closed its group.
-const ENDS: CallNumber = CallNumber(1);
+const ENDED_CALL: CallNumber = CallNumber(1);
 
 /// Tests of the requests between two checks of the clock.
-const ROUNDS: u32 = 8;
+const TESTS_PER_CLOCK_CHECK: u32 = 8;
 
 /// Time for which a process that ends without closing tries to send its goodbye.
-const FAREWELL: Duration = Duration::from_secs(1);
+const GOODBYE_TIME: Duration = Duration::from_secs(1);
 
 /// The memory of a message under way.
 struct Sending {
@@ -58,8 +58,8 @@ struct Arriving {
 }
 
 enum Body {
-    Here(Payload),
-    Coming { request: Box<Handle>, slab: PayloadMut },
+    Received(Payload),
+    Receiving { request: Box<Handle>, slab: PayloadMut },
 }
 
 /// An allreduce by MPI, in place.
@@ -76,7 +76,7 @@ struct Peer {
     /// Bytes in both queues.
     backlog: usize,
     /// The backlog since the last `Writable`, at most; `Writable` follows once half of it has gone.
-    mark: usize,
+    peak: usize,
     arriving: VecDeque<Arriving>,
     /// The peer sends no more frames.
     gone: bool,
@@ -109,8 +109,13 @@ pub struct Mpi {
 }
 
 impl Mpi {
-    pub(crate) fn new(library: &'static Library, comm: Handle, rank: u32, seats: Seats) -> Result<Mpi> {
-        let Seats { addresses, topology } = seats;
+    pub(crate) fn new(
+        library: &'static Library,
+        comm: Handle,
+        rank: u32,
+        hosts: ProcessHosts,
+    ) -> Result<Mpi> {
+        let ProcessHosts { addresses, topology } = hosts;
         let ranks_on_host =
             topology.hosts().iter().filter(|host| **host == topology.hosts()[rank as usize]).count();
         let size = addresses.len() as u32;
@@ -134,14 +139,14 @@ impl Mpi {
             failure_reason: String::new(),
         };
         library.enter();
-        for place in 0..mpi.inbox.places() {
-            mpi.inbox.expect(place).map_err(Error::bad_input)?;
+        for slot in 0..mpi.inbox.slots() {
+            mpi.inbox.post_receive(slot).map_err(Error::bad_input)?;
         }
         Ok(mpi)
     }
 
     /// Whether an MPI function has succeeded. If not, the transport is broken.
-    fn done(&mut self, code: c_int, what: &str) -> bool {
+    fn succeeded(&mut self, code: c_int, what: &str) -> bool {
         match self.library.check(code, what) {
             Ok(()) => true,
             Err(why) => {
@@ -160,14 +165,14 @@ impl Mpi {
             (self.library.call.isend)(
                 bytes.as_ptr().cast::<c_void>(),
                 bytes.len() as c_int,
-                self.library.is.byte,
+                self.library.constants.byte,
                 to as c_int,
                 tag,
                 self.comm,
                 &mut *request,
             )
         };
-        if self.done(code, "MPI_Isend") {
+        if self.succeeded(code, "MPI_Isend") {
             let bytes = payload.len();
             self.peers[to as usize].backlog += bytes;
             self.peers[to as usize].sending.push_back(Sending { request, bytes, _held: payload });
@@ -185,9 +190,9 @@ impl Mpi {
         if inside == whole {
             slab.as_bytes_mut()[HEADER_BYTES..].copy_from_slice(payload.as_bytes());
         }
-        self.send(to, HEAD, slab.freeze());
+        self.send(to, HEAD_TAG, slab.freeze());
         if inside != whole {
-            self.send(to, BODY, payload);
+            self.send(to, BODY_TAG, payload);
         }
     }
 
@@ -195,8 +200,9 @@ impl Mpi {
     fn is_complete(&mut self, request: &mut Handle) -> bool {
         let mut flag: c_int = 0;
         // SAFETY: a request that this transport has made.
-        let code = unsafe { (self.library.call.test)(request, &mut flag, self.library.is.status_ignore) };
-        self.done(code, "MPI_Test") && flag != 0
+        let code =
+            unsafe { (self.library.call.test)(request, &mut flag, self.library.constants.status_ignore) };
+        self.succeeded(code, "MPI_Test") && flag != 0
     }
 
     /// Tests all requests once, and handles the complete ones.
@@ -236,27 +242,27 @@ impl Mpi {
 
     /// Takes the headers and small frames that have arrived.
     fn take_all(&mut self) {
-        let count = match self.inbox.ask() {
+        let count = match self.inbox.test() {
             Ok(count) => count,
             Err(why) => {
                 self.broken = Some(why);
                 return;
             }
         };
-        for which in 0..count {
-            let (place, goes_on) = self.take(which);
+        for k in 0..count {
+            let (slot, goes_on) = self.take(k);
             if self.broken.is_none()
                 && goes_on
-                && let Err(why) = self.inbox.expect(place)
+                && let Err(why) = self.inbox.post_receive(slot)
             {
                 self.broken = Some(why);
             }
         }
     }
 
-    /// Takes one of them. Returns its place, and whether the sender sends more.
-    fn take(&mut self, which: usize) -> (usize, bool) {
-        let (place, from, bytes) = self.inbox.arrived(which);
+    /// Takes message `k` of those that have arrived. Returns its slot, and whether the sender sends more.
+    fn take(&mut self, k: usize) -> (usize, bool) {
+        let (slot, from, bytes) = self.inbox.arrived(k);
         let head: &[u8; HEADER_BYTES] = bytes[..HEADER_BYTES].try_into().expect("a header");
         let decoded = match Header::decode(head) {
             Ok(_) if !Header::check(head, &[]) => Err("a damaged header".to_owned()),
@@ -265,12 +271,12 @@ impl Mpi {
         let (header, len, _) = match decoded {
             Ok(decoded) => decoded,
             Err(what) => {
-                self.broken.get_or_insert(format!("rank {from} sent what is no frame: {what}"));
-                return (place, false);
+                self.broken.get_or_insert(format!("rank {from} sent bytes that are no frame: {what}"));
+                return (slot, false);
             }
         };
         let body = match HEADER_BYTES + len <= self.small_bytes {
-            true => Body::Here(self.pool.copy_of(&bytes[HEADER_BYTES..][..len])),
+            true => Body::Received(self.pool.copy_of(&bytes[HEADER_BYTES..][..len])),
             false => {
                 let (mut slab, mut request) = (self.pool.take(len), Box::<Handle>::default());
                 // SAFETY: the slab is kept until the request is complete, or is leaked.
@@ -278,22 +284,22 @@ impl Mpi {
                     (self.library.call.irecv)(
                         slab.as_bytes_mut().as_mut_ptr().cast(),
                         len as c_int,
-                        self.library.is.byte,
+                        self.library.constants.byte,
                         from as c_int,
-                        BODY,
+                        BODY_TAG,
                         self.comm,
                         &mut *request,
                     )
                 };
-                if !self.done(code, "MPI_Irecv") {
-                    return (place, false);
+                if !self.succeeded(code, "MPI_Irecv") {
+                    return (slot, false);
                 }
-                Body::Coming { request, slab }
+                Body::Receiving { request, slab }
             }
         };
         self.peers[from as usize].arriving.push_back(Arriving { header, body });
         self.set_busy(from);
-        (place, header.kind != FrameKind::Bye)
+        (slot, header.kind != FrameKind::Bye)
     }
 
     /// Tests the requests of a peer's messages.
@@ -305,35 +311,35 @@ impl Mpi {
             }
             self.peers[peer as usize].backlog -= first.bytes;
         }
-        while self.peers[peer as usize].sending.len() < UNDER_WAY
+        while self.peers[peer as usize].sending.len() < MAX_SENDS
             && self.broken.is_none()
             && let Some(frame) = self.peers[peer as usize].queue.pop_front()
         {
             self.peers[peer as usize].backlog -= HEADER_BYTES + frame.payload.len();
             self.start(peer, frame);
         }
-        let Peer { backlog, mark, .. } = &mut self.peers[peer as usize];
-        if *backlog <= *mark / 2 && *mark > 0 {
-            *mark = *backlog;
+        let Peer { backlog, peak, .. } = &mut self.peers[peer as usize];
+        if *backlog <= *peak / 2 && *peak > 0 {
+            *peak = *backlog;
             events.push(Event::Writable { rank: WorldRank(peer) });
         }
         while let Some(Arriving { header, body }) = self.peers[peer as usize].arriving.pop_front() {
             let payload = match body {
-                Body::Here(payload) => payload,
-                Body::Coming { mut request, slab } => {
+                Body::Received(payload) => payload,
+                Body::Receiving { mut request, slab } => {
                     if self.broken.is_some() || !self.is_complete(&mut request) {
-                        let body = Body::Coming { request, slab };
+                        let body = Body::Receiving { request, slab };
                         self.peers[peer as usize].arriving.push_front(Arriving { header, body });
                         break;
                     }
                     slab.freeze()
                 }
             };
-            self.hand_on(peer, Frame { header, payload }, events);
+            self.deliver(peer, Frame { header, payload }, events);
         }
     }
 
-    fn hand_on(&mut self, from: u32, frame: Frame, events: &mut Vec<Event>) {
+    fn deliver(&mut self, from: u32, frame: Frame, events: &mut Vec<Event>) {
         if self.peers[from as usize].gone {
             return;
         }
@@ -343,7 +349,7 @@ impl Mpi {
         self.peers[from as usize].gone = true;
         let why = reason_in(&frame.payload);
         let (loss, cause) = match frame.header.call {
-            ENDS => (Loss::Ended, "its process ended without closing its Comm"),
+            ENDED_CALL => (Loss::Ended, "its process ended without closing its Comm"),
             _ => (Loss::Left, goodbye_cause(&why)),
         };
         events.push(Event::PeerDown { rank: WorldRank(from), cause: cause.to_owned(), loss });
@@ -361,7 +367,7 @@ impl Mpi {
     }
 
     /// Reports once that the transport is broken.
-    fn tell_if_broken(&mut self, events: &mut Vec<Event>) {
+    fn report_if_broken(&mut self, events: &mut Vec<Event>) {
         let Some(why) = self.broken.clone().filter(|_| !std::mem::replace(&mut self.is_reported, true))
         else {
             return;
@@ -382,7 +388,7 @@ impl Mpi {
     }
 
     /// Sends a goodbye to all peers, and waits until it is sent and all peers have sent theirs.
-    fn leave(&mut self, wait: Duration, how: CallNumber) {
+    fn leave(&mut self, wait: Duration, call: CallNumber) {
         if std::mem::replace(&mut self.closed, true) {
             return;
         }
@@ -391,7 +397,7 @@ impl Mpi {
         }
         let others: Vec<u32> = (0..self.peers.len() as u32).filter(|rank| *rank != self.rank).collect();
         for peer in &others {
-            let header = Header::control(FrameKind::Bye, CommId(0), how);
+            let header = Header::control(FrameKind::Bye, CommId(0), call);
             let payload = self.pool.copy_of(self.failure_reason.as_bytes());
             self.post(WorldRank(*peer), Frame { header, payload });
         }
@@ -432,7 +438,7 @@ impl Mpi {
             self.library.set_stuck();
         }
         std::mem::forget(std::mem::take(&mut self.reducing));
-        self.inbox.forget();
+        self.inbox.leak();
         for peer in &mut self.peers {
             std::mem::forget(std::mem::take(&mut peer.sending));
             std::mem::forget(std::mem::take(&mut peer.arriving));
@@ -448,13 +454,13 @@ impl NativeCollectives for Mpi {
     }
 
     fn begin_allreduce(&mut self, header: Header, op: &ReduceOp, dtype: DType, mut part: PayloadMut) {
-        let (number, op) = self.library.reduction(op, dtype).expect("what has_allreduce says there is");
+        let (number, op) = self.library.reduction(op, dtype).expect("the caller has checked has_allreduce");
         let Some(_pass) = self.pass() else { return };
         let (mut request, count) = (Box::<Handle>::default(), part.len() / dtype.size());
         // SAFETY: the buffer lives until the request is complete, or is leaked; it has `count` numbers.
         let code = unsafe {
             (self.library.call.iallreduce)(
-                self.library.is.in_place,
+                self.library.constants.in_place,
                 part.as_bytes_mut().as_mut_ptr().cast(),
                 count as c_int,
                 number,
@@ -463,7 +469,7 @@ impl NativeCollectives for Mpi {
                 &mut *request,
             )
         };
-        if self.done(code, "MPI_Iallreduce") {
+        if self.succeeded(code, "MPI_Iallreduce") {
             self.reducing.push_back(Reducing { request, header, slab: part });
         }
     }
@@ -497,15 +503,15 @@ impl Transport for Mpi {
         let Some(_pass) = self.pass() else { return };
         let bytes = HEADER_BYTES + frame.payload.len();
         let peer = &self.peers[to.index()];
-        if peer.queue.is_empty() && peer.sending.len() < UNDER_WAY {
+        if peer.queue.is_empty() && peer.sending.len() < MAX_SENDS {
             self.start(to.0, frame);
         } else {
             let peer = &mut self.peers[to.index()];
             peer.backlog += bytes;
             peer.queue.push_back(frame);
         }
-        let Peer { backlog, mark, .. } = &mut self.peers[to.index()];
-        *mark = (*mark).max(*backlog);
+        let Peer { backlog, peak, .. } = &mut self.peers[to.index()];
+        *peak = (*peak).max(*backlog);
         self.set_busy(to.0);
     }
 
@@ -518,11 +524,11 @@ impl Transport for Mpi {
         let start = Instant::now();
         let mut idle = Idle::new();
         loop {
-            for _ in 0..if wait.is_zero() { 1 } else { ROUNDS } {
+            for _ in 0..if wait.is_zero() { 1 } else { TESTS_PER_CLOCK_CHECK } {
                 let pass = self.pass();
                 self.round(events);
                 drop(pass);
-                self.tell_if_broken(events);
+                self.report_if_broken(events);
                 if events.len() > before || self.woken.swap(false, Ordering::AcqRel) {
                     return;
                 }
@@ -552,6 +558,6 @@ impl Transport for Mpi {
 
 impl Drop for Mpi {
     fn drop(&mut self) {
-        self.leave(FAREWELL, ENDS);
+        self.leave(GOODBYE_TIME, ENDED_CALL);
     }
 }

@@ -7,7 +7,7 @@ use skyphos_types::{Error, Result};
 use std::time::{Duration, Instant};
 
 /// Time for which a waiting rank only yields between tests. Then it sleeps, longer each time.
-const YIELD: Duration = Duration::from_millis(2);
+const YIELD_TIME: Duration = Duration::from_millis(2);
 const SHORTEST_SLEEP: Duration = Duration::from_micros(20);
 const LONGEST_SLEEP: Duration = Duration::from_micros(500);
 
@@ -41,7 +41,7 @@ pub(crate) fn wait(library: &Library, request: &mut Handle, until: &Until<'_>) -
     loop {
         let mut done = 0;
         // SAFETY: the caller's request, which is not freed.
-        let code = unsafe { (library.call.test)(request, &mut done, library.is.status_ignore) };
+        let code = unsafe { (library.call.test)(request, &mut done, library.constants.status_ignore) };
         library.check(code, "MPI_Test").map_err(Error::bad_input)?;
         if done != 0 {
             return Ok(());
@@ -63,7 +63,7 @@ impl Idle {
     }
 
     pub(crate) fn pause(&mut self, most: Duration) {
-        if self.since.elapsed() < YIELD {
+        if self.since.elapsed() < YIELD_TIME {
             std::thread::yield_now();
         } else {
             std::thread::sleep(self.sleep.min(most));

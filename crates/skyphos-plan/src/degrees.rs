@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn the_papers_choices() {
+    fn degrees_are_those_of_the_paper() {
         for alpha in [0.5, DEFAULT_ALPHA, 1.1] {
             assert_eq!(choose_degrees(&twitter(alpha), 5e6), [8, 4, 2], "α = {alpha}");
             assert_eq!(choose_degrees(&twitter(alpha), 2e6), [16, 4], "α = {alpha}");

@@ -8,7 +8,7 @@
 const EXACT_TERMS: u64 = 4096;
 
 /// Intervals of the integral per factor of e; the terms are smooth there (error below 1e-6).
-const PER_E: f64 = 24.0;
+const STEPS_PER_E: f64 = 24.0;
 
 /// A power law over `n` features, scaled to a measured density.
 #[derive(Clone, Copy, Debug)]
@@ -67,7 +67,7 @@ fn sum_over(n: u64, term: impl Fn(f64) -> f64) -> f64 {
     let head: f64 = (1..=exact).map(|r| term(r as f64)).sum();
     // Σ_{r > exact} term(r) ≈ ∫ term from exact + ½ to n + ½ = ∫ term(e^u) e^u du, by Simpson's rule.
     let (from, to) = ((exact as f64 + 0.5).ln(), (n as f64 + 0.5).ln());
-    let steps = ((to - from) * PER_E / 2.0).ceil() * 2.0;
+    let steps = ((to - from) * STEPS_PER_E / 2.0).ceil() * 2.0;
     let mut tail = 0.0;
     if n > exact {
         let h = (to - from) / steps;
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn as_drawn() {
+    fn density_matches_random_draws() {
         // The union of 8 independent Poisson draws, counted (xorshift, fixed seed).
         let (n, alpha) = (20_000u64, 1.1);
         let law = PowerLaw::from_density(n, 0.1, alpha);

@@ -106,7 +106,7 @@ impl OuterWork {
     }
 
     /// Fraction of a product that is computed before the last factors arrive.
-    fn early(&self) -> f64 {
+    fn overlapped(&self) -> f64 {
         let groups = (self.pairs as f64 / PASS_PAIRS).floor().min(f64::from(self.ranks)).max(1.0);
         if self.bytes < self.sum_bytes { 0.0 } else { (groups - 1.0) / groups }
     }
@@ -135,16 +135,16 @@ impl OuterWork {
 
     /// The stages of an exchange and a product, a fraction of which overlaps with the exchange.
     fn then_multiply(&self, profile: &Profile, first: Stage, multiply_s: f64, last: Stage) -> Vec<Stage> {
-        let early = if self.ranks > 1 { self.early() } else { 0.0 };
-        let first = Stage { compute_s: first.compute_s + early * multiply_s, ..first };
-        let last = Stage { compute_s: last.compute_s + (1.0 - early) * multiply_s, ..last };
+        let overlapped = if self.ranks > 1 { self.overlapped() } else { 0.0 };
+        let first = Stage { compute_s: first.compute_s + overlapped * multiply_s, ..first };
+        let last = Stage { compute_s: last.compute_s + (1.0 - overlapped) * multiply_s, ..last };
         vec![first.timed(profile), last]
     }
 
     fn allgather(&self, profile: &Profile, spread: Spread) -> Vec<Stage> {
         let (p, width) = (f64::from(self.ranks), (self.n + self.m) as f64);
-        let came = (self.pairs as f64 - self.pairs as f64 / p) * width;
-        let bytes = came * self.bytes as f64;
+        let received_numbers = (self.pairs as f64 - self.pairs as f64 / p) * width;
+        let bytes = received_numbers * self.bytes as f64;
         let halvings = f64::from(self.ranks.next_power_of_two().ilog2());
         let (messages, rounds, senders) = match spread {
             _ if self.ranks == 1 => Default::default(),
@@ -152,12 +152,13 @@ impl OuterWork {
             Spread::Ring => (p - 1.0, p - 1.0, 1.0),
             Spread::Doubling => (halvings, halvings, 1.0),
         };
-        let compute_s = came * (self.bytes + self.sum_bytes) as f64 * profile.kernels.dense_byte_s;
+        let compute_s =
+            received_numbers * (self.bytes + self.sum_bytes) as f64 * profile.kernels.dense_byte_s;
         let stage =
             Stage { sent: bytes, received: bytes, messages, rounds, senders, compute_s, ..Stage::default() };
         let multiply_s = self.multiply_s(profile, self.result_numbers(), self.pairs as f64)
             + self.fresh_s(self.result_numbers());
-        let link = if spread == Spread::Ring { profile.around() } else { *profile };
+        let link = if spread == Spread::Ring { profile.in_ring() } else { *profile };
         let [first, last] = self.then_multiply(&link, stage, multiply_s, Stage::default())[..] else {
             unreachable!("two stages")
         };
@@ -168,12 +169,13 @@ impl OuterWork {
         let (p, g) = (f64::from(self.ranks), f64::from(group));
         let slices = self.n as f64 / f64::from(rows) + self.m as f64 / f64::from(cols);
         let others = p - 1.0;
-        let came = (self.pairs as f64 - self.pairs as f64 / p) * slices;
+        let received_numbers = (self.pairs as f64 - self.pairs as f64 / p) * slices;
         let sent = self.most_pairs as f64 * others * slices;
-        let compute_s = (came + sent) * (self.bytes + self.sum_bytes) as f64 * profile.kernels.dense_byte_s;
+        let compute_s =
+            (received_numbers + sent) * (self.bytes + self.sum_bytes) as f64 * profile.kernels.dense_byte_s;
         let first = Stage {
             sent: sent * self.bytes as f64,
-            received: came * self.bytes as f64,
+            received: received_numbers * self.bytes as f64,
             ..exchange(0.0, others, compute_s)
         };
         let numbers = self.numbers() / g;
@@ -186,7 +188,7 @@ impl OuterWork {
         }
         let (bytes, steps) = (numbers * (g - 1.0) * self.bytes as f64, g - 1.0);
         let copied_s = 3.0 * bytes * profile.kernels.dense_byte_s + self.fresh_s(numbers * (g - 1.0));
-        let link = if near { profile.within_host() } else { profile.around() };
+        let link = if near { profile.within_host() } else { profile.in_ring() };
         let last = Stage {
             sent: bytes,
             received: bytes,
@@ -229,14 +231,14 @@ impl OuterWork {
             }
             _ => Route::DenseRing,
         };
-        let own = Stage { compute_s: multiply_s, ..Stage::default() };
+        let product = Stage { compute_s: multiply_s, ..Stage::default() };
         if self.ranks == 1 {
-            return vec![own.timed(profile)];
+            return vec![product.timed(profile)];
         }
         // The ring follows the order of hosts and racks.
-        let link = if allreduce == Route::DenseRing { profile.around() } else { *profile };
-        let quiet = Profile { call_s: 0.0, ..link };
-        let mut reduce = dense.predict(&quiet, &allreduce).stages;
+        let link = if allreduce == Route::DenseRing { profile.in_ring() } else { *profile };
+        let without_call = Profile { call_s: 0.0, ..link };
+        let mut reduce = dense.predict(&without_call, &allreduce).stages;
         if self.scatter {
             let half =
                 |stage: Stage| Stage { sent: stage.sent / 2.0, received: stage.received / 2.0, ..stage };
@@ -255,8 +257,8 @@ impl OuterWork {
         } else {
             0.0
         };
-        let own = Stage { compute_s: own.compute_s + copy_s, ..own };
-        [vec![own.timed(profile)], reduce].concat()
+        let product = Stage { compute_s: product.compute_s + copy_s, ..product };
+        [vec![product.timed(profile)], reduce].concat()
     }
 }
 
@@ -306,16 +308,26 @@ impl SparseOuterWork {
 
     /// Seconds if every rank gets all factors.
     pub fn allgather_s(&self, profile: &Profile) -> f64 {
-        let came = (self.of_a + self.of_b) * self.foreign();
+        let received_numbers = (self.of_a + self.of_b) * self.foreign();
         let share = if self.scatter { 1.0 / f64::from(self.ranks) } else { 1.0 };
-        self.stage(profile, came, came, self.multiply_adds * share * SPARSE_MULTIPLY_S)
+        self.stage(
+            profile,
+            received_numbers,
+            received_numbers,
+            self.multiply_adds * share * SPARSE_MULTIPLY_S,
+        )
     }
 
     /// Seconds if each rank computes its own rows.
     pub fn owners_s(&self, profile: &Profile) -> f64 {
         let p = f64::from(self.ranks);
-        let came = (self.of_a / p + self.of_b) * self.foreign();
-        let first = self.stage(profile, came, came, self.multiply_adds / p * SPARSE_MULTIPLY_S);
+        let received_numbers = (self.of_a / p + self.of_b) * self.foreign();
+        let first = self.stage(
+            profile,
+            received_numbers,
+            received_numbers,
+            self.multiply_adds / p * SPARSE_MULTIPLY_S,
+        );
         if self.scatter {
             return first;
         }
@@ -354,19 +366,19 @@ mod tests {
         }
     }
 
-    const ALL: OuterRoute = OuterRoute::Owners { group: 8, grid: (4, 2), near: false };
+    const OWNERS: OuterRoute = OuterRoute::Owners { group: 8, grid: (4, 2), near: false };
     const GATHER: OuterRoute = OuterRoute::Allgather(Spread::Direct);
 
     #[test]
     fn thin_factors_take_an_allgather_and_thick_ones_owners() {
         let network = Profile::network(118e6);
         let best = |profile: &Profile, n, pairs| {
-            work(n, pairs).ranked(profile, &[GATHER, ALL, OuterRoute::Ring])[0].route
+            work(n, pairs).ranked(profile, &[GATHER, OWNERS, OuterRoute::Ring])[0].route
         };
         assert_eq!(best(&network, 4000, 1), GATHER);
         // The factors are as large as G, and an allgather would multiply eight times as much.
         let shared = Profile { cores: 0.25, ..network };
-        assert_eq!(best(&shared, 4000, 256), ALL);
+        assert_eq!(best(&shared, 4000, 256), OWNERS);
         assert_eq!(best(&shared, 1000, 8000), OuterRoute::Ring);
     }
 
@@ -376,7 +388,7 @@ mod tests {
         let gather = work.predict(&network, GATHER);
         assert_eq!(gather.stages.iter().map(|s| s.received).sum::<f64>(), 7.0 * 8000.0 * 8.0);
         // The paper's first stage sends whole vectors: 8,000 numbers, not 3,000.
-        let owners = work.predict(&network, ALL);
+        let owners = work.predict(&network, OWNERS);
         assert_eq!(owners.stages[0].received, 7.0 * 3000.0 * 8.0);
         assert_eq!(owners.stages[1].received, 7.0 / 8.0 * 16e6 * 8.0);
         let ring = work.predict(&network, OuterRoute::Ring);
@@ -393,7 +405,7 @@ mod tests {
         assert_eq!(direct(&racks), direct(&flat));
         for (route, slower) in [
             (OuterRoute::Allgather(Spread::Ring), 1.4),
-            (ALL, 2.0),
+            (OWNERS, 2.0),
             (OuterRoute::Ring, 3.5),
             (OuterRoute::Butterfly, 1.0),
         ] {

@@ -402,8 +402,8 @@ impl Work<'_> {
         let mut best = ours.into_iter().min_by(|a, b| seconds(a).total_cmp(&seconds(b))).expect("three");
         let compute_s = 2.0 * self.n as f64 * self.row() * profile.kernels.dense_byte_s;
         let rounds = f64::from(self.ranks.next_power_of_two().ilog2());
-        let ask = Stage { messages: rounds, rounds, senders: 1.0, compute_s, ..Stage::default() };
-        best.insert(0, ask.timed(profile));
+        let agreement = Stage { messages: rounds, rounds, senders: 1.0, compute_s, ..Stage::default() };
+        best.insert(0, agreement.timed(profile));
         best
     }
 
@@ -489,7 +489,7 @@ mod tests {
     /// SparCML §5.3: no overlap and full overlap bound the bytes sent, of entries of 4 bytes and an index that costs
     /// less than as many again.
     #[test]
-    fn between_the_papers_bounds() {
+    fn sent_bytes_are_between_the_bounds_of_the_paper() {
         for p in [2u32, 4, 8, 16, 64] {
             let (profile, ranks, pair) = (Profile::network(125e6), f64::from(p), 8.0);
             for overlap in [0.0, 0.5, 1.0] {
@@ -545,7 +545,7 @@ mod tests {
     }
 
     #[test]
-    fn factorisations_are_all() {
+    fn all_factorisations_are_found() {
         assert_eq!(factorisations(1), [[1]]);
         assert_eq!(factorisations(7), [[7]]);
         let eight = [vec![2, 2, 2], vec![2, 4], vec![4, 2], vec![8]];

@@ -105,7 +105,7 @@ impl Default for Kernels {
     }
 }
 
-/// A multiply-add of a core with 512-bit vectors (measured: 50 thousand million a second).
+/// Seconds of a multiply-add on a core with 512-bit vectors (measured: 5e10 a second).
 const PRODUCT_S: f64 = 20e-12;
 
 /// Rate and latency of loopback TCP, between ranks of one host.
@@ -196,7 +196,7 @@ impl Profile {
         let [frame_s, byte_s, array_byte_s, rest @ ..] = rest;
         let [kernels @ .., gather_s, fold_s, row_byte_s, set_code_s, set_join_s, product_s, wake_s, call_s] =
             rest;
-        let sound = numbers.iter().all(|x| x.is_finite() && *x >= 0.0)
+        let is_valid = numbers.iter().all(|x| x.is_finite() && *x >= 0.0)
             && rate > 0.0
             && ring_gain > 0.0
             && cores > 0.0;
@@ -218,7 +218,7 @@ impl Profile {
             wake_s,
             call_s,
         };
-        sound.then_some(network)
+        is_valid.then_some(network)
     }
 
     /// Ranks on one host, connected by loopback sockets: only processor time counts.
@@ -250,7 +250,7 @@ impl Profile {
     }
 
     /// This profile where each rank sends to the next one in the order of hosts and racks (`ring_gain`).
-    pub fn around(&self) -> Profile {
+    pub fn in_ring(&self) -> Profile {
         Profile { rate: self.rate * self.ring_gain, ring_gain: 1.0, ..*self }
     }
 
@@ -280,7 +280,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_are_a_profile_and_back() {
+    fn a_profile_survives_its_numbers() {
         let profile = Profile::network(125e6);
         assert_eq!(Profile::from_numbers(profile.numbers()), Some(profile));
         // Each field has its own index.

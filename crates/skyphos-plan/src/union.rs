@@ -31,7 +31,7 @@ impl Union {
                 -n * (m * (-(entries / n.max(1.0)).min(1.0)).ln_1p()).exp_m1()
             }
             Union::PowerLaw(law) => law.indices_per_rank(m) * m,
-            Union::Measured(points) => between(points, m),
+            Union::Measured(points) => interpolate(points, m),
         }
     }
 
@@ -67,7 +67,7 @@ impl Union {
     }
 }
 
-fn between(points: &[(f64, f64)], m: f64) -> f64 {
+fn interpolate(points: &[(f64, f64)], m: f64) -> f64 {
     let after = points.partition_point(|(at, _)| *at < m);
     let (Some(first), Some(last)) = (points.first(), points.last()) else { return 0.0 };
     if after == 0 {

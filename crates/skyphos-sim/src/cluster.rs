@@ -2,7 +2,7 @@
 
 use crate::network::Network;
 use crate::record::Record;
-use crate::time::{MOST_NS, MOST_YEARS, nanoseconds};
+use crate::time::{MAX_NS, MAX_YEARS, nanoseconds};
 use crate::transport::{Shared, Sim, Slowness};
 use crate::world::World;
 use rand::{RngExt, SeedableRng};
@@ -16,13 +16,13 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 /// The time-out of simulated nodes: longer than any simulation.
-const FOR_EVER: Duration = Duration::from_nanos(2 * MOST_NS);
+const FOR_EVER: Duration = Duration::from_nanos(2 * MAX_NS);
 
 /// Polls between two reports of progress.
-const TELL_EVERY: u64 = 8192;
+const POLLS_PER_REPORT: u64 = 8192;
 
 /// Ranks that an error names, at most.
-const NAMED: usize = 8;
+const MAX_NAMED: usize = 8;
 
 /// A simulated cluster: see [`crate`].
 pub struct Cluster {
@@ -37,7 +37,7 @@ pub struct Ran<R> {
     pub results: Vec<Result<R>>,
     /// Seconds from the earliest begin of any rank to each rank's end.
     pub seconds: Vec<f64>,
-    /// The nanosecond at which it began.
+    /// The nanosecond at which the call began.
     pub begin: u64,
     /// Frames and work of the call.
     pub record: Record,
@@ -51,7 +51,8 @@ impl<R> Ran<R> {
 }
 
 /// For each rank of a cluster, the factor by which its work is slower, and the nanoseconds by which its clock is ahead.
-fn drawn(network: &Network, seed: u64) -> impl Iterator<Item = (f64, i64)> + '_ {
+fn draw_ranks(network: &Network, seed: u64) -> impl Iterator<Item = (f64, i64)> + '_ {
+    // The constant makes this stream differ from the other streams of a seed.
     let mut random = Pcg64::seed_from_u64(seed ^ 0x51ed_270b_9c3f_a1e5);
     (0..network.ranks).map(move |_| {
         let slow = random.random::<f64>() < network.stragglers.share;
@@ -63,24 +64,24 @@ fn drawn(network: &Network, seed: u64) -> impl Iterator<Item = (f64, i64)> + '_ 
 
 /// The factor by which work is slower on the slowest rank of a cluster.
 pub fn slowest(network: &Network, seed: u64) -> f64 {
-    drawn(network, seed).map(|(slowness, _)| slowness).fold(1.0, f64::max)
+    draw_ranks(network, seed).map(|(slowness, _)| slowness).fold(1.0, f64::max)
 }
 
 impl Cluster {
-    /// A cluster whose randomness comes from `seed`. `sized`: without data, with lengths only.
+    /// A cluster whose randomness comes from `seed`. `sized`: buffers have lengths, but no data.
     pub fn new(network: Network, seed: u64, sized: bool) -> Result<Cluster> {
         network.check()?;
         let (mut clocks, mut all_slowness) = (Vec::new(), Vec::new());
-        for (slowness, ahead) in drawn(&network, seed) {
+        for (slowness, ahead) in draw_ranks(&network, seed) {
             let (costs, slowness) = (network.costs, Slowness::new(slowness));
             let here = slowness.clone();
             let price = move |effort| nanoseconds(costs.seconds(effort) * here.get());
             clocks.push(Arc::new(VirtualClock::new(ahead, price, sized)));
             all_slowness.push(slowness);
         }
-        let place = |host: &u32| format!("simulated host {host}, rack {}", network.rack(*host));
+        let address = |host: &u32| format!("simulated host {host}, rack {}", network.rack(*host));
         let shared = Arc::new(Shared {
-            addresses: network.hosts_of_ranks().iter().map(place).collect(),
+            addresses: network.hosts_of_ranks().iter().map(address).collect(),
             topology: network.topology()?,
             pool: Pool::default(),
             costs: network.costs,
@@ -124,10 +125,10 @@ impl Cluster {
             world.record = Record::new(ranks as u32, watched.to_vec());
             for rank in 0..ranks as u32 {
                 let distribution = world.network.start;
-                let late = distribution.draw(&mut world.random);
+                let delay = distribution.draw(&mut world.random);
                 // Until then frames wait for it, as for a rank that works.
-                self.clocks[rank as usize].go_to(begin + nanoseconds(late));
-                world.wake(rank, begin + nanoseconds(late));
+                self.clocks[rank as usize].go_to(begin + nanoseconds(delay));
+                world.wake(rank, begin + nanoseconds(delay));
             }
         }
         let mut results: Vec<Option<Result<R>>> = (0..ranks).map(|_| None).collect();
@@ -137,11 +138,11 @@ impl Cluster {
             let Some((rank, time)) = next else { return Err(stuck(&results)) };
             let clock = &self.clocks[rank as usize];
             clock.go_to(time);
-            if clock.at() > MOST_NS {
+            if clock.at() > MAX_NS {
                 return Err(too_late());
             }
             polls += 1;
-            if polls.is_multiple_of(TELL_EVERY) && !report(ranks - left, (time - begin) as f64 / 1e9) {
+            if polls.is_multiple_of(POLLS_PER_REPORT) && !report(ranks - left, (time - begin) as f64 / 1e9) {
                 return Err(Error::Interrupted);
             }
             let Some(call) = &mut steps[rank as usize] else { continue };
@@ -150,7 +151,7 @@ impl Cluster {
             let mut world = self.shared.world();
             world.record.worked(rank, from, clock.at());
             // Checked before the call's result, which may be a time-out at such a moment.
-            if clock.at() > MOST_NS {
+            if clock.at() > MAX_NS {
                 return Err(too_late());
             }
             if let Some(result) = result {
@@ -168,18 +169,21 @@ impl Cluster {
 /// The error of a simulation that exceeds the range of its clock.
 pub(crate) fn too_late() -> Error {
     Error::bad_input(format!(
-        "the simulated time passes {MOST_YEARS} years: make the network faster, its delays or slow ranks less, or the data fewer"
+        "the simulated time passes {MAX_YEARS} years: make the network faster, its delays and slowness smaller, or the data smaller"
     ))
 }
 
 /// The error of ranks that wait while no frame is under way.
 fn stuck<R>(results: &[Option<Result<R>>]) -> Error {
     let waiting: Vec<usize> = (0..results.len()).filter(|rank| results[*rank].is_none()).collect();
-    let named: Vec<String> = waiting.iter().take(NAMED).map(usize::to_string).collect();
-    let more =
-        if waiting.len() > NAMED { format!(" and {} more", waiting.len() - NAMED) } else { String::new() };
+    let named: Vec<String> = waiting.iter().take(MAX_NAMED).map(usize::to_string).collect();
+    let more = if waiting.len() > MAX_NAMED {
+        format!(" and {} more", waiting.len() - MAX_NAMED)
+    } else {
+        String::new()
+    };
     Error::bad_input(format!(
-        "the simulated call cannot end: ranks {}{more} wait, and nothing is on its way to them",
+        "the simulated call cannot end: ranks {}{more} wait, and no frame is on its way to them",
         named.join(", ")
     ))
 }

@@ -5,7 +5,7 @@ use rand_pcg::Pcg64;
 use skyphos_types::{Error, Result};
 use std::str::FromStr;
 
-/// A distribution of numbers of at least 0; draws below are taken as 0.
+/// A distribution of numbers of at least 0; negative draws count as 0.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Distribution {
     /// Always the same.
@@ -18,12 +18,12 @@ pub enum Distribution {
     Exponential(f64),
     /// Median, and standard deviation of the logarithm.
     LogNormal(f64, f64),
-    /// The least number, and the exponent: small ones have heavy tails.
+    /// The least number, and the exponent: small exponents have heavy tails.
     Pareto(f64, f64),
 }
 
 impl Distribution {
-    /// Nothing.
+    /// Always 0.
     pub const ZERO: Distribution = Distribution::Constant(0.0);
 
     /// Draws a number.
@@ -66,14 +66,14 @@ impl Distribution {
     }
 
     /// Its upper bound, if it has one.
-    pub fn most(&self) -> Option<f64> {
+    pub fn upper_bound(&self) -> Option<f64> {
         match *self {
             Distribution::Constant(most) | Distribution::Uniform(_, most) => Some(most),
             _ => None,
         }
     }
 
-    /// Whether it is nothing, always.
+    /// Whether every draw is 0.
     pub fn is_zero(&self) -> bool {
         *self == Distribution::ZERO
     }
@@ -96,7 +96,7 @@ impl FromStr for Distribution {
                 false => Err(wrong("it must be at least 0")),
             };
         }
-        let (name, rest) = text.trim().split_once('(').ok_or_else(|| wrong("it has no such name"))?;
+        let (name, rest) = text.trim().split_once('(').ok_or_else(|| wrong("unknown name"))?;
         let inside = rest.strip_suffix(')').ok_or_else(|| wrong("its bracket does not close"))?;
         let numbers: Vec<f64> = inside
             .split(',')
@@ -113,7 +113,7 @@ impl FromStr for Distribution {
             ("constant" | "uniform" | "normal" | "exponential" | "lognormal" | "pareto", _) => {
                 return Err(wrong("its parameters do not fit"));
             }
-            _ => return Err(wrong("it has no such name")),
+            _ => return Err(wrong("unknown name")),
         };
         Ok(found)
     }
@@ -142,12 +142,12 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_refused_with_what_is_known() {
+    fn unknown_distributions_are_refused_with_the_known_ones() {
         for text in
             ["", "poisson(3)", "uniform(3, 1)", "normal(1)", "exponential(-1)", "-2", "uniform(1, 2", "nan"]
         {
-            let said = text.parse::<Distribution>().unwrap_err().to_string();
-            assert!(said.contains("lognormal(median"), "{text}: {said}");
+            let error = text.parse::<Distribution>().unwrap_err().to_string();
+            assert!(error.contains("lognormal(median"), "{text}: {error}");
         }
     }
 }

@@ -1,8 +1,8 @@
 //! Faults of a simulated cluster: their plan, and the state of processes and links.
 //!
 //! As over TCP: a connection's bytes arrive in order or not at all; peers see the end of a process after all that it sent; a
-//! cut link is noticed by its silence at either end; and a process that gives a peer up tells it so if it can. A cut that
-//! heals before that only delays the frames.
+//! cut link is noticed by its silence at either end; and a process that gives up a peer
+//! notifies it if it can. A cut that heals before its silence is noticed only delays the frames.
 
 use crate::time::nanoseconds;
 use rand::{RngExt, SeedableRng};
@@ -43,7 +43,7 @@ pub enum Fault {
         from: u32,
         /// The receiver.
         to: u32,
-        /// Whether the way back is cut too.
+        /// Whether the opposite direction is cut too.
         both: bool,
         /// Seconds until the link works again, and frames that were sent meanwhile arrive.
         heals: Option<f64>,
@@ -103,7 +103,7 @@ pub struct Struck {
 
 /// The effects of faults on a frame.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Mark {
+pub(crate) struct FrameState {
     /// Its number among all frames that were posted.
     pub order: u64,
     /// The group that its sender was in.
@@ -112,7 +112,7 @@ pub(crate) struct Mark {
     pub lost: bool,
     /// Bits of it are flipped.
     pub corrupt: bool,
-    /// Its sender's system has it.
+    /// It has left its sender's process, and counts as unacknowledged only.
     pub taken: bool,
     /// It waits at a cut link, possibly for ever.
     pub held: bool,
@@ -122,12 +122,12 @@ pub(crate) struct Mark {
 
 /// An event of a fault, at a moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) enum Due {
+pub(crate) enum FaultEvent {
     /// A planned fault.
     Strike(u32),
     /// A cut is over.
     Heal(u32, u32),
-    /// A process has received nothing of another for too long, if the cut is still this one.
+    /// A process has received nothing from another for too long, unless this cut has healed since.
     Silent { at: u32, of: u32, cut: u64 },
     /// A process restarts.
     Restart(u32),
@@ -188,9 +188,9 @@ pub(crate) struct Faults {
     /// Connections that have ended, by the process that knows it and its peer.
     pub(crate) down: BTreeSet<(u32, u32)>,
     pub(crate) stopped: Vec<u64>,
-    /// Whether each process was interrupted and has not asked since; `None`: it ignores interrupts.
+    /// Whether each process was interrupted since it last checked; `None`: it ignores interrupts.
     pub(crate) interrupted: Vec<Option<bool>>,
-    /// Draws how many of the arrived events a poll hands over.
+    /// Draws how many of the arrived events a poll returns.
     pub(crate) polls: Pcg64,
     /// Factors on the time of work, by process.
     pub(crate) slowed: Vec<(u32, f64)>,
@@ -258,7 +258,7 @@ impl Faults {
         self.cuts.is_empty() && self.joining.iter().all(|joining| *joining)
     }
 
-    /// Whether a process was interrupted since it last asked.
+    /// Whether a process was interrupted since it last checked.
     pub(crate) fn take_interrupt(&mut self, process: u32) -> bool {
         self.interrupted[process as usize].as_mut().is_some_and(std::mem::take)
     }
@@ -268,12 +268,12 @@ impl Faults {
         self.interrupted[process as usize] = None;
     }
 
-    /// How many of the arrived events a poll hands over: at least one. MPI hands over one message of each peer, a socket what
-    /// fits a buffer.
-    pub(crate) fn events_of_a_poll(&mut self, come: usize) -> usize {
-        match come {
-            0 | 1 => come,
-            _ => self.polls.random_range(1..=come),
+    /// How many of the arrived events a poll returns: at least one. MPI returns one message per peer, a socket as much as fits
+    /// a buffer.
+    pub(crate) fn events_of_a_poll(&mut self, arrived: usize) -> usize {
+        match arrived {
+            0 | 1 => arrived,
+            _ => self.polls.random_range(1..=arrived),
         }
     }
 

@@ -13,14 +13,14 @@ use skyphos_types::{Error, Result};
 pub const MOST_RANKS: u32 = 4096;
 
 /// Bytes of a packet's headers of IP and TCP (with time stamps), and bytes of Ethernet around it, including the gap after it.
-const INNER_HEADS: f64 = 52.0;
-const OUTER_HEADS: f64 = 38.0;
+const IP_HEADER_BYTES: f64 = 52.0;
+const ETHERNET_BYTES: f64 = 38.0;
 
-/// The stream of random numbers that places ranks, apart from all others of a seed.
-const SCATTER: u64 = 0x7c15_2a6b_93d4_e80f;
+/// Makes the random stream that assigns ranks to hosts differ from the other streams of a seed.
+const PLACEMENT_STREAM: u64 = 0x7c15_2a6b_93d4_e80f;
 
-/// A network's delay in seconds, at most: eleven days.
-const MOST_SECONDS: f64 = 1e6;
+/// Largest delay of a network in seconds: eleven days.
+const MAX_SECONDS: f64 = 1e6;
 
 /// A cluster. Ranks fill hosts in order, and hosts fill racks, unless a setting says otherwise.
 #[derive(Clone, Debug, PartialEq)]
@@ -113,7 +113,7 @@ impl Network {
     pub fn check(&self) -> Result<()> {
         if self.ranks == 0 || self.ranks > MOST_RANKS {
             return Err(Error::bad_input(format!(
-                "a simulated cluster of {} ranks: 1 to {MOST_RANKS} can be",
+                "a simulated cluster has 1 to {MOST_RANKS} ranks, not {}",
                 self.ranks
             )));
         }
@@ -132,34 +132,34 @@ impl Network {
             ("rate_in", self.rate_in, 1.0, 1e15),
             ("uplink_rate", self.uplink_rate, 1.0, 1e18),
             ("host_rate", self.host_rate, 1.0, 1e15),
-            ("latency_s", self.latency_s, 0.0, MOST_SECONDS),
-            ("message_s", self.message_s, 0.0, MOST_SECONDS),
-            ("host_latency_s", self.host_latency_s, 0.0, MOST_SECONDS),
+            ("latency_s", self.latency_s, 0.0, MAX_SECONDS),
+            ("message_s", self.message_s, 0.0, MAX_SECONDS),
+            ("host_latency_s", self.host_latency_s, 0.0, MAX_SECONDS),
             ("mtu", f64::from(self.mtu), 100.0, 65_535.0),
             ("packet_floor", self.packet_floor, 0.0, 1e12),
             ("incast", self.incast, 0.0, 1e6),
             ("the share of stragglers", self.stragglers.share, 0.0, 1.0),
-            ("the jitter", self.jitter.largest(), 0.0, MOST_SECONDS),
-            ("the start", self.start.largest(), 0.0, MOST_SECONDS),
-            ("the clock", self.clock.largest(), 0.0, MOST_SECONDS),
+            ("the jitter", self.jitter.largest(), 0.0, MAX_SECONDS),
+            ("the start", self.start.largest(), 0.0, MAX_SECONDS),
+            ("the clock", self.clock.largest(), 0.0, MAX_SECONDS),
             ("the slowness of stragglers", self.stragglers.slowness.largest(), 0.0, 1e9),
         ];
         for (what, value, least, most) in limits {
             if !(least..=most).contains(&value) {
                 return Err(Error::bad_input(format!(
                     "{what} of a network must be between {} and {}, not {}",
-                    short(least),
-                    short(most),
-                    short(value)
+                    number_text(least),
+                    number_text(most),
+                    number_text(value)
                 )));
             }
         }
-        if let Some(most) = self.stragglers.slowness.most().filter(|most| *most < 1.0)
+        if let Some(most) = self.stragglers.slowness.upper_bound().filter(|most| *most < 1.0)
             && self.stragglers.share > 0.0
         {
             return Err(Error::bad_input(format!(
                 "stragglers are slow, and take at least 1 times as long, not {}",
-                short(most)
+                number_text(most)
             )));
         }
         Ok(())
@@ -167,7 +167,7 @@ impl Network {
 
     /// Bytes that TCP, IP and Ethernet add to a packet, and the bytes of data in it, at most.
     pub(crate) fn packet(&self) -> (f64, f64) {
-        (INNER_HEADS + OUTER_HEADS, f64::from(self.mtu) - INNER_HEADS)
+        (IP_HEADER_BYTES + ETHERNET_BYTES, f64::from(self.mtu) - IP_HEADER_BYTES)
     }
 
     /// The host of each rank.
@@ -178,7 +178,7 @@ impl Network {
         };
         let mut hosts: Vec<u32> = (0..self.ranks).map(host).collect();
         if let Some(seed) = self.scattered {
-            hosts.shuffle(&mut Pcg64::seed_from_u64(seed ^ SCATTER));
+            hosts.shuffle(&mut Pcg64::seed_from_u64(seed ^ PLACEMENT_STREAM));
         }
         hosts
     }
@@ -239,7 +239,7 @@ impl Network {
 }
 
 /// A number as text, however large.
-fn short(number: f64) -> String {
+fn number_text(number: f64) -> String {
     match number == 0.0 || (1e-4..1e5).contains(&number.abs()) || !number.is_finite() {
         true => number.to_string(),
         false => format!("{number:e}"),

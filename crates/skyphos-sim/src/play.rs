@@ -4,9 +4,9 @@
 //! thread. The virtual clock determines the turns, and the seed determines everything.
 
 use crate::cluster::{Cluster, too_late};
-use crate::coroutine::{Turns, park};
+use crate::coroutine::{SimProcess, park};
 use crate::faults::{Fault, Faults, Struck, When};
-use crate::time::{MOST_NS, nanoseconds};
+use crate::time::{MAX_NS, nanoseconds};
 use crate::transport::{Crashed, Shared, Sim, Slowness};
 use crate::world::World;
 use skyphos_core::clock::VirtualClock;
@@ -103,14 +103,14 @@ impl Process {
         self.shared.world().faults().ignore_interrupts(self.number);
     }
 
-    /// Joins the next group of all processes once all have come; `None` if they have not come after so many seconds. Frames of
+    /// Joins the next group once all processes wait for it; `None` if they do not within `timeout_s` seconds. Frames of
     /// earlier groups are dropped.
-    pub fn join(&mut self, patience_s: f64) -> Option<Box<dyn Transport>> {
-        let until = self.clock.at() + nanoseconds(patience_s);
-        let before = self.shared.world().join(self.number, self.clock.at());
+    pub fn join(&mut self, timeout_s: f64) -> Option<Box<dyn Transport>> {
+        let until = self.clock.at() + nanoseconds(timeout_s);
+        let last_generation = self.shared.world().join(self.number, self.clock.at());
         loop {
             let generation = self.shared.world().generation();
-            if generation != before {
+            if generation != last_generation {
                 let (shared, clock) = (self.shared.clone(), self.clock.clone());
                 let slowness = self.slowness.clone();
                 let sim = Sim { rank: self.number, shared, clock, slowness, generation, waits: true };
@@ -135,10 +135,10 @@ impl World {
     fn join(&mut self, process: u32, time: u64) -> u32 {
         self.close(process, time, self.generation());
         let faults = self.faults();
-        let before = faults.generation;
+        let last_generation = faults.generation;
         faults.joining[process as usize] = true;
         self.begin_if_all_join(time);
-        before
+        last_generation
     }
 
     /// A group begins once all wait for it and can reach each other.
@@ -181,7 +181,7 @@ impl Cluster {
             let mut process =
                 Process { number: number as u32, shared, clock, slowness: self.slowness[number].clone() };
             let program = program.clone();
-            Some(Turns::new(move || catch_unwind(AssertUnwindSafe(|| program(&mut process)))))
+            Some(SimProcess::new(move || catch_unwind(AssertUnwindSafe(|| program(&mut process)))))
         };
         let mut turns: Vec<_> = (0..all).map(start).collect();
         let mut outcomes: Vec<Option<Outcome<R>>> = (0..all).map(|_| None).collect();
@@ -190,12 +190,12 @@ impl Cluster {
             let Some((process, time)) = next else {
                 let waiting: Vec<usize> = (0..all).filter(|process| outcomes[*process].is_none()).collect();
                 return Err(Error::bad_input(format!(
-                    "the play cannot end: processes {waiting:?} wait for nothing"
+                    "the play cannot end: processes {waiting:?} wait, and no event is left"
                 )));
             };
             let number = process as usize;
             self.clocks[number].go_to(time);
-            if time > MOST_NS {
+            if time > MAX_NS {
                 return Err(too_late());
             }
             for (process, times) in std::mem::take(&mut self.shared.world().faults().slowed) {
@@ -205,7 +205,7 @@ impl Cluster {
                 (turns[number], outcomes[number]) = (start(number), None);
             }
             CURRENT.set(Some((self.shared.clone(), process)));
-            let result = turns[number].as_mut().and_then(Turns::go_on);
+            let result = turns[number].as_mut().and_then(SimProcess::resume);
             CURRENT.set(None);
             let Some(result) = result else { continue };
             turns[number] = None;
@@ -216,9 +216,9 @@ impl Cluster {
                 _ if crashed => Outcome::Crashed,
                 Ok(result) => Outcome::Done(result),
                 Err(cause) if cause.is::<Crashed>() => Outcome::Crashed,
-                Err(cause) => Outcome::Panicked(words(&*cause)),
+                Err(cause) => Outcome::Panicked(panic_message(&*cause)),
             });
-            if crashed && self.shared.world().comes_back(process) {
+            if crashed && self.shared.world().will_restart(process) {
                 outcomes[number] = None;
                 self.shared.world().wake(process, self.clocks[number].at());
             }
@@ -238,7 +238,7 @@ impl Cluster {
 }
 
 /// The message of a panic.
-fn words(cause: &(dyn std::any::Any + Send)) -> String {
+fn panic_message(cause: &(dyn std::any::Any + Send)) -> String {
     let text = cause.downcast_ref::<String>().cloned();
     text.or_else(|| cause.downcast_ref::<&str>().map(|text| (*text).to_owned())).unwrap_or_default()
 }

@@ -18,7 +18,7 @@ pub struct RecordedRound {
     pub received: u64,
 }
 
-/// A frame.
+/// The journey of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Flight {
     /// The sender.
@@ -34,7 +34,7 @@ pub struct Flight {
     /// Nanosecond at which the link began to carry it.
     pub left: u64,
     /// Nanosecond at which all of it had arrived.
-    pub came: u64,
+    pub arrived: u64,
 }
 
 /// A stretch of time in which a rank worked.

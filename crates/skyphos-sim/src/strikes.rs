@@ -1,6 +1,6 @@
 //! The effect of each fault on the processes and links of a simulated world.
 
-use crate::faults::{Arrival, Cut, Due, Fault, Faults, Mark, Presence, Struck, When};
+use crate::faults::{Arrival, Cut, Fault, FaultEvent, Faults, FrameState, Presence, Struck, When};
 use crate::time::nanoseconds;
 use crate::world::{Flying, Kind, World};
 use rand::RngExt;
@@ -9,8 +9,8 @@ use skyphos_core::slab::Payload;
 use skyphos_core::transport::{Event, Loss};
 use skyphos_types::{CallNumber, CommId, WorldRank};
 
-/// Bytes that the systems at both ends of a cut link take; frames posted beyond them wait.
-const TAKEN_BYTES: usize = 256 * 1024;
+/// Bytes that the kernels at both ends of a cut link buffer; frames posted beyond them wait in the process.
+const KERNEL_BYTES: usize = 256 * 1024;
 
 impl Fault {
     /// Whether it affects frames from `a` to `b`; `to_of` is the receiver of the frame at which it strikes.
@@ -36,12 +36,12 @@ impl World {
     }
 
     /// The moment until which a process is stopped.
-    pub(crate) fn until_thaw(&self, process: u32) -> u64 {
+    pub(crate) fn stopped_until(&self, process: u32) -> u64 {
         self.faults.as_ref().map_or(0, |faults| faults.stopped[process as usize])
     }
 
     /// Whether a process that has crashed will restart.
-    pub(crate) fn comes_back(&mut self, process: u32) -> bool {
+    pub(crate) fn will_restart(&mut self, process: u32) -> bool {
         matches!(self.faults().presence[process as usize], Presence::Crashed { back: true } | Presence::Back)
     }
 
@@ -59,7 +59,7 @@ impl World {
     pub(crate) fn plan_faults(&mut self, faults: Faults) {
         for (number, (when, _)) in faults.plan.iter().enumerate() {
             if let When::At(seconds) = when {
-                self.at(nanoseconds(*seconds), Kind::Fault(Due::Strike(number as u32)));
+                self.at(nanoseconds(*seconds), Kind::Fault(FaultEvent::Strike(number as u32)));
             }
         }
         self.faults = Some(Box::new(faults));
@@ -80,24 +80,24 @@ impl World {
     }
 
     /// An event of a fault. Returns the processes to wake.
-    pub(crate) fn fault(&mut self, due: Due, time: u64) -> Vec<u32> {
+    pub(crate) fn fault(&mut self, due: FaultEvent, time: u64) -> Vec<u32> {
         match due {
-            Due::Strike(number) => self.strike(number as usize, None, time),
-            Due::Heal(from, to) => {
+            FaultEvent::Strike(number) => self.strike(number as usize, None, time),
+            FaultEvent::Heal(from, to) => {
                 let over = |cut: &Cut| cut.until == time;
                 if !self.faults().cuts.get(&(from, to)).is_some_and(over) {
-                    return vec![]; // another one lasts longer
+                    return vec![]; // another cut lasts longer
                 }
                 let cut = self.faults().cuts.remove(&(from, to)).expect("seen");
                 self.faults().note(|| format!("{time} ns: {from} reaches {to} again"));
                 let mut held = cut.held;
-                held.sort_by_key(|number| self.flying(*number).mark.order);
+                held.sort_by_key(|number| self.flying(*number).state.order);
                 held.into_iter().for_each(|number| self.retransmit(number, time));
                 self.begin_if_all_join(time);
                 vec![]
             }
-            Due::Silent { at, of, cut } => {
-                let thaw = self.until_thaw(at);
+            FaultEvent::Silent { at, of, cut } => {
+                let thaw = self.stopped_until(at);
                 if thaw > time {
                     self.at(thaw, Kind::Fault(due));
                     return vec![];
@@ -105,14 +105,14 @@ impl World {
                 let same = self.faults().cuts.get(&(of, at)).is_some_and(|now| now.number == cut);
                 match same && !self.faults().is_closed(at, of) {
                     true => {
-                        let cause = "nothing was heard of it for too long".to_owned();
+                        let cause = "it was silent for longer than the heartbeat".to_owned();
                         self.give_up(at, of, cause, time);
                         vec![at]
                     }
                     false => vec![],
                 }
             }
-            Due::Restart(process) => {
+            FaultEvent::Restart(process) => {
                 self.faults().presence[process as usize] = Presence::Back;
                 vec![process]
             }
@@ -125,7 +125,7 @@ impl World {
         let to_of = frame.map(|frame| self.flying(frame).to);
         let in_flight = self
             .all_flying()
-            .any(|flying| !flying.mark.held && fault.concerns((flying.from, flying.to), to_of));
+            .any(|flying| !flying.state.held && fault.concerns((flying.from, flying.to), to_of));
         let parted = self.parted_by(fault, to_of);
         let faults = self.faults();
         faults.struck.push(Struck { number, at: time, in_flight, parted });
@@ -135,9 +135,9 @@ impl World {
 
     /// Processes that a fault may separate from others for good.
     fn parted_by(&mut self, fault: Fault, to_of: Option<u32>) -> Vec<u32> {
-        let beats = self.faults().heartbeat;
-        // A process that is silent for almost that long may be taken for lost.
-        let parts = |heals: Option<f64>| heals.is_none_or(|seconds| nanoseconds(seconds) > beats / 2);
+        let heartbeat = self.faults().heartbeat;
+        // The silence may have begun before the cut, so a shorter one than the heartbeat may suffice.
+        let parts = |heals: Option<f64>| heals.is_none_or(|seconds| nanoseconds(seconds) > heartbeat / 2);
         match fault {
             Fault::Crash { process, .. } => vec![process],
             Fault::CutOff { process, heals } if parts(heals) => vec![process],
@@ -162,7 +162,7 @@ impl World {
                 self.faults().stopped[process as usize] = time;
                 self.faults().presence[process as usize] = Presence::Crashed { back: back.is_some() };
                 if let Some(seconds) = back {
-                    self.at(time + nanoseconds(seconds), Kind::Fault(Due::Restart(process)));
+                    self.at(time + nanoseconds(seconds), Kind::Fault(FaultEvent::Restart(process)));
                 }
                 vec![process]
             }
@@ -205,13 +205,13 @@ impl World {
                 vec![process]
             }
             Fault::Corrupt { process } => {
-                let chosen = frame.map(|frame| self.flying(frame).mark.order);
+                let chosen = frame.map(|frame| self.flying(frame).state.order);
                 let of_process = |flying: &&mut Flying| match chosen {
-                    Some(order) => flying.mark.order == order,
-                    None => flying.from == process && flying.mark.ends.is_none() && !flying.mark.held,
+                    Some(order) => flying.state.order == order,
+                    None => flying.from == process && flying.state.ends.is_none() && !flying.state.held,
                 };
-                let first = self.all_flying().filter(of_process).min_by_key(|flying| flying.mark.order);
-                first.into_iter().for_each(|flying| flying.mark.corrupt = true);
+                let first = self.all_flying().filter(of_process).min_by_key(|flying| flying.state.order);
+                first.into_iter().for_each(|flying| flying.state.corrupt = true);
                 vec![]
             }
         }
@@ -219,10 +219,10 @@ impl World {
 
     /// Cuts the link from one process to another.
     fn cut(&mut self, from: u32, to: u32, heals: Option<f64>, time: u64) {
-        let beats = self.faults().heartbeat;
-        // Its last heartbeat came up to a quarter of that time ago.
-        let silent =
-            time + beats - (beats / 4).min((self.random.random::<f64>() * beats as f64 / 4.0) as u64);
+        let heartbeat = self.faults().heartbeat;
+        // The last heartbeat arrived up to a quarter of the interval ago.
+        let silent = time + heartbeat
+            - (heartbeat / 4).min((self.random.random::<f64>() * heartbeat as f64 / 4.0) as u64);
         let until = heals.map_or(u64::MAX, |seconds| time + nanoseconds(seconds));
         let faults = self.faults();
         if let Some(cut) = faults.cuts.get_mut(&(from, to)) {
@@ -231,10 +231,10 @@ impl World {
             faults.cuts_so_far += 1;
             let number = faults.cuts_so_far;
             faults.cuts.insert((from, to), Cut { number, until, held: Vec::new(), taken: 0 });
-            self.at(silent, Kind::Fault(Due::Silent { at: to, of: from, cut: number }));
+            self.at(silent, Kind::Fault(FaultEvent::Silent { at: to, of: from, cut: number }));
         }
         if until < u64::MAX {
-            self.at(until, Kind::Fault(Due::Heal(from, to)));
+            self.at(until, Kind::Fault(FaultEvent::Heal(from, to)));
         }
     }
 
@@ -247,8 +247,8 @@ impl World {
         faults.presence[process as usize] = Presence::Left;
         let (all, generation) = (faults.presence.len() as u32, faults.generation);
         if !sends_rest {
-            let waits = |flying: &&mut Flying| flying.from == process && !flying.mark.taken;
-            self.all_flying().filter(waits).for_each(|flying| flying.mark.lost = true);
+            let waits = |flying: &&mut Flying| flying.from == process && !flying.state.taken;
+            self.all_flying().filter(waits).for_each(|flying| flying.state.lost = true);
         }
         for other in (0..all).filter(|other| *other != process) {
             if !self.faults().down.contains(&(process, other)) {
@@ -264,8 +264,8 @@ impl World {
             payload: Payload::default(),
         };
         let order = self.count;
-        let mark = Mark { order, generation, ends: Some(loss), ..Mark::default() };
-        self.launch(from, to, time, frame, mark);
+        let state = FrameState { order, generation, ends: Some(loss), ..FrameState::default() };
+        self.launch(from, to, time, frame, state);
     }
 
     /// A process counts another one as lost, and notifies it.
@@ -275,78 +275,78 @@ impl World {
         faults.note(|| format!("{time} ns: {at} gives {of} up: {cause}"));
         let generation = faults.generation;
         self.send_end(at, of, Loss::Silent, generation, time);
-        self.file(at, Event::PeerDown { rank: WorldRank(of), cause, loss: Loss::Silent });
+        self.push_event(at, Event::PeerDown { rank: WorldRank(of), cause, loss: Loss::Silent });
     }
 
     /// Whether a frame may leave its sender, whose link is free.
     pub(crate) fn may_leave(&mut self, number: u32, time: u64) -> bool {
         let flying = self.flying(number);
         let (from, to, payload, lost) =
-            (flying.from, flying.to, flying.frame.payload.len(), flying.mark.lost);
+            (flying.from, flying.to, flying.frame.payload.len(), flying.state.lost);
         if lost {
-            let order = self.land(number).mark.order;
+            let order = self.remove(number).state.order;
             self.faults().retransmitted.remove(&(from, to, order));
             return false;
         }
         let Some(cut) = self.faults().cuts.get_mut(&(from, to)) else { return true };
-        let fits = cut.taken + payload <= TAKEN_BYTES;
+        let fits = cut.taken + payload <= KERNEL_BYTES;
         cut.taken += payload;
         cut.held.push(number);
-        self.flying_mut(number).mark.held = true;
+        self.flying_mut(number).state.held = true;
         if fits {
-            self.gone(number, payload, time);
+            self.depart(number, payload, time);
         }
         false
     }
 
     fn retransmit(&mut self, number: u32, time: u64) {
         let flying = self.flying_mut(number);
-        flying.mark.held = false;
-        let place = (flying.from, flying.to, flying.mark.order);
+        flying.state.held = false;
+        let place = (flying.from, flying.to, flying.state.order);
         self.faults().retransmitted.insert(place);
         self.at(time, Kind::Leave(number));
     }
 
     /// The effect of faults on an arriving frame.
-    pub(crate) fn may_come(&mut self, number: u32, time: u64) -> Arrival {
+    pub(crate) fn check_arrival(&mut self, number: u32, time: u64) -> Arrival {
         let flying = self.flying(number);
-        let (from, to, mark) = (flying.from, flying.to, flying.mark);
+        let (from, to, state) = (flying.from, flying.to, flying.state);
         let header = flying.frame.header.encode(flying.frame.payload.as_bytes());
         let faults = self.faults();
         faults.trace(&(from, to, header));
         if let Some(cut) = faults.cuts.get_mut(&(from, to)) {
             cut.held.push(number);
-            self.flying_mut(number).mark.held = true;
+            self.flying_mut(number).state.held = true;
             return Arrival::Nothing;
         }
-        let earlier = (from, to, 0)..(from, to, mark.order);
+        let earlier = (from, to, 0)..(from, to, state.order);
         if faults.retransmitted.range(earlier).next().is_some() {
             self.retransmit(number, time);
             return Arrival::Nothing;
         }
-        faults.retransmitted.remove(&(from, to, mark.order));
+        faults.retransmitted.remove(&(from, to, state.order));
         let open = faults.presence[to as usize] == Presence::Here && !faults.down.contains(&(to, from));
-        if !open || mark.lost || mark.generation != faults.generation {
-            self.land(number);
+        if !open || state.lost || state.generation != faults.generation {
+            self.remove(number);
             return Arrival::Nothing;
         }
-        if let Some(loss) = mark.ends {
-            self.land(number);
+        if let Some(loss) = state.ends {
+            self.remove(number);
             let faults = self.faults();
             faults.down.insert((to, from));
-            faults.note(|| format!("{time} ns: {to} hears of the end of {from}: {loss:?}"));
+            faults.note(|| format!("{time} ns: {to} is notified of the end of {from}: {loss:?}"));
             let cause = match loss {
                 Loss::Left => "it has left",
                 Loss::Ended => "its process has ended",
                 Loss::Silent => "it has given this process up",
             };
-            self.file(to, Event::PeerDown { rank: WorldRank(from), cause: cause.to_owned(), loss });
+            self.push_event(to, Event::PeerDown { rank: WorldRank(from), cause: cause.to_owned(), loss });
             return Arrival::OtherEvent;
         }
-        if mark.corrupt {
+        if state.corrupt {
             let flips = (1 + self.random.random_range(0..3), self.random.random::<u64>());
             if let Err(what) = decode_flipped(&self.flying(number).frame, flips) {
-                self.land(number);
+                self.remove(number);
                 self.give_up(to, from, format!("it sent damaged data: {what}"), time);
                 return Arrival::OtherEvent;
             }

@@ -73,8 +73,8 @@ pub fn trace<R>(network: &Network, ran: &Ran<R>, name_of: impl Fn(Round) -> Stri
     let mut tracks = 0;
     for rank in ran.record.watched.iter().copied() {
         let pid = hosts[rank as usize];
-        let meta = |name: &str, tid, called: String| {
-            let args = Args { name: Some(called), ..Args::default() };
+        let meta = |name: &str, tid, value: String| {
+            let args = Args { name: Some(value), ..Args::default() };
             Event { name: name.to_owned(), ph: "M", pid, tid, ts: None, dur: None, args }
         };
         put(meta("process_name", tracks, format!("host {pid}")));
@@ -87,7 +87,7 @@ pub fn trace<R>(network: &Network, ran: &Ran<R>, name_of: impl Fn(Round) -> Stri
         });
         let flights = ran.record.flights.iter().filter(|flight| flight.from == rank).map(|flight| {
             let args = Args { to: Some(flight.to), bytes: Some(flight.bytes.into()), ..Args::default() };
-            Slice { name: name_of(flight.round), from: flight.left, to: flight.came, args }
+            Slice { name: name_of(flight.round), from: flight.left, to: flight.arrived, args }
         });
         let all = [("work", work.collect()), ("rounds", rounds.collect()), ("sent", flights.collect())];
         for (track, slices) in all {

@@ -83,7 +83,7 @@ impl Replication for Sim {}
 
 impl UnderReplicas for Sim {
     fn unacknowledged(&self, to: WorldRank) -> Option<usize> {
-        Some(self.shared.world().on_way(self.rank, to.0))
+        Some(self.shared.world().unacknowledged(self.rank, to.0))
     }
 
     fn give_up(&mut self, peer: WorldRank, cause: &str) {

@@ -7,7 +7,7 @@
 //!
 //! At each step of a frame, faults may affect it ([`crate::faults`], [`crate::strikes`]).
 
-use crate::faults::{Arrival, Due, Faults, Mark};
+use crate::faults::{Arrival, FaultEvent, Faults, FrameState};
 use crate::network::Network;
 use crate::record::{Flight, Record};
 use crate::time::nanoseconds;
@@ -28,7 +28,7 @@ pub(crate) enum Kind {
     /// A frame comes to its sender's link.
     Leave(u32),
     /// A frame of `bytes` bytes has left its sender.
-    Left { from: u32, to: u32, bytes: u32 },
+    Depart { from: u32, to: u32, bytes: u32 },
     /// A frame's head comes to the uplink of its rack.
     Up(u32),
     /// A frame's head comes to the downlink of its receiver's rack.
@@ -36,11 +36,11 @@ pub(crate) enum Kind {
     /// A frame's head comes to the receiver's link.
     Enter(u32),
     /// A frame has arrived completely.
-    Come(u32),
+    Arrive(u32),
     /// A rank polls.
     Wake(u32),
     /// An event of a fault.
-    Fault(Due),
+    Fault(FaultEvent),
 }
 
 /// A frame under way.
@@ -55,7 +55,7 @@ pub(crate) struct Flying {
     tail: u64,
     pub(crate) frame: Frame,
     /// Effects of faults on it.
-    pub(crate) mark: Mark,
+    pub(crate) state: FrameState,
 }
 
 /// The state between two ranks.
@@ -104,7 +104,7 @@ pub(crate) struct World {
     pub(crate) count: u64,
     flying: Vec<Option<Flying>>,
     /// Free indices of `flying`.
-    landed: Vec<u32>,
+    free_slots: Vec<u32>,
     out_links: Vec<Link>,
     in_links: Vec<Link>,
     up_links: Vec<Link>,
@@ -112,7 +112,7 @@ pub(crate) struct World {
     /// Links between ranks of one host.
     host_links: Vec<Link>,
     /// Frames under way by pair of hosts, and the number of senders to each host; only with incast.
-    coming: HashMap<(u32, u32), u32>,
+    incoming: HashMap<(u32, u32), u32>,
     senders: Vec<u32>,
     pairs: HashMap<(u32, u32), Pair>,
     inboxes: Vec<VecDeque<Event>>,
@@ -135,13 +135,13 @@ impl World {
             events: BinaryHeap::new(),
             count: 0,
             flying: Vec::new(),
-            landed: Vec::new(),
+            free_slots: Vec::new(),
             out_links: vec![Link::new(network.rate_out); hosts],
             in_links: vec![Link::new(network.rate_in); hosts],
             up_links: vec![uplink; racks],
             down_links: vec![uplink; racks],
             host_links: vec![Link::new(network.host_rate); hosts],
-            coming: HashMap::new(),
+            incoming: HashMap::new(),
             senders: vec![0; hosts],
             pairs: HashMap::new(),
             inboxes: (0..ranks).map(|_| VecDeque::new()).collect(),
@@ -181,13 +181,13 @@ impl World {
         if header.kind.is_data() {
             self.record.sent(from, header.round, time, header.seq == 0, payload);
         }
-        let mark = Mark { order: self.count, generation, ..Mark::default() };
-        let number = self.launch(from, to, time, frame, mark);
+        let state = FrameState { order: self.count, generation, ..FrameState::default() };
+        let number = self.launch(from, to, time, frame, state);
         self.posted(from, number, time);
     }
 
     /// Launches a frame. Returns its index.
-    pub(crate) fn launch(&mut self, from: u32, to: u32, time: u64, frame: Frame, mark: Mark) -> u32 {
+    pub(crate) fn launch(&mut self, from: u32, to: u32, time: u64, frame: Frame, state: FrameState) -> u32 {
         let payload = frame.payload.len();
         let bytes = ((payload + HEADER_BYTES) as f64).max(self.network.packet_floor);
         let packet = self.network.packet();
@@ -195,8 +195,8 @@ impl World {
         let pair = self.pairs.entry((from, to)).or_default();
         pair.queued += payload;
         pair.peak = pair.peak.max(pair.queued);
-        let flying = Some(Flying { from, to, bytes, posted: time, left: time, tail: time, frame, mark });
-        let number = self.landed.pop().unwrap_or(self.flying.len() as u32);
+        let flying = Some(Flying { from, to, bytes, posted: time, left: time, tail: time, frame, state });
+        let number = self.free_slots.pop().unwrap_or(self.flying.len() as u32);
         match self.flying.get_mut(number as usize) {
             Some(place) => *place = flying,
             None => self.flying.push(flying),
@@ -222,7 +222,7 @@ impl World {
     }
 
     /// Bytes posted that have not arrived yet.
-    pub(crate) fn on_way(&self, from: u32, to: u32) -> usize {
+    pub(crate) fn unacknowledged(&self, from: u32, to: u32) -> usize {
         let of_pair = |flying: &&Flying| (flying.from, flying.to) == (from, to);
         let length = |flying: &Flying| HEADER_BYTES + flying.frame.payload.len();
         let bytes = self.flying.iter().flatten().filter(of_pair).map(length).sum();
@@ -255,10 +255,10 @@ impl World {
             match kind {
                 // A stopped rank polls once it continues.
                 Kind::Wake(rank)
-                    if self.wakes[rank as usize] == Some(time) && self.until_thaw(rank) > time =>
+                    if self.wakes[rank as usize] == Some(time) && self.stopped_until(rank) > time =>
                 {
                     self.wakes[rank as usize] = None;
-                    self.wake(rank, self.until_thaw(rank));
+                    self.wake(rank, self.stopped_until(rank));
                 }
                 // An earlier poll may have been scheduled since.
                 Kind::Wake(rank) if self.wakes[rank as usize] == Some(time) => {
@@ -267,7 +267,7 @@ impl World {
                 }
                 Kind::Wake(_) => {}
                 Kind::Leave(number) => self.leave(number, time),
-                Kind::Left { from, to, bytes } => {
+                Kind::Depart { from, to, bytes } => {
                     if self.shrink(from, to, bytes as usize) {
                         self.inboxes[from as usize].push_back(Event::Writable { rank: WorldRank(to) });
                         self.wake(from, time.max(clock(from)));
@@ -286,8 +286,8 @@ impl World {
                     self.at(head, Kind::Enter(number));
                 }
                 Kind::Enter(number) => self.enter(number, time),
-                Kind::Come(number) => {
-                    if let Some(to) = self.come(number, time) {
+                Kind::Arrive(number) => {
+                    if let Some(to) = self.deliver(number, time) {
                         self.wake(to, time.max(clock(to)));
                     }
                 }
@@ -315,13 +315,13 @@ impl World {
     }
 
     /// Removes a frame under way.
-    pub(crate) fn land(&mut self, number: u32) -> Flying {
-        self.landed.push(number);
+    pub(crate) fn remove(&mut self, number: u32) -> Flying {
+        self.free_slots.push(number);
         self.flying[number as usize].take().expect("a frame on its way")
     }
 
     /// Adds an event for a rank.
-    pub(crate) fn file(&mut self, rank: u32, event: Event) {
+    pub(crate) fn push_event(&mut self, rank: u32, event: Event) {
         self.inboxes[rank as usize].push_back(event);
     }
 
@@ -337,7 +337,7 @@ impl World {
         self.inboxes.iter_mut().for_each(VecDeque::clear);
     }
 
-    /// A frame gets the sender's link.
+    /// A frame reaches its sender's link.
     fn leave(&mut self, number: u32, time: u64) {
         if self.faults.is_some() && !self.may_leave(number, time) {
             return;
@@ -349,9 +349,9 @@ impl World {
         if here == there {
             let latency = nanoseconds(network.host_latency_s);
             let (_, end) = self.host_links[here as usize].carry(time, bytes);
-            self.gone(number, payload, end);
+            self.depart(number, payload, end);
             self.flying_mut(number).left = end;
-            return self.at(end.saturating_add(latency), Kind::Come(number));
+            return self.at(end.saturating_add(latency), Kind::Arrive(number));
         }
         let taken = if first { nanoseconds(network.message_s) } else { 0 };
         let late = if network.jitter.is_zero() { 0.0 } else { network.jitter.draw(&mut self.random) };
@@ -366,21 +366,21 @@ impl World {
             (head, tail) = (head.max(pair.head), tail.max(pair.tail));
             (pair.head, pair.tail) = (head, tail);
         }
-        self.gone(number, payload, end);
+        self.depart(number, payload, end);
         let flying = self.flying_mut(number);
         (flying.left, flying.tail) = (start, tail);
         self.at(head, if other_rack { Kind::Up(number) } else { Kind::Enter(number) });
     }
 
     /// Records that frame `number`, of `bytes` bytes, leaves its sender at `end`.
-    pub(crate) fn gone(&mut self, number: u32, bytes: usize, end: u64) {
+    pub(crate) fn depart(&mut self, number: u32, bytes: usize, end: u64) {
         let flying = self.flying_mut(number);
         let (from, to) = (flying.from, flying.to);
-        if std::mem::replace(&mut flying.mark.taken, true) {
+        if std::mem::replace(&mut flying.state.taken, true) {
             return; // retransmitted after a cut
         }
         match bytes >= WATCHED_BYTES || self.pairs.get(&(from, to)).is_some_and(|pair| pair.watched) {
-            true => self.at(end, Kind::Left { from, to, bytes: bytes as u32 }),
+            true => self.at(end, Kind::Depart { from, to, bytes: bytes as u32 }),
             false => {
                 self.shrink(from, to, bytes);
             }
@@ -409,44 +409,44 @@ impl World {
         let (here, there) = (self.host(from), self.host(to));
         let mut carried = bytes;
         if self.network.incast > 0.0 {
-            let coming = self.coming.entry((here, there)).or_default();
-            self.senders[there as usize] += u32::from(*coming == 0);
-            *coming += 1;
+            let incoming = self.incoming.entry((here, there)).or_default();
+            self.senders[there as usize] += u32::from(*incoming == 0);
+            *incoming += 1;
             carried *= 1.0 + self.network.incast * f64::from(self.senders[there as usize] - 1);
         }
         let (_, end) = self.in_links[there as usize].carry(time, carried);
-        self.at(end.max(tail), Kind::Come(number));
+        self.at(end.max(tail), Kind::Arrive(number));
     }
 
     /// Delivers a frame that has arrived. Returns the rank to wake.
-    fn come(&mut self, number: u32, time: u64) -> Option<u32> {
+    fn deliver(&mut self, number: u32, time: u64) -> Option<u32> {
         let Flying { from, to, .. } = *self.flying(number);
         let (here, there) = (self.host(from), self.host(to));
         if self.network.incast > 0.0 && here != there {
-            let coming = self.coming.get_mut(&(here, there)).expect("it came to the link");
-            *coming -= 1;
-            if *coming == 0 {
-                self.coming.remove(&(here, there));
+            let incoming = self.incoming.get_mut(&(here, there)).expect("it has reached the link");
+            *incoming -= 1;
+            if *incoming == 0 {
+                self.incoming.remove(&(here, there));
                 self.senders[there as usize] -= 1;
             }
         }
         if self.faults.is_some() {
-            match self.may_come(number, time) {
+            match self.check_arrival(number, time) {
                 Arrival::Frame => {}
                 Arrival::OtherEvent => return Some(to),
                 Arrival::Nothing => return None,
             }
         }
-        let Flying { posted, left, frame, .. } = self.land(number);
+        let Flying { posted, left, frame, .. } = self.remove(number);
         let (round, bytes) = (frame.header.round, frame.payload.len());
         if frame.header.kind.is_data() {
             self.record.received(to, round, time, bytes);
             if self.record.is_watched(from) {
                 let bytes = bytes as u32;
-                self.record.flights.push(Flight { from, to, round, bytes, posted, left, came: time });
+                self.record.flights.push(Flight { from, to, round, bytes, posted, left, arrived: time });
             }
         }
-        self.file(to, Event::Frame { from: WorldRank(from), frame });
+        self.push_event(to, Event::Frame { from: WorldRank(from), frame });
         Some(to)
     }
 }

@@ -1,4 +1,4 @@
-//! Collectives on a simulated cluster: right results, and times that can be worked out by hand.
+//! Collectives on a simulated cluster: correct results, and times that are computed by hand.
 
 use skyphos_core::collectives::allgather::allgather_bytes;
 use skyphos_core::collectives::barrier::barrier;
@@ -81,7 +81,7 @@ fn one_message_takes_latency_and_its_bytes() {
 }
 
 #[test]
-fn links_are_shared_and_uplinks_hold_back() {
+fn senders_share_links_and_uplinks() {
     let bytes = 4_000_000usize;
     let all_to_one = move |rank: u32, ep: Arc<Endpoint>| async move {
         let size = ep.size();
@@ -99,7 +99,7 @@ fn links_are_shared_and_uplinks_hold_back() {
     network.incast = 0.1;
     let crowded = run(&network, 1, all_to_one).last();
     assert!(crowded > 1.25 * four && crowded < 1.45 * four, "{crowded} for {four}");
-    // Two racks; what goes between them has a tenth of the rate.
+    // Two racks, whose uplinks have a tenth of the rate.
     let pairs = move |rank: u32, ep: Arc<Endpoint>| async move {
         let peer = (rank + 2) % 4;
         ep.exchange(Round(0), vec![(GroupRank(peer), ep.message_of(&vec![1u8; bytes]))], &[GroupRank(peer)])
@@ -114,7 +114,7 @@ fn links_are_shared_and_uplinks_hold_back() {
 }
 
 #[test]
-fn nobody_leaves_a_barrier_before_the_last_has_entered() {
+fn no_rank_leaves_a_barrier_before_the_last_has_entered() {
     let mut network = Network::new(8, 1e9, 1e-6);
     network.start = "uniform(0, 1)".parse().unwrap();
     let ran = run(&network, 1, |_, ep| async move {
@@ -146,7 +146,7 @@ fn the_same_seed_gives_the_same_trace() {
 }
 
 #[test]
-fn a_call_that_cannot_end_says_who_waits() {
+fn a_call_that_cannot_end_names_the_waiting_ranks() {
     let network = Network::new(3, 1e9, 1e-5);
     let mut cluster = Cluster::new(network, 1, false).unwrap();
     let calls: Vec<Call<()>> = cluster
@@ -171,7 +171,7 @@ fn a_call_that_cannot_end_says_who_waits() {
 }
 
 #[test]
-fn what_no_network_is_is_refused_by_name() {
+fn impossible_networks_are_refused_by_name() {
     type Change<'a> = (&'a str, &'a dyn Fn(&mut Network));
     let changes: [Change; 8] = [
         ("latency_s of a network must be between 0 and 1e6, not 1e308", &|n| n.latency_s = 1e308),
@@ -183,11 +183,11 @@ fn what_no_network_is_is_refused_by_name() {
         ("share of stragglers", &|n| n.stragglers.share = 1.5),
         ("slowness of stragglers", &|n| n.stragglers.slowness = Distribution::Constant(1e12)),
     ];
-    for (said, change) in changes {
+    for (expected, change) in changes {
         let mut network = Network::new(4, 1e9, 1e-5);
         change(&mut network);
         let error = Cluster::new(network, 1, false).err().expect("refused").to_string();
-        assert!(error.contains(said), "{said}: {error}");
+        assert!(error.contains(expected), "{expected}: {error}");
     }
 }
 

@@ -153,12 +153,12 @@ impl<K: Copy + Eq + Hash> TuningCache<K> {
     pub fn finish(&mut self, kind: K, report: CallReport, duration: Seconds) {
         self.calls += 1;
         match report.survey {
-            Some(survey) => self.surveyed(kind, survey, report.size),
-            None => self.ran(kind, report.size, duration),
+            Some(survey) => self.record_survey(kind, survey, report.size),
+            None => self.record_call(kind, report.size, duration),
         }
     }
 
-    fn surveyed(&mut self, kind: K, survey: SurveyResult, size: Option<ResultSize>) {
+    fn record_survey(&mut self, kind: K, survey: SurveyResult, size: Option<ResultSize>) {
         let parameters = &self.parameters;
         let SurveyResult { trials, hint } = survey;
         let entries = size.map(|size| size.entries);
@@ -193,7 +193,7 @@ impl<K: Copy + Eq + Hash> TuningCache<K> {
         self.entries.insert(kind, entry);
     }
 
-    fn ran(&mut self, kind: K, size: Option<ResultSize>, duration: Seconds) {
+    fn record_call(&mut self, kind: K, size: Option<ResultSize>, duration: Seconds) {
         let (parameters, latest) = (&self.parameters, self.calls);
         let Some(entry) = self.entries.get_mut(&kind) else { return };
         entry.latest = latest;
@@ -271,13 +271,13 @@ mod tests {
     #[test]
     #[rustfmt::skip]
     fn transitions() {
-        const ANEW: Next = Survey { with_trials: false };
-        const AGAIN: Next = Survey { with_trials: true };
+        const SURVEY: Next = Survey { with_trials: false };
+        const SURVEY_AFTER_TRIALS: Next = Survey { with_trials: true };
         let one: &[Algorithm] = &[Ring];
         let two: &[Algorithm] = &[Ring, Butterfly];
         let table: Vec<Transition<'_>> = vec![
             // The first call.
-            ("nothing known, nothing surveyed", None, ran(size(100)), None, ANEW),
+            ("nothing known, nothing surveyed", None, ran(size(100)), None, SURVEY),
             ("first survey, one variant", None, survey(one, None, size(100)),
                 Some((one, 0, 4, 0, Some(100))), Run(Ring)),
             ("first survey, two variants", None, survey(two, None, size(100)),
@@ -289,20 +289,20 @@ mod tests {
             ("a hint that is twice as large", None, survey(one, Some(200), size(100)),
                 Some((one, 0, 4, 0, Some(100))), Run(Ring)),
             ("a hint that misleads", None, survey(one, Some(201), size(100)),
-                Some((one, 0, 0, 0, Some(100))), AGAIN),
-            ("a hint of which a dense result says nothing", None, survey(one, Some(10_000), None),
+                Some((one, 0, 0, 0, Some(100))), SURVEY_AFTER_TRIALS),
+            ("a hint, and a dense result, which does not check it", None, survey(one, Some(10_000), None),
                 Some((one, 0, 4, 0, None)), Run(Ring)),
             // Calls between two surveys.
             ("a call of the only variant", Some((one, 0, 4, 0, Some(100))), ran(size(90)),
                 Some((one, 1, 4, 0, Some(100))), Run(Ring)),
             ("the last call before a survey", Some((one, 3, 4, 0, Some(100))), ran(size(100)),
-                Some((one, 4, 4, 0, Some(100))), AGAIN),
+                Some((one, 4, 4, 0, Some(100))), SURVEY_AFTER_TRIALS),
             ("trials take turns", Some((two, 0, 4, 0, Some(100))), ran(size(100)),
                 Some((two, 1, 4, 0, Some(100))), Run(Butterfly)),
             ("trials take turns again", Some((two, 1, 4, 0, Some(100))), ran(size(100)),
                 Some((two, 2, 4, 0, Some(100))), Run(Ring)),
             ("the last trial", Some((two, 3, 4, 0, Some(100))), ran(size(100)),
-                Some((two, 4, 4, 0, Some(100))), AGAIN),
+                Some((two, 4, 4, 0, Some(100))), SURVEY_AFTER_TRIALS),
             ("dense results confirm", Some((one, 0, 4, 0, None)), ran(None),
                 Some((one, 1, 4, 0, None)), Run(Ring)),
             ("the first result that states a size", Some((one, 0, 4, 0, None)), ran(size(50)),
@@ -313,16 +313,16 @@ mod tests {
             ("24 % fewer entries", Some((one, 2, 8, 0, Some(100))), ran(size(76)),
                 Some((one, 3, 8, 0, Some(100))), Run(Ring)),
             ("26 % fewer entries", Some((one, 2, 8, 0, Some(100))), ran(size(74)),
-                Some((one, 0, 0, 1, Some(74))), AGAIN),
+                Some((one, 0, 0, 1, Some(74))), SURVEY_AFTER_TRIALS),
             ("34 % more entries", Some((one, 2, 8, 0, Some(100))), ran(size(134)),
-                Some((one, 0, 0, 1, Some(134))), AGAIN),
+                Some((one, 0, 0, 1, Some(134))), SURVEY_AFTER_TRIALS),
             ("another largest range", Some((one, 2, 8, 0, Some(100))),
                 ran(Some(ResultSize { entries: 100, largest_range: 90 })),
-                Some((one, 0, 0, 1, Some(100))), AGAIN),
+                Some((one, 0, 0, 1, Some(100))), SURVEY_AFTER_TRIALS),
             ("a change ends the trials", Some((two, 1, 4, 0, Some(100))), ran(size(300)),
-                Some((two, 0, 0, 1, Some(300))), AGAIN),
+                Some((two, 0, 0, 1, Some(300))), SURVEY_AFTER_TRIALS),
             ("the second change in a row", Some((one, 1, 4, 1, Some(100))), ran(size(300)),
-                Some((one, 0, 0, 2, Some(300))), ANEW),
+                Some((one, 0, 0, 2, Some(300))), SURVEY),
             // Surveys again.
             ("a survey confirms", Some((one, 4, 4, 0, Some(100))), survey(one, None, size(100)),
                 Some((one, 0, 8, 0, Some(100))), Run(Ring)),
@@ -343,13 +343,13 @@ mod tests {
                 Some((one, 0, 4, 0, Some(100))), Run(Ring)),
             ("changed once, and again", Some((one, 0, 0, 1, Some(100))), survey(one, None, size(300)),
                 Some((one, 0, 4, 1, Some(300))), Run(Ring)),
-            ("restless data is surveyed each time", Some((one, 0, 0, 2, Some(100))), survey(one, None, size(300)),
-                Some((one, 0, 0, 3, Some(300))), ANEW),
-            ("restlessness has a limit", Some((one, 0, 0, 4, Some(100))), survey(one, None, size(300)),
-                Some((one, 0, 0, 4, Some(300))), ANEW),
-            ("restless data that stays once", Some((one, 0, 0, 3, Some(100))), survey(one, None, size(100)),
-                Some((one, 0, 0, 2, Some(100))), ANEW),
-            ("restless data that stays again", Some((one, 0, 0, 2, Some(100))), survey(one, None, size(100)),
+            ("unstable data is surveyed each time", Some((one, 0, 0, 2, Some(100))), survey(one, None, size(300)),
+                Some((one, 0, 0, 3, Some(300))), SURVEY),
+            ("the count of changes has a limit", Some((one, 0, 0, 4, Some(100))), survey(one, None, size(300)),
+                Some((one, 0, 0, 4, Some(300))), SURVEY),
+            ("unstable data that stays once", Some((one, 0, 0, 3, Some(100))), survey(one, None, size(100)),
+                Some((one, 0, 0, 2, Some(100))), SURVEY),
+            ("unstable data that stays again", Some((one, 0, 0, 2, Some(100))), survey(one, None, size(100)),
                 Some((one, 0, 4, 1, Some(100))), Run(Ring)),
         ];
         for (name, before, report, after, then) in table {
@@ -364,7 +364,7 @@ mod tests {
             let found = cache.entries.get(&0).map(state_of);
             assert_eq!(found, after.map(|(a, b, c, d, e)| (a.to_vec(), b, c, d, e)), "{name}");
             assert_eq!(next(&cache), then, "{name}");
-            if before.is_some() && name != "restlessness has a limit" {
+            if before.is_some() && name != "the count of changes has a limit" {
                 assert_ne!(cache.recall(&0).1, stamp, "{name}: ranks in different states have different stamps");
             }
         }

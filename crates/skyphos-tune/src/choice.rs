@@ -188,7 +188,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn small_vectors_double_and_native_allreduces_are_weighed() {
+    fn small_vectors_take_recursive_doubling_and_native_allreduces_are_candidates() {
         let (small, large) = (even(1 << 24, 1e-5), even(1 << 24, 0.3));
         let algorithms = |workload: &Workload<'_>| -> Vec<Algorithm> {
             workload.ranked().iter().map(|one| one.algorithm).collect()

@@ -98,19 +98,19 @@ impl Corrections {
 
     /// The factor by which a call of this algorithm takes longer than this predicted duration.
     pub fn factor(&self, parameters: &TuningParameters, algorithm: Algorithm, duration: Seconds) -> f64 {
-        let (mut all, mut weights) = (0.0, 0.0);
+        let (mut weighted_sum, mut weights) = (0.0, 0.0);
         for one in self.0.iter().filter(|one| one.factor > 0.0) {
             let weight = one.weight(parameters, duration);
-            all += weight * one.factor.ln();
+            weighted_sum += weight * one.factor.ln();
             weights += weight;
         }
         // A slow machine also slows the algorithms without a measurement.
-        let others = all / f64::max(weights, 1.0);
+        let others = weighted_sum / f64::max(weights, 1.0);
         let one = &self.0[algorithm as usize];
-        let own = one.weight(parameters, duration);
-        let known = if own > 0.0 { own * one.factor.ln() } else { 0.0 };
+        let own_weight = one.weight(parameters, duration);
+        let known = if own_weight > 0.0 { own_weight * one.factor.ln() } else { 0.0 };
         let most = parameters.max_correction;
-        (known + (1.0 - own) * others).exp().clamp(1.0 / most, most)
+        (known + (1.0 - own_weight) * others).exp().clamp(1.0 / most, most)
     }
 }
 
@@ -127,7 +127,7 @@ mod tests {
 
     /// From (calls: algorithm, predicted ms, measured ms) to (algorithm, predicted ms, least and largest factor).
     #[test]
-    fn corrections_rise_fall_and_reach() {
+    fn factors_follow_from_the_history() {
         type Calls<'a> = &'a [(Algorithm, f64, f64)];
         type Want<'a> = &'a [(Algorithm, f64, f64, f64)];
         const SLOW: Calls<'_> = &[(Ring, 1.0, 2.0)];

@@ -143,11 +143,11 @@ impl Observations {
         // If the link's rate was wrong, the measured rate already corrects the prediction.
         let profile = &choice.profile;
         let bytes = moved.0 as f64;
-        let mistaken = match profile.call_s > 0.0 || self.rate() == 0.0 {
+        let rate_error_s = match profile.call_s > 0.0 || self.rate() == 0.0 {
             true => Seconds(0.0),
             false => Seconds((bytes / profile.rate - bytes / self.rate()).abs()),
         };
-        if predicted > Seconds(0.0) && mistaken < parameters.minor_fraction * duration {
+        if predicted > Seconds(0.0) && rate_error_s < parameters.minor_fraction * duration {
             self.corrections.push(choice.algorithm, predicted, duration);
         }
     }
@@ -173,9 +173,10 @@ impl Observations {
         let rate = moved / duration;
         // A call that was limited by a processor gives only a lower bound on the link's rate.
         let limited_by_link = busy.is_some_and(|busy| busy < parameters.busy_fraction * duration);
-        let beside_bytes = choice.map_or(Seconds::INFINITE, Choice::latency_and_work);
+        let latency_and_work = choice.map_or(Seconds::INFINITE, Choice::latency_and_work);
         let large = moved >= parameters.large_call;
-        let clear = moved >= parameters.medium_call && beside_bytes < parameters.minor_fraction * duration;
+        let clear =
+            moved >= parameters.medium_call && latency_and_work < parameters.minor_fraction * duration;
         if limited_by_link && (large || clear) {
             self.rates.push(rate);
         } else if large {
@@ -205,7 +206,7 @@ pub fn agreed_profile(default: Profile, gathered: impl Fn(usize) -> Vec<f64>) ->
     }
 }
 
-/// The same with the corrections of algorithms, from [`Observations::words`].
+/// Like [`agreed_profile`], with the corrections of algorithms, from [`Observations::words`].
 pub(crate) fn agreed(default: Profile, gathered: impl Fn(usize) -> Vec<f64>) -> (Profile, Corrections) {
     (agreed_profile(default, &gathered), Corrections::agreed(|k| gathered(PROFILE_WORDS + k)))
 }
@@ -308,14 +309,14 @@ mod tests {
 
     #[test]
     fn groups_start_with_profile_or_defaults() {
-        let asked = || panic!("the ranks have agreed");
+        let not_called = || panic!("the ranks have agreed");
         let none = Observations::default();
         let agreed = Observations { host_cores: Some(4.0), ..none };
         let probed = Observations { base: Some(Profile::network(1e9)), ..none };
         assert_eq!(none.start(4, true, || 2.0), Profile::one_host(4, 2.0));
-        assert_eq!(agreed.start(4, true, asked), Profile::one_host(4, 4.0));
-        assert_eq!(none.start(4, false, asked), network());
-        assert_eq!(probed.start(4, true, asked), Profile::network(1e9));
+        assert_eq!(agreed.start(4, true, not_called), Profile::one_host(4, 4.0));
+        assert_eq!(none.start(4, false, not_called), network());
+        assert_eq!(probed.start(4, true, not_called), Profile::network(1e9));
         for (one, common, measures) in [(none, false, true), (agreed, true, true), (probed, true, false)] {
             assert_eq!((one.has_common_start(), one.measures_kernels()), (common, measures));
         }

@@ -93,7 +93,7 @@ pub struct TuningParameters {
     pub same_length: f64,
 
     /// Windows of the hashed index range of which each rank sends a sample of its blocks, to choose a plan's layers.
-    /// Chosen: eight places of the range are as good as a random draw, for the order is a hash.
+    /// Chosen: eight places of the range are as good as a random draw, because the order is that of a hash.
     pub sample_windows: usize,
     /// Blocks of all ranks in one window, for few ranks at most `window_blocks` of each. Chosen: 2 KB a rank
     /// (docs/known-limits.md).

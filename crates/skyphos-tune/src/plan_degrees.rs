@@ -68,7 +68,8 @@ impl SampleLayout {
         groups.map(|group| self.entries(group)).sum::<f64>() / count
     }
 
-    /// Estimated entries of the union of these ranks' sets, from the part of each window of which all of them sent all blocks.
+    /// Estimated entries of the union of these ranks' sets. It counts only the part of each window whose blocks all of these ranks
+    /// have sent.
     fn entries(&self, group: &[&[u64]]) -> f64 {
         let (mut found, mut covered) = (0u64, 0u64);
         for (window, (lo, hi)) in self.windows().enumerate() {

@@ -224,9 +224,9 @@ fn narrow(
     let mut choices: Vec<Choice> = order[..left].iter().map(again).collect();
     let mut slowest: Vec<Seconds> = order[..left].iter().map(|k| fastest[*k]).collect();
     let rate = before.map_or(workload.profile.rate, |choice| choice.profile.rate);
-    let other_link = (rate / workload.profile.rate).ln().abs() > parameters.link_factor.ln();
-    if continues && rounds == 0 && other_link {
-        // The first predictions assumed another link, so an algorithm that was predicted to be slow may be fast.
+    let rate_was_wrong = (rate / workload.profile.rate).ln().abs() > parameters.link_factor.ln();
+    if continues && rounds == 0 && rate_was_wrong {
+        // The first predictions assumed another rate, so an algorithm that was predicted to be slow may be fast.
         let is_new = |one: &Choice| {
             variants.iter().all(|known| known.algorithm != one.algorithm || known.degrees != one.degrees)
         };
@@ -312,22 +312,29 @@ mod tests {
     /// From (variants with ms of earlier rounds, rounds before, ms of this round) to (variants, ms, rounds).
     #[test]
     fn rounds_narrow_the_variants() {
-        const NOT: f64 = f64::INFINITY;
+        const UNTRIED: f64 = f64::INFINITY;
         type Ms<'a> = &'a [(Algorithm, f64)];
         type Row<'a> = (&'a str, Ms<'a>, u32, &'a [f64], Ms<'a>, u32);
         let table: &[Row<'_>] = &[
             (
                 "the two fastest are tried again",
-                &[(Ring, NOT), (Butterfly, NOT), (Allgather, NOT)],
+                &[(Ring, UNTRIED), (Butterfly, UNTRIED), (Allgather, UNTRIED)],
                 0,
                 &[5.0, 4.0, 4.5],
                 &[(Butterfly, 4.0), (Allgather, 4.5)],
                 1,
             ),
-            ("a slow one is dropped", &[(Ring, NOT), (Butterfly, NOT)], 0, &[4.0, 5.1], &[(Ring, 4.0)], 1),
+            (
+                "a slow one is dropped",
+                &[(Ring, UNTRIED), (Butterfly, UNTRIED)],
+                0,
+                &[4.0, 5.1],
+                &[(Ring, 4.0)],
+                1,
+            ),
             (
                 "a variant at the limit is kept",
-                &[(Ring, NOT), (Butterfly, NOT)],
+                &[(Ring, UNTRIED), (Butterfly, UNTRIED)],
                 0,
                 &[4.0, 5.0],
                 &[(Ring, 4.0), (Butterfly, 5.0)],
@@ -360,9 +367,9 @@ mod tests {
             ("a settled one stays", &[(Ring, 4.0)], 3, &[90.0], &[(Ring, 4.0)], 4),
             (
                 "a variant that no call reached is dropped",
-                &[(Ring, NOT), (Butterfly, NOT)],
+                &[(Ring, UNTRIED), (Butterfly, UNTRIED)],
                 0,
-                &[NOT, 4.0],
+                &[UNTRIED, 4.0],
                 &[(Butterfly, 4.0)],
                 1,
             ),
@@ -450,7 +457,7 @@ mod tests {
 
     /// Predicted with a fast link, measured on a slow one: algorithms that move fewer bytes are tried as well.
     #[test]
-    fn another_link_brings_new_candidates() {
+    fn another_rate_brings_new_candidates() {
         let union = even(1 << 24, 0.01);
         let (fast, slow) = (Profile::network(10e9), Profile::network(1e6));
         let before = |rounds| {

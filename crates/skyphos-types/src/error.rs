@@ -330,16 +330,16 @@ mod tests {
     #[test]
     fn the_rank_is_named_once_in_errors_of_others() {
         for message in ["the gradient of a is nan", "rank 12: the gradient of a is nan"] {
-            let told = Error::bad_input(message).as_seen_by_others(12).to_string();
-            assert_eq!(told, "rank 12: the gradient of a is nan");
+            let text = Error::bad_input(message).as_seen_by_others(12).to_string();
+            assert_eq!(text, "rank 12: the gradient of a is nan");
         }
-        let told = Error::bad_input("rank 1: no").as_seen_by_others(12).to_string();
-        assert_eq!(told, "rank 12: rank 1: no");
+        let text = Error::bad_input("rank 1: no").as_seen_by_others(12).to_string();
+        assert_eq!(text, "rank 12: rank 1: no");
         assert!(Error::Interrupted.as_seen_by_others(12).to_string().starts_with("rank 12 left"));
     }
 
     #[test]
-    fn every_number_of_a_rank_is_another_afterwards() {
+    fn renumbering_changes_every_rank() {
         let ranks = [0, 1, 2, 2, 0, 1, 0, 1, 2, 2];
         for (error, ranks) in one_of_each().into_iter().zip(ranks) {
             let moved = error.clone().renumbered(|rank| rank + 7700);

@@ -16,7 +16,7 @@ macro_rules! identifier {
 }
 
 identifier! {
-    /// A group, by the number that all its members derive alike; frames carry it.
+    /// The number of a group. All members derive the same one, and frames carry it.
     CommId(u64)
 }
 
@@ -37,7 +37,7 @@ impl CallNumber {
         CallNumber(self.0 + 1)
     }
 
-    /// This number, and counts on to the next one.
+    /// Returns this number, and advances to the next one.
     pub fn advance(&mut self) -> CallNumber {
         let this = *self;
         *self = this.next();
@@ -87,7 +87,7 @@ impl ProcessId {
     }
 }
 
-/// As a position in a list by rank.
+/// Adds `index`, the position in a list of all ranks or processes.
 macro_rules! index {
     ($($name:ident),*) => {$(
         impl $name {

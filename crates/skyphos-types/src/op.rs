@@ -37,7 +37,7 @@ pub enum ReduceOp {
     And,
     /// Sum over the group divided by the group's size (floats).
     Mean,
-    /// Sum divided by the number of ranks that put the index out (floats).
+    /// Sum divided by the number of ranks that contribute the index (floats).
     MeanPresent,
     /// A reduction that the caller supplies.
     Custom(Arc<dyn CustomOp>),

@@ -9,28 +9,33 @@ use skyphos_types::{Error, Result};
 use std::collections::BTreeMap;
 use std::ffi::c_int;
 
-/// A seat on the wire: the host's name, its key, and the process number; each text after its length.
+/// A process's record on the wire: the host's name, its key, and the process number; each text after its length.
 const TEXT_BYTES: usize = 1 + NAME_BYTES;
-const SEAT_BYTES: usize = 2 * TEXT_BYTES + 4;
+const RECORD_BYTES: usize = 2 * TEXT_BYTES + 4;
 
 /// The hosts of all processes.
-pub(crate) struct Seats {
+pub(crate) struct ProcessHosts {
     /// Host and process of each rank, for messages.
     pub(crate) addresses: Vec<String>,
     /// Hosts by number.
     pub(crate) topology: Topology,
 }
 
-/// Gathers the seats of all processes. Collective.
-pub(crate) fn gather(library: &'static Library, comm: Handle, size: u32, until: &Until<'_>) -> Result<Seats> {
-    let mine = encode(&Host::this());
-    let mut all = vec![0u8; SEAT_BYTES * size as usize];
+/// Gathers the hosts of all processes. Collective.
+pub(crate) fn gather(
+    library: &'static Library,
+    comm: Handle,
+    size: u32,
+    until: &Until<'_>,
+) -> Result<ProcessHosts> {
+    let own_record = encode(&Host::this());
+    let mut all = vec![0u8; RECORD_BYTES * size as usize];
     let mut request: Handle = 0;
     // SAFETY: both buffers live until the request is complete; if it does not complete, they are leaked below.
     let code = unsafe {
-        let (each, byte) = (SEAT_BYTES as c_int, library.is.byte);
+        let (each, byte) = (RECORD_BYTES as c_int, library.constants.byte);
         (library.call.iallgather)(
-            mine.as_ptr().cast(),
+            own_record.as_ptr().cast(),
             each,
             byte,
             all.as_mut_ptr().cast(),
@@ -42,30 +47,30 @@ pub(crate) fn gather(library: &'static Library, comm: Handle, size: u32, until: 
     };
     library.check(code, "MPI_Iallgather").map_err(Error::bad_input)?;
     if let Err(error) = wait(library, &mut request, until) {
-        std::mem::forget((mine, all));
+        std::mem::forget((own_record, all));
         return Err(error);
     }
     let mut hosts = BTreeMap::new();
     let (mut addresses, mut numbers) = (Vec::new(), Vec::new());
-    for seat in all.chunks_exact(SEAT_BYTES) {
-        let (name, machine) = (text(seat), text(&seat[TEXT_BYTES..]));
-        let process = u32::from_le_bytes(seat[2 * TEXT_BYTES..].try_into().expect("four bytes"));
+    for record in all.chunks_exact(RECORD_BYTES) {
+        let (name, machine) = (text(record), text(&record[TEXT_BYTES..]));
+        let process = u32::from_le_bytes(record[2 * TEXT_BYTES..].try_into().expect("four bytes"));
         addresses.push(format!("{name} (pid {process})"));
         let next = hosts.len() as u32;
         numbers.push(*hosts.entry(machine).or_insert(next));
     }
-    Ok(Seats { addresses, topology: Topology::new(&numbers, &vec![0; numbers.len()])? })
+    Ok(ProcessHosts { addresses, topology: Topology::new(&numbers, &vec![0; numbers.len()])? })
 }
 
 fn encode(host: &Host) -> Vec<u8> {
-    let mut seat = vec![0u8; SEAT_BYTES];
+    let mut record = vec![0u8; RECORD_BYTES];
     for (k, text) in [&host.name, &host.machine].into_iter().enumerate() {
-        let place = &mut seat[k * TEXT_BYTES..][..=text.len()];
+        let place = &mut record[k * TEXT_BYTES..][..=text.len()];
         place[0] = text.len() as u8;
         place[1..].copy_from_slice(text.as_bytes());
     }
-    seat[2 * TEXT_BYTES..].copy_from_slice(&std::process::id().to_le_bytes());
-    seat
+    record[2 * TEXT_BYTES..].copy_from_slice(&std::process::id().to_le_bytes());
+    record
 }
 
 fn text(bytes: &[u8]) -> String {
@@ -77,12 +82,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_seat_of_the_longest_names_comes_back() {
+    fn a_record_of_the_longest_names_survives_the_wire() {
         let long = "é".repeat(NAME_BYTES / 2);
-        let seat = encode(&Host { name: long.clone(), machine: "boot".to_owned() });
+        let record = encode(&Host { name: long.clone(), machine: "boot".to_owned() });
         assert_eq!(
-            (text(&seat), text(&seat[TEXT_BYTES..]), seat.len()),
-            (long, "boot".to_owned(), SEAT_BYTES)
+            (text(&record), text(&record[TEXT_BYTES..]), record.len()),
+            (long, "boot".to_owned(), RECORD_BYTES)
         );
     }
 }
