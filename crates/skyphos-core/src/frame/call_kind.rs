@@ -1,6 +1,7 @@
 //! The kinds of calls, with their codes in frames.
 
-/// The collective of a call.
+/// The collective of a call. The code of a kind is part of the wire: a new kind takes the next free code, 25, and needs no new
+/// protocol number, since ranks of one version know the same kinds. Codes from 32 on are calls that the library makes for itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, strum::FromRepr)]
 #[repr(u8)]
 pub enum CallKind {
@@ -60,38 +61,73 @@ pub enum CallKind {
     Agree = 34,
 }
 
+/// The data of a call.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Data {
+    /// None, or data that ranks need not agree on.
+    None,
+    /// Vectors or values of indices.
+    Vectors,
+    /// Dense arrays.
+    Arrays,
+    /// Vectors, or with the flag [`CallSig::ARRAYS`](super::CallSig::ARRAYS) arrays; they are moved, not reduced.
+    Moved,
+}
+
+/// The meaning of [`CallSig::extra`](super::CallSig::extra).
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Extra {
+    Nothing,
+    /// The number of a plan.
+    Plan,
+    /// The root.
+    Root,
+    /// A hash of the other arguments.
+    Hash,
+}
+
+/// The meaning of the fields of a kind's signatures.
+pub(super) struct Fields {
+    /// The name of the call in messages to users.
+    pub(super) name: &'static str,
+    pub(super) data: Data,
+    /// Whether the call combines values by an operation.
+    pub(super) has_op: bool,
+    pub(super) extra: Extra,
+}
+
 impl CallKind {
-    /// The name in messages to users.
-    pub(super) fn name(self) -> &'static str {
+    pub(super) fn fields(self) -> Fields {
         use CallKind::*;
+        let of = |name, data, has_op, extra| Fields { name, data, has_op, extra };
         match self {
-            Barrier => "barrier",
-            Configure => "configure",
-            Reduce => "reduce",
-            ConfigureReduce => "configure_reduce",
-            Split => "split",
-            AllgatherBytes => "allgather",
-            Failed => "a call that failed",
-            Allreduce => "allreduce",
-            AllreduceDense => "allreduce of dense arrays",
-            ReduceScatter => "reduce_scatter",
-            ReduceToRoot => "reduce",
-            Allgather => "allgather",
-            Gather => "gather",
-            Alltoall => "alltoall",
-            Scatter => "scatter",
-            TopkAllreduce => "topk_allreduce",
-            ReduceScatterDense => "reduce_scatter of dense arrays",
-            ReduceToRootDense => "reduce of dense arrays",
-            Shrink => "shrink",
-            Broadcast => "broadcast",
-            ExchangeBlocks => "exchange of blocks",
-            OuterProduct => "outer_product_sum",
-            Message => "message",
-            Measure => "probe",
-            Profile => "init",
-            Agree => "settings",
-            PointToPoint => "point-to-point",
+            Barrier => of("barrier", Data::None, false, Extra::Nothing),
+            Configure => of("configure", Data::Vectors, false, Extra::Hash),
+            Reduce => of("reduce", Data::Vectors, true, Extra::Plan),
+            ConfigureReduce => of("configure_reduce", Data::Vectors, true, Extra::Hash),
+            Split => of("split", Data::None, false, Extra::Nothing),
+            AllgatherBytes => of("allgather", Data::None, false, Extra::Nothing),
+            Failed => of("a call that failed", Data::None, false, Extra::Nothing),
+            Allreduce => of("allreduce", Data::Vectors, true, Extra::Hash),
+            AllreduceDense => of("allreduce of dense arrays", Data::Arrays, true, Extra::Hash),
+            ReduceScatter => of("reduce_scatter", Data::Vectors, true, Extra::Hash),
+            ReduceToRoot => of("reduce", Data::Vectors, true, Extra::Root),
+            Allgather => of("allgather", Data::Moved, false, Extra::Hash),
+            Gather => of("gather", Data::Moved, false, Extra::Root),
+            Alltoall => of("alltoall", Data::Moved, false, Extra::Hash),
+            Scatter => of("scatter", Data::Moved, false, Extra::Root),
+            TopkAllreduce => of("topk_allreduce", Data::Vectors, true, Extra::Hash),
+            ReduceScatterDense => of("reduce_scatter of dense arrays", Data::Arrays, true, Extra::Hash),
+            ReduceToRootDense => of("reduce of dense arrays", Data::Arrays, true, Extra::Root),
+            Shrink => of("shrink", Data::None, false, Extra::Nothing),
+            Broadcast => of("broadcast", Data::None, false, Extra::Root),
+            ExchangeBlocks => of("exchange of blocks", Data::None, false, Extra::Nothing),
+            OuterProduct => of("outer_product_sum", Data::Vectors, false, Extra::Hash),
+            Message => of("message", Data::Moved, false, Extra::Nothing),
+            PointToPoint => of("point-to-point", Data::None, false, Extra::Nothing),
+            Measure => of("probe", Data::None, false, Extra::Nothing),
+            Profile => of("init", Data::None, false, Extra::Nothing),
+            Agree => of("settings", Data::None, false, Extra::Hash),
         }
     }
 }

@@ -1,6 +1,6 @@
 //! The signature of a call: the collective and the arguments that all its ranks must agree on.
 
-use super::call_kind::CallKind;
+use super::call_kind::{CallKind, Data, Extra, Fields};
 use skyphos_types::{CommId, DType, ReduceOp};
 
 /// The signature of a call. Every data frame carries it, so ranks that made different calls detect that at the first frame.
@@ -73,21 +73,16 @@ impl CallSig {
 
     /// Whether the call moves or reduces arrays.
     fn is_of_arrays(&self) -> bool {
-        use CallKind::*;
-        match self.kind {
-            AllreduceDense | ReduceScatterDense | ReduceToRootDense => true,
-            Allgather | Gather | Alltoall | Scatter | Message => self.flags == CallSig::ARRAYS,
-            _ => false,
+        match self.kind.fields().data {
+            Data::Arrays => true,
+            Data::Moved => self.flags == CallSig::ARRAYS,
+            Data::Vectors | Data::None => false,
         }
     }
 
     /// Whether `extra` is a hash of arguments.
     fn has_hash(&self) -> bool {
-        use CallKind::*;
-        let reductions =
-            [Allreduce, AllreduceDense, ReduceScatter, ReduceScatterDense, TopkAllreduce, OuterProduct];
-        let others = [Allgather, Alltoall, Configure, ConfigureReduce, Agree];
-        reductions.contains(&self.kind) || others.contains(&self.kind)
+        self.kind.fields().extra == Extra::Hash
     }
 
     /// The text with hashes of arguments. Users see the text without hashes, since a hash does not name the argument that differs.
@@ -112,11 +107,10 @@ impl CallSig {
         if self.kind == CallKind::PointToPoint {
             return self.text_of_message();
         }
-        let name = self.kind.name();
         use CallKind::*;
-        let moves = matches!(self.kind, Allgather | Gather | Alltoall | Scatter | Message);
+        let Fields { name, data, has_op, extra } = self.kind.fields();
         let mut items: Vec<String> = Vec::new();
-        if self.kind == CallKind::Reduce {
+        if extra == Extra::Plan {
             items.push(format!("plan {}", self.extra));
         }
         if self.n > 0 && self.kind != Agree {
@@ -124,8 +118,8 @@ impl CallSig {
         }
         if let Some(dtype) = DType::from_code(self.dtype) {
             items.push(format!("dtype={dtype}"));
-            let op = usize::from(self.op).checked_sub(1).and_then(|k| ReduceOp::NAMED.get(k));
-            if !moves && self.kind != OuterProduct {
+            if has_op {
+                let op = usize::from(self.op).checked_sub(1).and_then(|k| ReduceOp::NAMED.get(k));
                 let name = op.map_or_else(|| "custom".to_owned(), |op| op.name().to_owned());
                 // Bits of the hash of the custom operation's name.
                 let tag =
@@ -145,13 +139,12 @@ impl CallSig {
         if matches!(self.kind, Configure | ConfigureReduce) {
             items.push(format!("missing={}", if self.flags & 1 == 0 { "error" } else { "identity" }));
         }
-        if matches!(self.kind, ReduceToRoot | ReduceToRootDense | Gather | Scatter | Broadcast) {
-            items.push(format!("root={}", self.extra));
+        match extra {
+            Extra::Root => items.push(format!("root={}", self.extra)),
+            Extra::Hash if with_hash => items.push(format!("settings #{:x}", self.extra)),
+            _ => {}
         }
-        if with_hash && self.has_hash() {
-            items.push(format!("settings #{:x}", self.extra));
-        }
-        let arrays = if moves && self.flags == CallSig::ARRAYS { " of arrays" } else { "" };
+        let arrays = if data == Data::Moved && self.is_of_arrays() { " of arrays" } else { "" };
         format!("{name}{arrays}({})", items.join(", "))
     }
 }
