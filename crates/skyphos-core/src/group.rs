@@ -48,7 +48,7 @@ impl Group {
 
     /// The rank in the group of a rank of the transport, if it is a member.
     pub(crate) fn group_rank(&self, rank: WorldRank) -> Option<GroupRank> {
-        self.ranks.iter().position(|member| *member == rank).map(|place| GroupRank(place as u32))
+        self.ranks.iter().position(|member| *member == rank).map(|index| GroupRank(index as u32))
     }
 
     /// [`Group::group_rank`] as a number for errors: [`NO_MEMBER`] for ranks that are not members.
@@ -68,6 +68,6 @@ impl Group {
 
     /// The reverse of [`Group::with_group_ranks`].
     pub(crate) fn with_transport_ranks(&self, error: Error) -> Error {
-        error.renumbered(|place| self.named().ranks.get(place as usize).map_or(place, |rank| rank.0))
+        error.renumbered(|index| self.named().ranks.get(index as usize).map_or(index, |rank| rank.0))
     }
 }

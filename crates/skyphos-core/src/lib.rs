@@ -127,7 +127,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_rank_that_does_not_come_is_named_by_all() {
+    fn a_rank_that_does_not_enter_the_call_is_named_by_all() {
         let others_gave_up = std::sync::Barrier::new(5);
         let got = on_all(5, 0.2, |rank, node, group| {
             let text = match rank {

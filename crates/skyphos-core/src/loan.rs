@@ -157,7 +157,7 @@ mod tests {
             steps in prop::collection::vec((any::<bool>(), 1usize..100_000, any::<prop::sample::Index>()), 1..300),
         ) {
             let (pool, mut lender, borrower) = pair();
-            let mut have: Vec<(Payload, u8)> = Vec::new();
+            let mut borrowed: Vec<(Payload, u8)> = Vec::new();
             for (k, (lends, len, which)) in steps.into_iter().enumerate() {
                 if lends {
                     let byte = k as u8;
@@ -165,20 +165,20 @@ mod tests {
                     let small = len <= 4096;
                     if let Some(descriptor) = lender.lend(&payload) {
                         prop_assert!(!small);
-                        let came = borrower.take(&descriptor, len).unwrap();
-                        prop_assert!(came.cut().is_none(), "borrowed buffers are not lent on");
-                        have.push((came, byte));
+                        let received = borrower.take(&descriptor, len).unwrap();
+                        prop_assert!(received.cut().is_none(), "borrowed buffers are not lent on");
+                        borrowed.push((received, byte));
                     } else {
                         prop_assert!(small || lender.bytes + len > MAX_LENT_BYTES || lender.lent.len() == SLOTS);
                     }
-                } else if !have.is_empty() {
-                    drop(have.swap_remove(which.index(have.len())));
+                } else if !borrowed.is_empty() {
+                    drop(borrowed.swap_remove(which.index(borrowed.len())));
                 }
-                for (payload, byte) in &have {
+                for (payload, byte) in &borrowed {
                     prop_assert!(payload.as_bytes().iter().all(|b| b == byte));
                 }
             }
-            drop(have);
+            drop(borrowed);
             lender.collect();
             prop_assert_eq!((lender.lent.len(), lender.bytes, pool.in_use()), (0, 0, 0));
         }
@@ -222,8 +222,8 @@ mod tests {
     fn a_borrowed_buffer_is_copied_before_a_write() {
         let (pool, mut lender, borrower) = pair();
         let payload = filled(&pool, 10_000, 3);
-        let came = borrower.take(&lender.lend(&payload).unwrap(), 10_000).unwrap();
-        let mut own = came.into_mut(|len| pool.take(len));
+        let received = borrower.take(&lender.lend(&payload).unwrap(), 10_000).unwrap();
+        let mut own = received.into_mut(|len| pool.take(len));
         own.as_bytes_mut()[0] = 4;
         assert_eq!((payload.as_bytes()[0], own.freeze().as_bytes()[..2].to_vec()), (3, vec![4, 3]));
         lender.collect();

@@ -68,8 +68,8 @@ impl Transport for Local {
     fn facts(&self) -> Facts {
         let size = self.hub.inboxes.len();
         let addresses = (0..size).map(|rank| format!("this process, task {rank}")).collect();
-        let one = vec![0; size];
-        let topology = Topology::new(&one, &one).expect("one host in one rack");
+        let zeros = vec![0; size];
+        let topology = Topology::new(&zeros, &zeros).expect("one host in one rack");
         Facts { topology, ..Facts::new("local", addresses, size) }
     }
 

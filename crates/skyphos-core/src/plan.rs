@@ -188,7 +188,7 @@ pub struct Plan {
 impl Plan {
     /// Traffic of one reduction, layer by layer: down, then up.
     pub fn volume(&self) -> Vec<Volume> {
-        let one = |k: usize, layer: &Layer, up: bool| {
+        let volume = |k: usize, layer: &Layer, up: bool| {
             // Down, this rank sends shares of its set above; up, the values that each member requested.
             let rows = |j: usize| match up {
                 false => layer.out_split[j + 1] - layer.out_split[j],
@@ -205,8 +205,8 @@ impl Plan {
                 config_bytes: layer.config_bytes[usize::from(up)],
             }
         };
-        let down = self.layers.iter().enumerate().map(|(k, l)| one(k, l, false));
-        let up = self.layers.iter().enumerate().rev().map(|(k, l)| one(k, l, true));
+        let down = self.layers.iter().enumerate().map(|(k, l)| volume(k, l, false));
+        let up = self.layers.iter().enumerate().rev().map(|(k, l)| volume(k, l, true));
         down.chain(up).collect()
     }
 }
@@ -248,7 +248,7 @@ pub(crate) struct BlockCuts {
 
 impl BlockCuts {
     /// Computes the cuts for blocks of `block_rows`, unless they are computed already.
-    pub(crate) fn ready(&mut self, layer: &Layer, block_rows: usize) {
+    pub(crate) fn prepare(&mut self, layer: &Layer, block_rows: usize) {
         if self.block_rows == block_rows {
             return;
         }

@@ -24,10 +24,10 @@ use std::sync::Arc;
 const ROUND: Round = Round(0);
 
 /// Upper bound on the parts of a message.
-const MOST_PARTS: u64 = 1 << 20;
+const MAX_PARTS: u64 = 1 << 20;
 
 /// Bytes of a number.
-const WORD: usize = size_of::<u64>();
+const WORD_BYTES: usize = size_of::<u64>();
 
 /// A message's sender, tag and size, known before it is received.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,8 +42,8 @@ pub struct Status {
 
 impl Status {
     pub(crate) fn of(group: &Group, envelope: Envelope) -> Status {
-        let place = group.ranks.iter().position(|rank| *rank == envelope.id.peer);
-        let source = place.expect("messages of a group are from its ranks") as u32;
+        let index = group.ranks.iter().position(|rank| *rank == envelope.id.peer);
+        let source = index.expect("messages of a group are from its ranks") as u32;
         Status { source, tag: envelope.tag, bytes: envelope.total }
     }
 }
@@ -102,23 +102,24 @@ pub async fn send(ep: &Endpoint, dest: u32, parts: &[impl AsRef<[u8]>]) -> Resul
     }
 }
 
-/// Receives the message that matches a receive. If `room` fits the message, its second part is stored there.
+/// Receives the message that matches a receive. If `destination` fits the message, its second part is stored there.
 pub async fn receive<M: AsMut<[u8]>>(
     ep: &Endpoint,
-    mut room: Option<ReceiveInto<M>>,
+    mut destination: Option<ReceiveInto<M>>,
 ) -> Result<ReceivedMessage<M>> {
-    let status = ep.message_met().await?;
+    let status = ep.matched_message().await?;
     let Status { source, bytes, .. } = status;
     let mut stream =
         Stream { incoming: Incoming::new(GroupRank(source), ROUND), chunk: Payload::default(), at: 0 };
-    let mut number = [0; WORD];
+    let mut number = [0; WORD_BYTES];
     stream.read(ep, &mut number).await?;
     let count = u64::from_le_bytes(number);
-    let nonsense = || ep.corrupt(GroupRank(source), &format!("a message of {bytes} bytes and {count} parts"));
-    if count > MOST_PARTS {
-        return Err(nonsense());
+    let malformed =
+        || ep.corrupt(GroupRank(source), &format!("a message of {bytes} bytes and {count} parts"));
+    if count > MAX_PARTS {
+        return Err(malformed());
     }
-    let mut rest = bytes.checked_sub(WORD as u64 * (1 + count)).ok_or_else(nonsense)?;
+    let mut rest = bytes.checked_sub(WORD_BYTES as u64 * (1 + count)).ok_or_else(malformed)?;
     let mut lengths = Vec::with_capacity(count as usize);
     for _ in 0..count {
         stream.read(ep, &mut number).await?;
@@ -135,16 +136,16 @@ pub async fn receive<M: AsMut<[u8]>>(
     }
     let mut parts: Vec<Vec<u8>> = Vec::with_capacity(lengths.len());
     let mut memory = None;
-    for (place, len) in lengths.iter().enumerate() {
-        let fits = |room: &mut ReceiveInto<M>| {
-            place == 1
+    for (index, len) in lengths.iter().enumerate() {
+        let fits = |destination: &mut ReceiveInto<M>| {
+            index == 1
                 && lengths.len() == 2
-                && room.first == parts[0]
-                && room.memory.as_mut().len() as u64 == *len
+                && destination.first == parts[0]
+                && destination.memory.as_mut().len() as u64 == *len
         };
-        if let Some(mut room) = room.take_if(fits) {
-            stream.read(ep, room.memory.as_mut()).await?;
-            memory = Some(room.memory);
+        if let Some(mut destination) = destination.take_if(fits) {
+            stream.read(ep, destination.memory.as_mut()).await?;
+            memory = Some(destination.memory);
         } else {
             parts.push(stream.read_part(ep, *len).await?);
         }
@@ -154,7 +155,7 @@ pub async fn receive<M: AsMut<[u8]>>(
 
 /// Waits until there is a message that a receive would get.
 pub async fn probe(ep: &Endpoint) -> Result<Status> {
-    ep.message_seen().await
+    ep.waiting_message().await
 }
 
 /// The bytes of a message, read in order.
@@ -233,14 +234,14 @@ impl Node {
     }
 
     fn begin_message(self: &Arc<Node>, group: &Arc<Group>, sig: CallSig) -> Endpoint {
-        let of = |call| Endpoint::new(self.clone(), group.clone(), call, sig);
+        let endpoint = |call| Endpoint::new(self.clone(), group.clone(), call, sig);
         if sig.flags == CallSig::SENDS {
             self.file_arrivals(); // its receiver may have left, which no call has seen yet
             let to = group.ranks[sig.width as usize];
             let (call, id) = self.mail(|m| m.begin_send(group, to, sig));
-            return of(call).of_message(id);
+            return endpoint(call).of_message(id);
         }
-        of(self.mail(|m| match sig.flags & CallSig::PROBES {
+        endpoint(self.mail(|m| match sig.flags & CallSig::PROBES {
             0 => m.begin_receive(group, sig),
             _ => m.begin_probe(group, sig),
         }))
@@ -259,7 +260,7 @@ impl Node {
 
 impl Endpoint {
     /// Completes when a receive is matched with a message. `Err`: no message can arrive.
-    async fn message_met(&self) -> Result<Status> {
+    async fn matched_message(&self) -> Result<Status> {
         let (filter, (group, call)) = (self.filter().expect("a receive"), self.group_and_call());
         loop {
             let taken = self.node().mail(|m| match m.take_message(group.comm, call) {
@@ -275,7 +276,7 @@ impl Endpoint {
     }
 
     /// Completes when there is a message that a receive would get, without receiving it.
-    async fn message_seen(&self) -> Result<Status> {
+    async fn waiting_message(&self) -> Result<Status> {
         let (filter, (group, _)) = (self.filter().expect("a probe"), self.group_and_call());
         loop {
             let seen = self.node().mail(|m| match m.peek(group.comm, filter) {

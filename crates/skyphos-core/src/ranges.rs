@@ -37,15 +37,15 @@ mod tests {
         #[test]
         fn a_set_of_ranges_covers_exactly_the_bytes_added(
             all in prop::collection::vec((0usize..40, 0usize..12), 0..20),
-            asked in (0usize..40, 0usize..12),
+            query in (0usize..40, 0usize..12),
         ) {
             let (mut ranges, mut added) = (Ranges::default(), [false; 60]);
             for (start, len) in all {
                 ranges.add(start..start + len);
                 added[start..start + len].fill(true);
             }
-            let asked = asked.0..asked.0 + asked.1;
-            prop_assert_eq!(ranges.covers(&asked), added[asked.clone()].iter().all(|added| *added));
+            let query = query.0..query.0 + query.1;
+            prop_assert_eq!(ranges.covers(&query), added[query.clone()].iter().all(|added| *added));
             prop_assert!(ranges.0.windows(2).all(|pair| pair[0].end < pair[1].start));
         }
     }

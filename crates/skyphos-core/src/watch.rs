@@ -18,25 +18,25 @@ pub(crate) struct Watch {
     moved: Duration,
     timeout: Duration,
     grace: Duration,
-    /// Whether the other ranks have been asked if they are in the call.
-    asked: bool,
+    /// Whether the other ranks have been probed.
+    probed: bool,
 }
 
 impl Watch {
     pub(crate) fn new(node: &Node) -> Watch {
         let (timeout, grace) = (node.settings().timeout, node.grace());
-        Watch { version: None, moved: node.now(), timeout, grace, asked: false }
+        Watch { version: None, moved: node.now(), timeout, grace, probed: false }
     }
 
     /// Notes progress. `Err` if the call has failed, or has not moved for too long.
     pub(crate) fn look(&mut self, ep: &Endpoint) -> Result<()> {
         let now = ep.version()?;
         if self.version != Some(now) {
-            (self.version, self.moved, self.asked) = (Some(now), ep.now(), false);
+            (self.version, self.moved, self.probed) = (Some(now), ep.now(), false);
         } else if self.quiet(ep) >= self.timeout {
             return Err(ep.node().timed_out(ep));
-        } else if !self.asked && self.overdue(ep) {
-            self.asked = true;
+        } else if !self.probed && self.overdue(ep) {
+            self.probed = true;
             ep.node().probe_ranks(ep);
         }
         Ok(())
@@ -48,7 +48,7 @@ impl Watch {
     }
 
     fn overdue(&self, ep: &Endpoint) -> bool {
-        self.quiet(ep) >= if self.asked { self.timeout } else { self.timeout - self.grace }
+        self.quiet(ep) >= if self.probed { self.timeout } else { self.timeout - self.grace }
     }
 
     /// Whether [`Watch::look`] would find anything.

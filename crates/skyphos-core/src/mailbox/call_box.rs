@@ -17,22 +17,22 @@ pub(super) struct CallBox {
     pub(super) comm: CommId,
     pub(super) call: CallNumber,
     /// This rank's signature; `None` until this rank enters the call.
-    pub(super) own: Option<CallSig>,
-    /// The arguments whose hash is in `own`.
+    pub(super) own_sig: Option<CallSig>,
+    /// The arguments whose hash is in `own_sig`.
     pub(super) arguments: Arguments,
     /// The first signature that arrived before this rank entered, with its sender, and the first one that differs from it.
-    pub(super) first: Option<(WorldRank, CallSig)>,
-    pub(super) second: Option<(WorldRank, CallSig)>,
+    pub(super) first_sig: Option<(WorldRank, CallSig)>,
+    pub(super) differing_sig: Option<(WorldRank, CallSig)>,
     /// The error for a peer whose arguments have another hash, until the peer reports which argument differs.
     pub(super) disputed: Option<Error>,
     /// Peers whose programs know of other failed calls, and whether their outcomes have been compared.
     pub(super) doubts: Vec<(WorldRank, bool)>,
-    /// Hashes of outcomes that arrived before this rank entered and differ from the one in `first`, and outcomes that arrived then.
+    /// Hashes of outcomes that arrived before this rank entered and differ from the one in `first_sig`, and outcomes that arrived then.
     pub(super) early: Vec<(WorldRank, u16)>,
     pub(super) early_outcomes: Vec<(WorldRank, Payload)>,
     pub(super) streams: Vec<Stream>,
     /// (round, sender, index of the stream), sorted: a rank may receive from thousands.
-    pub(super) places: Vec<(Round, WorldRank, u32)>,
+    pub(super) stream_index: Vec<(Round, WorldRank, u32)>,
     /// (peer, round, bytes that the peer has consumed)
     pub(super) credits: Vec<(WorldRank, Round, u64)>,
     /// The error that ended the call, and whether it came from another rank.
@@ -70,7 +70,7 @@ impl CallBox {
             mut early,
             mut early_outcomes,
             mut streams,
-            mut places,
+            mut stream_index,
             mut credits,
             mut present,
             mut absent,
@@ -80,7 +80,7 @@ impl CallBox {
         early.clear();
         early_outcomes.clear();
         streams.clear();
-        places.clear();
+        stream_index.clear();
         credits.clear();
         present.clear();
         absent.clear();
@@ -89,7 +89,7 @@ impl CallBox {
             early,
             early_outcomes,
             streams,
-            places,
+            stream_index,
             credits,
             present,
             absent,
@@ -97,9 +97,9 @@ impl CallBox {
         }
     }
 
-    /// The index of a stream in `places`. `Err`: the index at which it belongs.
-    pub(super) fn place_of(&self, from: WorldRank, round: Round) -> Result<usize, usize> {
-        self.places.binary_search_by_key(&(round, from), |(round, from, _)| (*round, *from))
+    /// The index of a stream in `stream_index`. `Err`: the index at which it belongs.
+    pub(super) fn find_stream(&self, from: WorldRank, round: Round) -> Result<usize, usize> {
+        self.stream_index.binary_search_by_key(&(round, from), |(round, from, _)| (*round, *from))
     }
 
     /// A peer has made a different call, and its program knows of the same failed calls. If only hashes of arguments differ, the reply
@@ -153,7 +153,7 @@ impl CallBox {
     }
 
     /// Whether the call is point-to-point and may need a rank: the rank at the other end, once it is known.
-    pub(super) fn needs_of_message(&self, rank: WorldRank) -> bool {
+    pub(super) fn message_needs(&self, rank: WorldRank) -> bool {
         match (self.message, self.post) {
             (Some(id), _) => id.peer == rank,
             (None, Some(post)) => post.needs(rank),
@@ -261,7 +261,7 @@ mod tests {
         let mut b = CallBox {
             comm: CommId(7),
             call: CallNumber(3),
-            own: Some(DENSE),
+            own_sig: Some(DENSE),
             has_taken: true,
             ..CallBox::default()
         };
@@ -272,6 +272,6 @@ mod tests {
         b.fail(Error::Interrupted, false);
         let b = b.cleared();
         assert!(b.absent.is_empty() && b.credits.is_empty() && b.present.is_empty() && !b.is_in_doubt());
-        assert!(b.own.is_none() && b.failed.is_none() && !b.has_taken && b.version == 0);
+        assert!(b.own_sig.is_none() && b.failed.is_none() && !b.has_taken && b.version == 0);
     }
 }

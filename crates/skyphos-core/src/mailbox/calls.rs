@@ -45,9 +45,9 @@ impl Mailbox {
         let sig = CallSig { outcomes, ..sig };
         let k = self.open_box(group.comm, call);
         let b = &mut self.calls[k];
-        (b.own, b.arguments) = (Some(sig), arguments);
+        (b.own_sig, b.arguments) = (Some(sig), arguments);
         let me = group.world_rank(group.me);
-        for (peer, theirs) in [b.first, b.second].into_iter().flatten() {
+        for (peer, theirs) in [b.first_sig, b.differing_sig].into_iter().flatten() {
             if !theirs.fits(&sig) {
                 self.disagree(k, (me, sig), (peer, theirs));
             }
@@ -94,8 +94,8 @@ impl Mailbox {
         round: Round,
     ) -> Option<(GroupRank, Payload)> {
         let b = self.find(group.comm, call)?;
-        let first = b.places.partition_point(|(at, ..)| *at < round);
-        let of_round = b.places[first..].iter().take_while(|(at, ..)| *at == round);
+        let first = b.stream_index.partition_point(|(at, ..)| *at < round);
+        let of_round = b.stream_index[first..].iter().take_while(|(at, ..)| *at == round);
         for (_, from, stream) in of_round {
             if let Some(chunk) = b.streams[*stream as usize].chunks.pop_front() {
                 let from = group.group_rank(*from)?;
@@ -110,7 +110,7 @@ impl Mailbox {
         let Some(k) = self.calls.iter().position(|b| b.call == call && b.comm == comm) else { return };
         if call == SHRINK_CALL {
             // The call may be entered again, and then continues.
-            (self.calls[k].own, self.calls[k].failed) = (None, None);
+            (self.calls[k].own_sig, self.calls[k].failed) = (None, None);
             return;
         }
         let mut done = self.calls.swap_remove(k);
@@ -178,13 +178,13 @@ impl Mailbox {
         if b.is_in_doubt() {
             return Ok(Next::Nothing); // the call may still fail
         }
-        if let Ok(place) = b.place_of(from, round) {
-            let stream = &mut b.streams[b.places[place].2 as usize];
+        if let Ok(index) = b.find_stream(from, round) {
+            let stream = &mut b.streams[b.stream_index[index].2 as usize];
             if let Some(chunk) = stream.chunks.pop_front() {
                 return Ok(Next::Chunk(chunk, stream.total));
             }
         }
-        let own = b.own;
+        let own = b.own_sig;
         self.lost(from, own).map_or(Ok(Next::Nothing), Err)
     }
 

@@ -46,10 +46,10 @@ impl Mailbox {
         self.confirm_doubts(rank, None);
         for k in 0..self.calls.len() {
             let b = &self.calls[k];
-            let Some(sig) = b.own else { continue };
+            let Some(sig) = b.own_sig else { continue };
             let needs_it = match b.post {
                 // A receive may still complete: it has its message, or may get one from another rank.
-                Some(_) => b.is_send() && b.needs_of_message(rank),
+                Some(_) => b.is_send() && b.message_needs(rank),
                 None => self.group(b.comm).is_some_and(|g| g.group.ranks.contains(&rank)),
             };
             let ends = needs_it && self.lost_peers[&rank].ends(sig);
@@ -79,7 +79,7 @@ impl Mailbox {
 
     fn answer_probe(&mut self, from: WorldRank, comm: CommId, call: CallNumber) {
         let over = self.group(comm).is_some_and(|g| call < g.next_call) || self.closed.contains(&comm);
-        if over || self.find(comm, call).is_some_and(|b| b.own.is_some()) {
+        if over || self.find(comm, call).is_some_and(|b| b.own_sig.is_some()) {
             self.replies.push(Reply::control(from, FrameKind::Present, comm, call));
         }
     }
@@ -138,7 +138,7 @@ impl Mailbox {
                 }
             }
             FrameKind::Arguments => {
-                if let (Some(own), Some(me)) = (b.own, me) {
+                if let (Some(own), Some(me)) = (b.own_sig, me) {
                     let differences = b.arguments.differences(frame.payload.as_bytes());
                     b.fail(mismatch_named((me, own), (from, sig), differences), false);
                 }
@@ -157,7 +157,7 @@ impl Mailbox {
     fn check_signature(&mut self, k: usize, from: WorldRank, sig: CallSig) -> bool {
         let me = self.rank_in(self.calls[k].comm);
         let b = &mut self.calls[k];
-        match (b.own, b.first) {
+        match (b.own_sig, b.first_sig) {
             (Some(own), _) if !own.fits(&sig) => {
                 if let Some(me) = me {
                     self.disagree(k, (me, own), (from, sig));
@@ -166,15 +166,15 @@ impl Mailbox {
             }
             (Some(own), _) if own.outcomes != sig.outcomes && own.is_call_of(&sig) => self.doubt(k, from),
             (Some(_), _) => {}
-            (None, None) => b.first = Some((from, sig)),
-            (None, Some((_, first))) if first == sig => b.first = Some((from, sig)),
+            (None, None) => b.first_sig = Some((from, sig)),
+            (None, Some((_, first))) if first == sig => b.first_sig = Some((from, sig)),
             (None, Some((_, first))) if first.is_call_of(&sig) => {
                 b.early.retain(|(peer, _)| *peer != from);
                 b.early.push((from, sig.outcomes));
             }
             // Which arguments or outcomes differ is found once this rank has entered.
             (None, Some((_, first))) if first.differs_in_hash(&sig) || first.outcomes != sig.outcomes => {
-                b.second = Some((from, sig));
+                b.differing_sig = Some((from, sig));
             }
             (None, Some(first)) => b.fail(mismatch(first, (from, sig)), false),
         }
@@ -185,10 +185,10 @@ impl Mailbox {
     fn deliver_chunk(&mut self, k: usize, from: WorldRank, frame: Frame) {
         let Header { round, total, .. } = frame.header;
         let b = &mut self.calls[k];
-        let stream = match b.place_of(from, round) {
-            Ok(place) => &mut b.streams[b.places[place].2 as usize],
-            Err(place) => {
-                b.places.insert(place, (round, from, b.streams.len() as u32));
+        let stream = match b.find_stream(from, round) {
+            Ok(index) => &mut b.streams[b.stream_index[index].2 as usize],
+            Err(index) => {
+                b.stream_index.insert(index, (round, from, b.streams.len() as u32));
                 b.streams.push(Stream::new(total, self.spare_chunks.pop().unwrap_or_default()));
                 b.streams.last_mut().expect("just pushed")
             }

@@ -19,17 +19,17 @@ impl Mailbox {
     /// A peer's outcomes have arrived for a call: compares them, or keeps them until this rank enters the call.
     pub(super) fn deliver_outcomes(&mut self, from: WorldRank, frame: Frame) {
         let Header { comm, call, round, .. } = frame.header;
-        let asks = round == Round(0);
+        let wants_reply = round == Round(0);
         match self.box_of(comm, call) {
-            Some(k) if self.calls[k].own.is_some() => {
-                self.receive_outcomes(k, from, frame.payload.as_bytes(), asks)
+            Some(k) if self.calls[k].own_sig.is_some() => {
+                self.receive_outcomes(k, from, frame.payload.as_bytes(), wants_reply)
             }
             Some(k) => {
                 let early = &mut self.calls[k].early_outcomes;
                 early.retain(|(peer, _)| *peer != from);
                 early.push((from, frame.payload));
             }
-            None if asks => self.send_outcomes(from, comm, call, Round(1)),
+            None if wants_reply => self.send_outcomes(from, comm, call, Round(1)),
             None => {}
         }
     }
@@ -88,18 +88,18 @@ impl Mailbox {
     /// This rank enters a call: doubts the peers whose frames arrived before with another hash of outcomes.
     pub(super) fn doubt_early(&mut self, k: usize, own: CallSig) {
         let b = &mut self.calls[k];
-        let Some((_, first)) = b.first else { return };
+        let Some((_, first)) = b.first_sig else { return };
         let early = std::mem::take(&mut b.early);
         if early.is_empty() && first.outcomes == own.outcomes {
             return;
         }
-        let said = |peer: WorldRank| {
-            early.iter().find(|(one, _)| *one == peer).map_or(first.outcomes, |(_, said)| *said)
+        let hash_of = |peer: WorldRank| {
+            early.iter().find(|(one, _)| *one == peer).map_or(first.outcomes, |(_, hash)| *hash)
         };
-        let mut peers: Vec<WorldRank> = b.places.iter().map(|(_, from, _)| *from).collect();
+        let mut peers: Vec<WorldRank> = b.stream_index.iter().map(|(_, from, _)| *from).collect();
         peers.sort_unstable();
         peers.dedup();
-        peers.retain(|peer| said(*peer) != own.outcomes);
+        peers.retain(|peer| hash_of(*peer) != own.outcomes);
         let known = std::mem::take(&mut b.early_outcomes);
         for peer in peers {
             self.doubt(k, peer);
@@ -119,7 +119,7 @@ impl Mailbox {
         }
     }
 
-    /// Sends a peer the outcomes that this rank's program knows; round 0 asks for the peer's.
+    /// Sends a peer the outcomes that this rank's program knows; round 0 requests the peer's.
     pub(super) fn send_outcomes(&mut self, peer: WorldRank, comm: CommId, call: CallNumber, round: Round) {
         let Some(outcomes) = self.outcomes_of(comm) else { return };
         let payload = outcomes.to_wire();
@@ -128,7 +128,7 @@ impl Mailbox {
     }
 
     /// A peer's outcomes have arrived, in a call that this rank is in.
-    pub(super) fn receive_outcomes(&mut self, k: usize, peer: WorldRank, bytes: &[u8], asks: bool) {
+    pub(super) fn receive_outcomes(&mut self, k: usize, peer: WorldRank, bytes: &[u8], wants_reply: bool) {
         let (comm, call) = (self.calls[k].comm, self.calls[k].call);
         let Some(own) = self.outcomes_of(comm) else { return };
         let error = match Outcomes::from_wire(bytes) {
@@ -148,7 +148,7 @@ impl Mailbox {
         } else if let Some(error) = b.disputed.clone().filter(|_| !b.has_doubts()) {
             b.fail(error, false);
         }
-        if asks {
+        if wants_reply {
             self.send_outcomes(peer, comm, call, Round(1));
         }
     }
@@ -193,7 +193,7 @@ impl Mailbox {
         let Some(state) = self.groups.iter_mut().find(|c| c.group.comm == comm) else { return };
         let error = state.diverged.get_or_insert(error.clone());
         let later = |b: &&mut CallBox| b.comm == comm && b.call > call && b.call != SHRINK_CALL;
-        for b in self.calls.iter_mut().filter(later).filter(|b| b.own.is_some()) {
+        for b in self.calls.iter_mut().filter(later).filter(|b| b.own_sig.is_some()) {
             b.fail(error.clone(), false);
         }
     }
@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn calls_go_on_only_if_both_programs_can_be_at_the_same_place() {
+    fn calls_go_on_only_if_both_programs_can_be_at_the_same_point() {
         let table = [
             ([Success, Success], true),
             ([Failure, Failure], true),

@@ -48,8 +48,8 @@ impl Mailbox {
         self.confirm_doubts(from, Some(comm));
         if self.group(comm).is_some_and(|state| state.group.ranks.contains(&from)) {
             for b in self.calls.iter_mut().filter(|b| b.comm == comm && b.call != SHRINK_CALL) {
-                match b.own {
-                    Some(_) if b.needs_of_message(from) => b.fail(departure.error.clone(), true),
+                match b.own_sig {
+                    Some(_) if b.message_needs(from) => b.fail(departure.error.clone(), true),
                     Some(_) if b.post.is_some() => {}
                     Some(sig) if departure.ends(b.call, sig) => b.fail(departure.error.clone(), true),
                     Some(sig) if sig.outlives_losses() => {

@@ -23,7 +23,7 @@ impl Mailbox {
         let call = CallNumber(FIRST_LOCAL.0 + self.messages.local_calls);
         self.messages.local_calls += 1;
         let mut fresh = self.spare_calls.pop().unwrap_or_default();
-        (fresh.comm, fresh.call, fresh.own, fresh.post) = (group.comm, call, Some(sig), Some(post));
+        (fresh.comm, fresh.call, fresh.own_sig, fresh.post) = (group.comm, call, Some(sig), Some(post));
         let over =
             self.departures_in(group).find(|(rank, _)| post.needs(*rank)).map(|(_, over)| over.error.clone());
         let diverged = self.group(group.comm).and_then(|state| state.diverged.clone());
@@ -69,8 +69,8 @@ impl Mailbox {
         let filter = Filter::of(group, sig);
         let call = self.begin_post(group, sig, Post::Receive(filter));
         match self.messages.position(group.comm, filter) {
-            Some(place) => {
-                let arrival = self.messages.arrivals.remove(place).expect("found");
+            Some(index) => {
+                let arrival = self.messages.arrivals.remove(index).expect("found");
                 self.hand_over(call, arrival);
             }
             None => self.messages.receives.push_back((group.comm, call, filter)),
@@ -97,8 +97,8 @@ impl Mailbox {
 
     /// The message that a receive would get now.
     pub(crate) fn peek(&self, comm: CommId, filter: Filter) -> Option<Envelope> {
-        let place = self.messages.position(comm, filter)?;
-        Some(self.messages.arrivals[place].envelope)
+        let index = self.messages.position(comm, filter)?;
+        Some(self.messages.arrivals[index].envelope)
     }
 
     /// The message that a receive was matched with. From now on no other receive gets it.
@@ -124,8 +124,8 @@ impl Mailbox {
         let others = || group.ranks.iter().copied().filter(|rank| *rank != me);
         let lost = |rank: &WorldRank| self.lost_peers.get(rank).is_some_and(|down| down.loss != Loss::Left);
         let all_left = || others().all(|rank| self.lost_peers.contains_key(&rank));
-        let who = others().find(lost).or_else(|| others().next().filter(|_| all_left()));
-        who.and_then(|rank| self.lost(rank, Some(sig)))
+        let absent_sender = others().find(lost).or_else(|| others().next().filter(|_| all_left()));
+        absent_sender.and_then(|rank| self.lost(rank, Some(sig)))
     }
 
     /// Gives an arrived message to a receive.
@@ -134,7 +134,7 @@ impl Mailbox {
         let Some(b) = self.find(group, call) else { return };
         b.message = Some(envelope.id);
         b.envelope = Some(envelope);
-        b.places.push((Round(0), envelope.id.peer, b.streams.len() as u32));
+        b.stream_index.push((Round(0), envelope.id.peer, b.streams.len() as u32));
         b.streams.push(stream);
         b.version += 1;
         if let Some(error) = failed {
@@ -147,7 +147,7 @@ impl Mailbox {
         let header = frame.header;
         let (pair, count) = (header.comm, header.call);
         if header.kind == FrameKind::Probe {
-            return self.say_whether_present(from, &header);
+            return self.answer_message_probe(from, &header);
         }
         let is_it = |id: &MessageId| (id.pair, id.count) == (pair, count);
         // A rank may be at both ends.
@@ -198,8 +198,8 @@ impl Mailbox {
                 let Envelope { id, .. } = arrival.envelope;
                 (arrival.group, id.peer, id.count) == (group, from, *next)
             };
-            let Some(place) = early.iter().position(is_due) else { return };
-            let arrival = early.swap_remove(place);
+            let Some(index) = early.iter().position(is_due) else { return };
+            let arrival = early.swap_remove(index);
             next.advance();
             let goes_on = |call: CallNumber| {
                 calls.iter().any(|b| (b.comm, b.call) == (group, call) && b.failed.is_none())
@@ -208,8 +208,8 @@ impl Mailbox {
                 *of == group && filter.takes(from, arrival.envelope.tag) && goes_on(*call)
             };
             match receives.iter().position(fits) {
-                Some(place) => {
-                    let (_, call, _) = receives.remove(place).expect("found");
+                Some(index) => {
+                    let (_, call, _) = receives.remove(index).expect("found");
                     self.hand_over(call, arrival);
                 }
                 None => {
@@ -222,7 +222,7 @@ impl Mailbox {
     }
 
     /// Answers a probe of a message: to its sender, whether it is being received; to its receiver, whether it is being sent.
-    fn say_whether_present(&mut self, from: WorldRank, header: &Header) {
+    fn answer_message_probe(&mut self, from: WorldRank, header: &Header) {
         let (pair, count, group) = (header.comm, header.call, CommId(header.sig.n));
         let is_it =
             |arrival: &&Arrival| (arrival.envelope.id.pair, arrival.envelope.id.count) == (pair, count);
@@ -454,7 +454,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sender_that_asks_learns_whether_its_message_is_being_received() {
+    fn a_probe_of_a_message_is_answered_if_the_message_is_being_received() {
         for (begun, present) in [(false, false), (true, true)] {
             let (mut mail, group) = rank_0();
             if begun {
@@ -470,7 +470,7 @@ mod tests {
     }
 
     #[test]
-    fn calls_for_a_rank_that_is_gone() {
+    fn receives_end_if_their_possible_senders_are_gone() {
         let lost = |mail: &mut Mailbox, rank, loss| {
             mail.deliver(Event::PeerDown { rank: WorldRank(rank), cause: "cut".to_owned(), loss });
         };

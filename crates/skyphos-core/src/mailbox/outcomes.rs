@@ -25,7 +25,7 @@ struct Failure {
 const HASH_MASK: u16 = (1 << OUTCOME_BITS) - 1;
 
 /// A failed call's term of the hash.
-fn mixed(call: CallNumber) -> u16 {
+fn hash_term(call: CallNumber) -> u16 {
     (call.0.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (64 - OUTCOME_BITS)) as u16
 }
 
@@ -68,8 +68,8 @@ impl Outcomes {
     }
 
     fn settle(&mut self, call: CallNumber) {
-        if let Ok(place) = self.unreported.binary_search(&call) {
-            self.unreported.remove(place);
+        if let Ok(index) = self.unreported.binary_search(&call) {
+            self.unreported.remove(index);
         }
     }
 
@@ -84,7 +84,7 @@ impl Outcomes {
             self.since = self.since.max(oldest.call.next());
         }
         self.failures.push_back(Failure { call, reported_at: begun, at_once });
-        self.hash = self.hash.wrapping_add(mixed(call)) & HASH_MASK;
+        self.hash = self.hash.wrapping_add(hash_term(call)) & HASH_MASK;
     }
 
     /// The program learns that a collective has failed that consists of all calls from `first` on.
@@ -93,7 +93,7 @@ impl Outcomes {
             self.failures.iter().partition(|failure| failure.call < first);
         self.failures = before;
         for failure in &since {
-            self.hash = self.hash.wrapping_sub(mixed(failure.call)) & HASH_MASK;
+            self.hash = self.hash.wrapping_sub(hash_term(failure.call)) & HASH_MASK;
         }
         self.fail(first, begun, since.iter().any(|failure| failure.at_once));
     }

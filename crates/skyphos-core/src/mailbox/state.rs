@@ -83,7 +83,7 @@ impl Mailbox {
         self.close_messages(comm);
         self.groups.retain(|c| c.group.comm != comm);
         self.departed.retain(|(of, _), _| *of != comm);
-        self.calls.retain(|b| b.comm != comm || b.own.is_some());
+        self.calls.retain(|b| b.comm != comm || b.own_sig.is_some());
         for b in self.calls.iter_mut().filter(|b| b.comm == comm) {
             b.fail(error.clone(), false);
         }

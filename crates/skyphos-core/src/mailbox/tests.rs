@@ -28,7 +28,7 @@ fn error_of(mail: &mut Mailbox, call: CallNumber) -> Option<String> {
 }
 
 /// Rank 2 reports the loss of rank 1, in call 1; this rank takes the error of that call.
-fn hear_of_loss(mail: &mut Mailbox) {
+fn report_loss(mail: &mut Mailbox) {
     let cause = "its process was killed".to_owned();
     let lost = Error::PeerLost { rank: 1, address: "host 1".to_owned(), cause };
     let payload: Payload = Pool::default().copy_of(&lost.to_wire());
@@ -45,7 +45,7 @@ fn leave_in_order(mail: &mut Mailbox, rank: WorldRank) {
 #[test]
 fn calls_under_way_when_a_comm_closes_end_with_the_loss_before() {
     let (mut mail, _) = in_two_calls();
-    hear_of_loss(&mut mail);
+    report_loss(&mut mail);
     assert_eq!(error_of(&mut mail, CallNumber(0)), None, "it may still end well");
     mail.close_comm(COMM);
     let error = error_of(&mut mail, CallNumber(0)).unwrap();
@@ -53,7 +53,7 @@ fn calls_under_way_when_a_comm_closes_end_with_the_loss_before() {
 }
 
 #[test]
-fn calls_under_way_when_a_comm_closes_say_so_if_no_rank_is_lost() {
+fn calls_under_way_when_a_comm_closes_name_the_close_if_no_rank_is_lost() {
     let (mut mail, _) = in_two_calls();
     mail.close_comm(COMM);
     let error = error_of(&mut mail, CallNumber(0)).unwrap();
@@ -65,7 +65,7 @@ fn a_loss_comes_before_a_rank_that_has_left_in_order() {
     let (mut mail, group) = in_two_calls();
     leave_in_order(&mut mail, WorldRank(2));
     assert!(mail.reason_to_stop(&group).unwrap().to_string().contains("rank 2"));
-    hear_of_loss(&mut mail);
+    report_loss(&mut mail);
     assert!(mail.reason_to_stop(&group).unwrap().to_string().contains("rank 1"));
 }
 

@@ -12,15 +12,15 @@ use super::inflow::Acknowledgement;
 use skyphos_types::{CallNumber, CommId, ProcessId, Round, WorldRank};
 
 /// Bytes of a message's head, and of each chunk.
-const HEAD: usize = 28;
-const EACH: usize = 8;
+const HEAD_BYTES: usize = 28;
+const ENTRY_BYTES: usize = 8;
 
 /// Upper bound on the chunks in a frame.
-pub(super) const MOST_CHUNKS: usize = 2048;
+pub(super) const MAX_CHUNKS: usize = 2048;
 
 /// Encodes acknowledgements; those of one message are in a row.
 pub(super) fn encode(list: &[Acknowledgement]) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(HEAD + EACH * list.len());
+    let mut bytes = Vec::with_capacity(HEAD_BYTES + ENTRY_BYTES * list.len());
     let message = |ack: &Acknowledgement| (ack.chunk.comm, ack.chunk.call, ack.chunk.round, ack.by);
     for run in list.chunk_by(|a, b| message(a) == message(b)) {
         let (comm, call, round, by) = message(&run[0]);
@@ -39,14 +39,14 @@ pub(super) fn encode(list: &[Acknowledgement]) -> Vec<u8> {
 pub(super) fn decode(mut bytes: &[u8], rank: WorldRank) -> Option<Vec<Acknowledgement>> {
     let mut all_read = Vec::new();
     while !bytes.is_empty() {
-        let (head, rest) = bytes.split_at_checked(HEAD)?;
+        let (head, rest) = bytes.split_at_checked(HEAD_BYTES)?;
         let long = |k: usize| u64::from_le_bytes(head[k..k + 8].try_into().expect("8 bytes"));
         let word = |k: usize| u32::from_le_bytes(head[k..k + 4].try_into().expect("4 bytes"));
         let (comm, call, round) = (CommId(long(0)), CallNumber(long(8)), Round(word(16)));
         let (by, count) = (ProcessId(word(20)), word(24) as usize);
-        let (list, rest) = rest.split_at_checked(count.checked_mul(EACH)?)?;
-        for each in list.chunks_exact(EACH) {
-            let word = |k: usize| u32::from_le_bytes(each[k..k + 4].try_into().expect("4 bytes"));
+        let (list, rest) = rest.split_at_checked(count.checked_mul(ENTRY_BYTES)?)?;
+        for entry in list.chunks_exact(ENTRY_BYTES) {
+            let word = |k: usize| u32::from_le_bytes(entry[k..k + 4].try_into().expect("4 bytes"));
             all_read.push(Acknowledgement {
                 chunk: Chunk { comm, call, round, rank, seq: word(0) },
                 sum: word(4),
@@ -64,23 +64,23 @@ mod tests {
 
     #[test]
     fn acknowledgements_survive_the_wire_and_malformed_ones_are_refused() {
-        let have = |call, round, seq, by| {
+        let ack = |call, round, seq, by| {
             let chunk = Chunk { comm: CommId(9 << 40), call, round, rank: WorldRank(3), seq };
             Acknowledgement { chunk, sum: seq.wrapping_mul(0x9e37_79b9), by }
         };
         let all = [
-            have(CallNumber(1), Round(0), 0, ProcessId(2)),
-            have(CallNumber(1), Round(0), 2, ProcessId(2)),
-            have(CallNumber(1), Round(0), 3, ProcessId(6)),
-            have(CallNumber(1), Round(1), 0, ProcessId(6)),
-            have(CallNumber(2), Round(1), 1, ProcessId(6)),
+            ack(CallNumber(1), Round(0), 0, ProcessId(2)),
+            ack(CallNumber(1), Round(0), 2, ProcessId(2)),
+            ack(CallNumber(1), Round(0), 3, ProcessId(6)),
+            ack(CallNumber(1), Round(1), 0, ProcessId(6)),
+            ack(CallNumber(2), Round(1), 1, ProcessId(6)),
         ];
         for count in 0..=all.len() {
             let bytes = encode(&all[..count]);
             assert_eq!(decode(&bytes, WorldRank(3)).as_deref(), Some(&all[..count]));
         }
         let bytes = encode(&all);
-        assert_eq!(bytes.len(), 4 * HEAD + 5 * EACH);
+        assert_eq!(bytes.len(), 4 * HEAD_BYTES + 5 * ENTRY_BYTES);
         for cut in 0..bytes.len() {
             let found = decode(&bytes[..cut], WorldRank(3));
             assert!(found.is_none_or(|all_read| all_read.len() < all.len()), "{cut}");

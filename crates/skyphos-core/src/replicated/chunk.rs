@@ -57,9 +57,9 @@ pub struct ChunkMismatch {
 
 /// Calls that are over here. They end in about the order of their numbers.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Over(BTreeMap<CommId, (CallNumber, BTreeSet<CallNumber>)>);
+pub struct EndedCalls(BTreeMap<CommId, (CallNumber, BTreeSet<CallNumber>)>);
 
-impl Over {
+impl EndedCalls {
     /// A call has ended.
     pub fn end(&mut self, comm: CommId, call: CallNumber) {
         let (below, above) = self.0.entry(comm).or_default();
@@ -86,7 +86,7 @@ mod tests {
 
     #[test]
     fn calls_end_in_any_order() {
-        let mut over = Over::default();
+        let mut over = EndedCalls::default();
         assert!(!over.has(CommId(7), CallNumber(0)) && over.first_open(CommId(7)) == CallNumber(0));
         [1, 0, 4].into_iter().for_each(|call| over.end(CommId(7), CallNumber(call)));
         let ended: Vec<u64> = (0..6).filter(|call| over.has(CommId(7), CallNumber(*call))).collect();

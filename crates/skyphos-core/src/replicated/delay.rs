@@ -3,22 +3,22 @@
 use std::time::Duration;
 
 /// Bounds of the limit, and its first value.
-const LEAST: Duration = Duration::from_millis(10);
-const MOST: Duration = Duration::from_millis(500);
-const FIRST: Duration = Duration::from_millis(20);
+const MIN_LIMIT: Duration = Duration::from_millis(10);
+const MAX_LIMIT: Duration = Duration::from_millis(500);
+const FIRST_LIMIT: Duration = Duration::from_millis(20);
 
 /// The limit is the usual delay times this.
-const TIMES: u32 = 4;
+const LIMIT_FACTOR: u32 = 4;
 
 /// A running mean of the delay.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct DelayEstimate {
-    usual: Duration,
+    mean: Duration,
 }
 
 impl Default for DelayEstimate {
     fn default() -> DelayEstimate {
-        DelayEstimate { usual: FIRST / TIMES }
+        DelayEstimate { mean: FIRST_LIMIT / LIMIT_FACTOR }
     }
 }
 
@@ -26,12 +26,12 @@ impl DelayEstimate {
     /// Adds a delay: from the time at which this process could have sent a chunk to the acknowledgement of a sibling's copy.
     pub fn add(&mut self, time: Duration) {
         // One late sibling says little about the others, so its delay is capped.
-        self.usual = (self.usual * 7 + time.min(self.limit())) / 8;
+        self.mean = (self.mean * 7 + time.min(self.limit())) / 8;
     }
 
     /// The longest wait.
     pub fn limit(&self) -> Duration {
-        (self.usual * TIMES).clamp(LEAST, MOST)
+        (self.mean * LIMIT_FACTOR).clamp(MIN_LIMIT, MAX_LIMIT)
     }
 }
 
@@ -40,14 +40,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_follows_the_usual_delay() {
+    fn the_limit_follows_the_mean_delay() {
         let mut delay = DelayEstimate::default();
-        assert_eq!(delay.limit(), FIRST);
+        assert_eq!(delay.limit(), FIRST_LIMIT);
         (0..100).for_each(|_| delay.add(Duration::ZERO));
-        assert_eq!(delay.limit(), LEAST);
+        assert_eq!(delay.limit(), MIN_LIMIT);
         (0..100).for_each(|_| delay.add(Duration::from_millis(30)));
         assert!(delay.limit() > Duration::from_millis(100), "{delay:?}");
         (0..100).for_each(|_| delay.add(Duration::from_secs(9)));
-        assert_eq!(delay.limit(), MOST);
+        assert_eq!(delay.limit(), MAX_LIMIT);
     }
 }

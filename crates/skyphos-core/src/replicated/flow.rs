@@ -16,11 +16,11 @@ const FRESH: Duration = Duration::from_millis(2);
 const QUEUE: Duration = Duration::from_millis(6);
 
 /// Bytes that may always be on their way.
-const LEAST_BYTES: f64 = 256.0 * 1024.0;
+const MIN_BYTES: f64 = 256.0 * 1024.0;
 
 /// Shortest time over which a rate is measured, and the time in which the best one decays.
-const WINDOW: Duration = Duration::from_millis(20);
-const MEMORY: Duration = Duration::from_secs(1);
+const RATE_WINDOW: Duration = Duration::from_millis(20);
+const RATE_DECAY: Duration = Duration::from_secs(1);
 
 /// The bytes sent to a process.
 #[derive(Clone, Copy, Default)]
@@ -38,7 +38,7 @@ struct Link {
 
 impl Link {
     /// Bytes on their way.
-    fn left(&self) -> u64 {
+    fn in_flight(&self) -> u64 {
         self.sent - self.arrived
     }
 }
@@ -52,9 +52,9 @@ pub(super) struct Flow {
     /// Best rate, in bytes a second.
     rate: f64,
     /// Shortest latency.
-    least: Duration,
+    latency: Duration,
     /// Time of the last update.
-    looked: Duration,
+    updated: Duration,
 }
 
 impl Flow {
@@ -65,15 +65,15 @@ impl Flow {
             arrived: 0,
             window,
             rate: 0.0,
-            least: MEMORY,
-            looked: Duration::ZERO,
+            latency: RATE_DECAY,
+            updated: Duration::ZERO,
         }
     }
 
     /// Bytes are sent to a process: a chunk, or a control frame.
     pub(super) fn send(&mut self, now: Duration, to: ProcessId, bytes: usize, chunk: bool) {
         let link = &mut self.links[to.index()];
-        if link.left() == 0 {
+        if link.in_flight() == 0 {
             (link.moved, link.timed) = (now, true);
         }
         link.sent += bytes as u64;
@@ -83,16 +83,16 @@ impl Flow {
     }
 
     /// Updates the bytes on their way to each process. True if chunks have arrived.
-    pub(super) fn update(&mut self, now: Duration, on_way: impl Fn(ProcessId) -> usize) -> bool {
-        self.looked = now;
+    pub(super) fn update(&mut self, now: Duration, in_flight: impl Fn(ProcessId) -> usize) -> bool {
+        self.updated = now;
         let mut chunks = false;
-        for (process, link) in (0..).zip(&mut self.links).filter(|(_, link)| link.left() > 0) {
-            let arrived = link.sent.saturating_sub(on_way(ProcessId(process)) as u64);
+        for (process, link) in (0..).zip(&mut self.links).filter(|(_, link)| link.in_flight() > 0) {
+            let arrived = link.sent.saturating_sub(in_flight(ProcessId(process)) as u64);
             if arrived <= link.arrived {
                 continue;
             }
             if std::mem::take(&mut link.timed) {
-                self.least = self.least.min(now.saturating_sub(link.moved));
+                self.latency = self.latency.min(now.saturating_sub(link.moved));
             }
             self.arrived += arrived - link.arrived;
             chunks |= link.arrived < link.chunks;
@@ -100,8 +100,8 @@ impl Flow {
         }
         let (began, then) = self.window;
         let passed = now.saturating_sub(began);
-        if passed >= WINDOW {
-            let kept = self.rate * (1.0 - passed.as_secs_f64() / MEMORY.as_secs_f64()).max(0.0);
+        if passed >= RATE_WINDOW {
+            let kept = self.rate * (1.0 - passed.as_secs_f64() / RATE_DECAY.as_secs_f64()).max(0.0);
             self.rate = kept.max((self.arrived - then) as f64 / passed.as_secs_f64());
             self.window = (now, self.arrived);
         }
@@ -109,28 +109,28 @@ impl Flow {
     }
 
     /// Bytes on their way to a process at the last update.
-    pub(super) fn on_way(&self, to: ProcessId) -> u64 {
-        self.links[to.index()].left()
+    pub(super) fn in_flight(&self, to: ProcessId) -> u64 {
+        self.links[to.index()].in_flight()
     }
 
     /// Whether bytes are on their way to a process and do not arrive.
     pub(super) fn is_stuck(&self, now: Duration, to: ProcessId) -> bool {
         let link = &self.links[to.index()];
-        link.left() > 0 && self.looked + FRESH >= now && now >= link.moved + STUCK + 3 * self.least
+        link.in_flight() > 0 && self.updated + FRESH >= now && now >= link.moved + STUCK + 3 * self.latency
     }
 
     /// For how long none of the bytes on their way to a process has arrived.
     pub(super) fn stalled_for(&self, now: Duration, to: ProcessId) -> Duration {
         let link = &self.links[to.index()];
-        if link.left() > 0 { now.saturating_sub(link.moved) } else { Duration::ZERO }
+        if link.in_flight() > 0 { now.saturating_sub(link.moved) } else { Duration::ZERO }
     }
 
     /// Bytes that may be handed over now.
-    pub(super) fn room(&self, now: Duration) -> usize {
+    pub(super) fn allowance(&self, now: Duration) -> usize {
         let moves = |link: &&Link| now < link.moved + STUCK;
-        let on_way: u64 = self.links.iter().filter(moves).map(Link::left).sum();
-        let most = self.rate * (QUEUE + 2 * self.least).as_secs_f64();
-        (most.max(LEAST_BYTES) as usize).saturating_sub(on_way as usize)
+        let in_flight: u64 = self.links.iter().filter(moves).map(Link::in_flight).sum();
+        let by_rate = self.rate * (QUEUE + 2 * self.latency).as_secs_f64();
+        (by_rate.max(MIN_BYTES) as usize).saturating_sub(in_flight as usize)
     }
 }
 
@@ -143,15 +143,15 @@ mod tests {
     #[test]
     fn stalled_bytes_take_no_room() {
         let mut flow = Flow::new(3);
-        let least = LEAST_BYTES as usize;
+        let latency = MIN_BYTES as usize;
         (1..3).for_each(|to| flow.send(100 * MS, ProcessId(to), 100_000, true));
-        assert_eq!(flow.room(100 * MS), least - 200_000);
+        assert_eq!(flow.allowance(100 * MS), latency - 200_000);
         let at = |bytes: [usize; 3]| move |process: ProcessId| bytes[process.index()];
         assert!(flow.update(110 * MS, at([0, 100_000, 40_000])));
         assert!(!flow.update(115 * MS, at([0, 100_000, 40_000])));
-        assert_eq!((flow.arrived, flow.room(125 * MS)), (60_000, least - 40_000), "the first stalls");
+        assert_eq!((flow.arrived, flow.allowance(125 * MS)), (60_000, latency - 40_000), "the first stalls");
         assert!(flow.update(126 * MS, at([0, 90_000, 40_000])));
-        assert_eq!(flow.room(126 * MS), least - 130_000, "and goes on");
+        assert_eq!(flow.allowance(126 * MS), latency - 130_000, "and goes on");
     }
 
     #[test]
@@ -162,9 +162,9 @@ mod tests {
         for k in 0..2000usize {
             let now = k as u32 * MS;
             there += sent[k.saturating_sub(50)].min(if k >= 50 { 100_000 } else { 0 });
-            let on_way = sent.iter().take(k).sum::<u64>() - there;
-            flow.update(now, |_| on_way as usize);
-            sent[k] = (flow.room(now) as u64).min(100_000);
+            let in_flight = sent.iter().take(k).sum::<u64>() - there;
+            flow.update(now, |_| in_flight as usize);
+            sent[k] = (flow.allowance(now) as u64).min(100_000);
             flow.send(now, ProcessId(1), sent[k] as usize, true);
         }
         assert!(sent[1500..].iter().all(|bytes| *bytes == 100_000), "the link is full: {:?}", &sent[1990..]);

@@ -1,6 +1,6 @@
 //! Receiving from replicated ranks: the first copy of each chunk, in order, as if its sender were one process.
 
-use super::chunk::{Body, Chunk, ChunkMismatch, Over};
+use super::chunk::{Body, Chunk, ChunkMismatch, EndedCalls};
 use super::numbering::Numbering;
 use crate::frame::{FrameKind, Header};
 use skyphos_types::{CallNumber, CommId, ProcessId, Round, WorldRank};
@@ -50,7 +50,7 @@ impl<B> Default for Stream<B> {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Call<B> {
     /// The processes that sent chunks of the call.
-    brought: BTreeSet<ProcessId>,
+    senders: BTreeSet<ProcessId>,
     /// By round and sender's rank.
     streams: BTreeMap<(Round, WorldRank), Stream<B>>,
     /// By rank: the processes that have left the call, and the abort of one of them.
@@ -67,7 +67,7 @@ pub struct Inflow<B> {
     /// Processes that have left a call, and may have made none after it.
     failed: BTreeSet<ProcessId>,
     calls: BTreeMap<(CommId, CallNumber), Call<B>>,
-    over: Over,
+    over: EndedCalls,
     /// Calls that have ended and are remembered.
     ended: VecDeque<(CommId, CallNumber)>,
     /// Acknowledgements to be sent, by process.
@@ -87,7 +87,7 @@ impl<B: Body> Inflow<B> {
             done: BTreeSet::new(),
             failed: BTreeSet::new(),
             calls: BTreeMap::new(),
-            over: Over::default(),
+            over: EndedCalls::default(),
             ended: VecDeque::new(),
             acknowledgements: BTreeMap::new(),
             won: none.clone(),
@@ -96,7 +96,7 @@ impl<B: Body> Inflow<B> {
     }
 
     fn call(&mut self, comm: CommId, call: CallNumber) -> &mut Call<B> {
-        let fresh = || Call { brought: BTreeSet::new(), streams: BTreeMap::new(), left: BTreeMap::new() };
+        let fresh = || Call { senders: BTreeSet::new(), streams: BTreeMap::new(), left: BTreeMap::new() };
         self.calls.entry((comm, call)).or_insert_with(fresh)
     }
 
@@ -123,7 +123,7 @@ impl<B: Body> Inflow<B> {
         }
         let sum = body.checksum();
         let of_call = self.call(chunk.comm, chunk.call);
-        of_call.brought.insert(by);
+        of_call.senders.insert(by);
         let stream = of_call.streams.entry((chunk.round, rank)).or_default();
         if let Some((first, whose)) = stream.sums.get(&chunk.seq) {
             let mismatch = (*first != sum).then_some(ChunkMismatch { chunk, processes: (*whose, by) });
@@ -157,8 +157,8 @@ impl<B: Body> Inflow<B> {
         }
         self.failed.insert(from);
         let left = &mut self.call(comm, call).left;
-        let (who, ..) = left.entry(rank).or_insert_with(|| (BTreeSet::new(), header, body));
-        who.insert(from);
+        let (processes, ..) = left.entry(rank).or_insert_with(|| (BTreeSet::new(), header, body));
+        processes.insert(from);
         actions.push(Action::Left(from, comm, call));
         self.all_left(rank, actions);
     }
@@ -169,12 +169,12 @@ impl<B: Body> Inflow<B> {
         let (numbering, gone, done, failed) =
             (self.numbering, &self.lost_processes, &self.done, &self.failed);
         for call in self.calls.values_mut() {
-            let all = call.left.get(&rank).is_some_and(|(who, ..)| {
+            let all = call.left.get(&rank).is_some_and(|(processes, ..)| {
                 let made =
-                    |p: &ProcessId| done.contains(p) && (call.brought.contains(p) || !failed.contains(p));
+                    |p: &ProcessId| done.contains(p) && (call.senders.contains(p) || !failed.contains(p));
                 numbering
                     .processes_of(rank)
-                    .all(|p| p == numbering.me() || who.contains(&p) || gone.contains(&p) && !made(&p))
+                    .all(|p| p == numbering.me() || processes.contains(&p) || gone.contains(&p) && !made(&p))
             });
             if all && rank != numbering.rank() {
                 let (_, header, body) = call.left.remove(&rank).expect("seen");
@@ -210,7 +210,7 @@ impl<B: Body> Inflow<B> {
     }
 
     /// Calls that are over.
-    pub fn over(&self) -> &Over {
+    pub fn over(&self) -> &EndedCalls {
         &self.over
     }
 

@@ -3,7 +3,7 @@
 //! Comparing messages is not enough: a single-rank group sends none, and a rank's own share never leaves it. So each replica sends
 //! its checksum to its siblings at the beginning of a call, and no replica waits for it.
 
-use super::chunk::Over;
+use super::chunk::EndedCalls;
 use skyphos_types::{CallNumber, CommId, ProcessId};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 const REMEMBERED: usize = 1 << 16;
 
 /// A group's number and a call's.
-type Place = (CommId, CallNumber);
+type CallId = (CommId, CallNumber);
 
 /// Two replicas have different inputs to a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,9 +28,9 @@ pub(super) struct InputChecksums {
     /// Siblings that are not lost.
     siblings: BTreeSet<ProcessId>,
     /// Calls begun here: the checksum, and the siblings whose checksum has not come.
-    mine: BTreeMap<Place, (u64, BTreeSet<ProcessId>)>,
+    mine: BTreeMap<CallId, (u64, BTreeSet<ProcessId>)>,
     /// Checksums of siblings for calls that were not begun here yet.
-    theirs: BTreeMap<Place, BTreeMap<ProcessId, u64>>,
+    theirs: BTreeMap<CallId, BTreeMap<ProcessId, u64>>,
 }
 
 impl InputChecksums {
@@ -55,15 +55,15 @@ impl InputChecksums {
     pub(super) fn receive(
         &mut self,
         process: ProcessId,
-        (comm, call): Place,
+        (comm, call): CallId,
         sum: u64,
-        over: &Over,
+        over: &EndedCalls,
     ) -> Option<InputMismatch> {
-        let place = (comm, call);
-        let Some((own, open)) = self.mine.get_mut(&place) else {
+        let id = (comm, call);
+        let Some((own, open)) = self.mine.get_mut(&id) else {
             // A call that is over without a checksum has failed here before its input was read.
             if !over.has(comm, call) {
-                self.theirs.entry(place).or_default().insert(process, sum);
+                self.theirs.entry(id).or_default().insert(process, sum);
                 limit(&mut self.theirs);
             }
             return None;
@@ -71,7 +71,7 @@ impl InputChecksums {
         let differ = *own != sum && open.contains(&process);
         open.remove(&process);
         if open.is_empty() {
-            self.mine.remove(&place);
+            self.mine.remove(&id);
         }
         differ.then_some(InputMismatch { comm, call, process })
     }
@@ -97,7 +97,7 @@ impl InputChecksums {
     }
 }
 
-fn limit<V>(calls: &mut BTreeMap<Place, V>) {
+fn limit<V>(calls: &mut BTreeMap<CallId, V>) {
     if calls.len() > REMEMBERED {
         calls.pop_first();
     }
@@ -109,7 +109,7 @@ mod tests {
 
     #[test]
     fn each_pair_is_compared_once_whichever_comes_first() {
-        let over = Over::default();
+        let over = EndedCalls::default();
         let mismatch = |call, process| Some(InputMismatch { comm: CommId(0), call, process });
         let mut checksums = InputChecksums::new([3, 6].map(ProcessId).into_iter());
         assert_eq!(checksums.begin(CommId(0), CallNumber(0), 7), None);
@@ -128,7 +128,7 @@ mod tests {
 
     #[test]
     fn lost_siblings_and_calls_that_failed_here_are_not_waited_for() {
-        let mut over = Over::default();
+        let mut over = EndedCalls::default();
         let mut checksums = InputChecksums::new([1].map(ProcessId).into_iter());
         assert_eq!(checksums.receive(ProcessId(1), (CommId(0), CallNumber(0)), 1, &over), None);
         over.end(CommId(0), CallNumber(0));
@@ -150,7 +150,7 @@ mod tests {
         }
         assert_eq!(checksums.mine.len(), REMEMBERED);
         assert_eq!(
-            checksums.receive(ProcessId(1), (CommId(0), CallNumber(0)), 1, &Over::default()),
+            checksums.receive(ProcessId(1), (CommId(0), CallNumber(0)), 1, &EndedCalls::default()),
             None,
             "forgotten"
         );

@@ -29,7 +29,7 @@ mod sending;
 mod startup_broadcast;
 mod transport;
 
-pub use chunk::{Body, Chunk, ChunkMismatch, Over};
+pub use chunk::{Body, Chunk, ChunkMismatch, EndedCalls};
 pub use inflow::{Acknowledgement, Action, Inflow};
 pub use numbering::Numbering;
 pub use outflow::Outflow;

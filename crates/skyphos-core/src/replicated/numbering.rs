@@ -7,10 +7,10 @@ use skyphos_types::{Error, ProcessId, Result, WorldRank};
 use std::collections::BTreeMap;
 
 /// Upper bound on the replicas of a rank: a mask has a bit for each.
-const MOST: u32 = 16;
+const MAX_REPLICAS: u32 = 16;
 
 /// Processes that a frame can name.
-const MOST_PROCESSES: u32 = 1 << 16;
+const MAX_PROCESSES: u32 = 1 << 16;
 
 /// The numbering of processes and ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -23,16 +23,16 @@ pub struct Numbering {
 impl Numbering {
     /// `replication` processes at least for each rank; this one is `me`.
     pub fn new(processes: u32, replication: u32, me: ProcessId) -> Result<Numbering> {
-        if replication == 0 || replication > processes || processes > MOST_PROCESSES {
+        if replication == 0 || replication > processes || processes > MAX_PROCESSES {
             return Err(Error::bad_input(format!(
                 "replication={replication} with {processes} processes: each rank needs so many of them, at least one (and \
-                 there are at most {MOST_PROCESSES})"
+                 there are at most {MAX_PROCESSES})"
             )));
         }
         let numbering = Numbering { processes, ranks: processes / replication, me };
         match processes.div_ceil(numbering.ranks) {
-            each if each > MOST => Err(Error::bad_input(format!(
-                "replication={replication} with {processes} processes is {each} replicas of a rank; there can be {MOST}"
+            each if each > MAX_REPLICAS => Err(Error::bad_input(format!(
+                "replication={replication} with {processes} processes is {each} replicas of a rank; there can be {MAX_REPLICAS}"
             ))),
             _ => Ok(numbering),
         }

@@ -4,7 +4,7 @@ use super::acknowledgements;
 use super::chunk::{Chunk, ChunkMismatch};
 use super::inflow::{Acknowledgement, Action};
 use super::input_checksums::InputMismatch;
-use super::sending::ASKS_ANSWER;
+use super::sending::WANTS_ANSWER;
 use super::transport::{RACED_BYTES, Replicated};
 use crate::frame::{Frame, FrameKind, Header};
 use crate::slab::Payload;
@@ -30,7 +30,7 @@ impl Replicated {
             FrameKind::Acknowledge => {
                 self.update_flow(now);
                 // The system acknowledges the bytes at once with this answer.
-                if header.call == ASKS_ANSWER && self.lost[from.index()].is_none() {
+                if header.call == WANTS_ANSWER && self.lost[from.index()].is_none() {
                     let header = Header::control(FrameKind::Acknowledge, CommId(0), CallNumber(0));
                     self.send(from, Frame { header, payload: Payload::default() });
                 }
@@ -47,8 +47,8 @@ impl Replicated {
                 return self.damaged(from, "sent an input checksum of another rank", events);
             }
             FrameKind::InputChecksum => {
-                let place = (header.comm, header.call);
-                let mismatch = self.input_checksums.receive(from, place, header.total, self.inflow.over());
+                let id = (header.comm, header.call);
+                let mismatch = self.input_checksums.receive(from, id, header.total, self.inflow.over());
                 self.fail_by_input(mismatch, events);
             }
             FrameKind::Abort if concerns_one(payload.as_bytes()) => {
@@ -151,8 +151,8 @@ impl Replicated {
 
     /// Handles the events of the transport below.
     pub(super) fn file_events(&mut self, events: &mut Vec<Event>) {
-        let mut raw = std::mem::take(&mut self.raw);
-        for event in raw.drain(..) {
+        let mut inner_events = std::mem::take(&mut self.inner_events);
+        for event in inner_events.drain(..) {
             match event {
                 Event::Frame { from, frame } => self.receive(from.process(), frame, events),
                 Event::PeerDown { rank, cause, loss } => self.lose(rank.process(), loss, cause, events),
@@ -160,7 +160,7 @@ impl Replicated {
                 Event::Writable { .. } => {}
             }
         }
-        self.raw = raw;
+        self.inner_events = inner_events;
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::acknowledgements;
 use super::outflow::QUIET;
-use super::transport::{AHEAD_BYTES, LAG_BYTES, RACED_BYTES, Replicated, on_way};
+use super::transport::{AHEAD_BYTES, LAG_BYTES, RACED_BYTES, Replicated, in_flight};
 use crate::frame::{Frame, FrameKind, HEADER_BYTES, Header};
 use crate::slab::Payload;
 use crate::transport::{Event, Transport};
@@ -18,7 +18,7 @@ const STALL_LIMIT: Duration = Duration::from_secs(2);
 const LAG_CHECK_EVERY: Duration = Duration::from_millis(100);
 
 /// The call number of an acknowledgement frame that requests an answer.
-pub(super) const ASKS_ANSWER: CallNumber = CallNumber(1);
+pub(super) const WANTS_ANSWER: CallNumber = CallNumber(1);
 
 impl Replicated {
     /// Passes frames to the connections, as many as flow control allows. Returns whether more are left.
@@ -35,21 +35,21 @@ impl Replicated {
         }
         let now = self.clock.now();
         self.update_flow(now);
-        let mut room = self.flow.room(now);
+        let mut allowance = self.flow.allowance(now);
         let turn = |this: &Replicated, after: u32| {
-            let on_way = this.flow.on_way(other(after)) / RACED_BYTES as u64;
-            Reverse((on_way, Reverse(this.out.bytes(other(after))), after))
+            let in_flight = this.flow.in_flight(other(after)) / RACED_BYTES as u64;
+            Reverse((in_flight, Reverse(this.out.bytes(other(after))), after))
         };
         let mut queues: BinaryHeap<_> = open.into_iter().map(|after| turn(self, after)).collect();
         while let Some(Reverse((.., after))) = queues.pop() {
-            if room == 0 {
+            if allowance == 0 {
                 return true;
             }
             let process = other(after);
-            let Some((header, payload)) = self.out.take(process, || on_way(&*self.inner, process)) else {
+            let Some((header, payload)) = self.out.take(process, || in_flight(&*self.inner, process)) else {
                 continue;
             };
-            room = room.saturating_sub(payload.len());
+            allowance = allowance.saturating_sub(payload.len());
             self.send(process, Frame { header, payload });
             if self.takes_more(process) {
                 queues.push(turn(self, after));
@@ -70,14 +70,14 @@ impl Replicated {
     }
 
     /// Requests a sign of life from a quiet sibling, unless bytes are on their way there: their arrival shows the same.
-    pub(super) fn ask(&mut self, now: Duration) {
-        let Some(who) = self.out.sibling_to_ask(now) else { return };
-        if now >= self.last_ask + QUIET && on_way(&*self.inner, who) == 0 {
-            self.last_ask = now;
+    pub(super) fn probe_quiet_sibling(&mut self, now: Duration) {
+        let Some(sibling) = self.out.sibling_to_probe(now) else { return };
+        if now >= self.last_probe + QUIET && in_flight(&*self.inner, sibling) == 0 {
+            self.last_probe = now;
             self.send(
-                who,
+                sibling,
                 Frame {
-                    header: Header::control(FrameKind::Acknowledge, CommId(0), ASKS_ANSWER),
+                    header: Header::control(FrameKind::Acknowledge, CommId(0), WANTS_ANSWER),
                     payload: Payload::default(),
                 },
             );
@@ -86,7 +86,7 @@ impl Replicated {
 
     /// Notes whether bytes handed to the connections have moved.
     pub(super) fn update_flow(&mut self, now: Duration) {
-        if self.flow.update(now, |process| on_way(&*self.inner, process)) {
+        if self.flow.update(now, |process| in_flight(&*self.inner, process)) {
             self.out.note_progress(now);
         }
     }
@@ -104,12 +104,12 @@ impl Replicated {
         }
         self.last_lag_check = now;
         let others = self.numbering.all().filter(|process| *process != self.numbering.me());
-        let far: Vec<ProcessId> = others.filter(|process| self.lag(*process) > LAG_BYTES).collect();
-        if far.is_empty() {
+        let laggards: Vec<ProcessId> = others.filter(|process| self.lag(*process) > LAG_BYTES).collect();
+        if laggards.is_empty() {
             return;
         }
         self.update_flow(now);
-        for process in far {
+        for process in laggards {
             let all = self.numbering.processes_of(self.numbering.rank_of(process));
             let goes_on = |other: ProcessId| {
                 other != process && self.lost[other.index()].is_none() && self.lag(other) <= LAG_BYTES
@@ -136,12 +136,12 @@ impl Replicated {
         let me = self.numbering.rank();
         for rank in (0..self.numbering.ranks()).filter(|rank| *rank != me.0) {
             let bytes = self.backlog(WorldRank(rank));
-            let most = &mut self.backlog_peaks[rank as usize];
-            if *most > 0 && bytes <= *most / 2 {
-                *most = bytes;
+            let peak = &mut self.backlog_peaks[rank as usize];
+            if *peak > 0 && bytes <= *peak / 2 {
+                *peak = bytes;
                 events.push(Event::Writable { rank: WorldRank(rank) });
             }
-            *most = bytes.max(*most);
+            *peak = bytes.max(*peak);
         }
     }
 
@@ -151,7 +151,7 @@ impl Replicated {
             return;
         }
         for (process, notices) in self.inflow.take_acknowledgements() {
-            for some in notices.chunks(acknowledgements::MOST_CHUNKS) {
+            for some in notices.chunks(acknowledgements::MAX_CHUNKS) {
                 let payload = self.facts.pool.copy_of(&acknowledgements::encode(some));
                 self.send(
                     process,

@@ -58,7 +58,7 @@ impl Transport for Network {
 }
 
 #[test]
-fn who_waits_for_room_is_told_of_it() {
+fn a_shorter_backlog_is_reported_as_writable() {
     // The connections take the frames at once, so they report no `Writable`.
     let (inner, full) = (local_group(4).swap_remove(0), Arc::new(AtomicBool::new(true)));
     let network = Network { inner, posted: vec![0; 4], full: full.clone() };
@@ -81,7 +81,7 @@ fn who_waits_for_room_is_told_of_it() {
 }
 
 #[test]
-fn a_sibling_brings_nothing_of_its_own_rank() {
+fn chunks_of_the_own_rank_from_a_sibling_are_refused() {
     // Processes 0 and 2 are rank 0. This rank must ignore the frames of process 2.
     for (kind, origin) in
         [(FrameKind::Data, 0), (FrameKind::Forward, 0), (FrameKind::Forwarded, 0), (FrameKind::Forwarded, 2)]

@@ -61,12 +61,12 @@ pub struct Replicated {
     pub(super) failure: Option<(CommId, CallNumber, Error)>,
     /// Events for the next poll.
     pub(super) pending_events: Vec<Event>,
-    pub(super) raw: Vec<Event>,
+    pub(super) inner_events: Vec<Event>,
     pub(super) actions: Vec<Action<Payload>>,
     pub(super) woken: Arc<AtomicBool>,
     pub(super) flow: Flow,
     /// When a sibling was last probed.
-    pub(super) last_ask: Duration,
+    pub(super) last_probe: Duration,
     /// When lagging replicas were last looked for.
     pub(super) last_lag_check: Duration,
     /// Maximum of each rank's backlog: once half of it has gone, `Writable` is reported. The connections below do not report it, for
@@ -75,7 +75,7 @@ pub struct Replicated {
 }
 
 /// Bytes posted to a process that its system has not acknowledged, as far as the transport knows.
-pub(super) fn on_way(transport: &dyn Transport, to: ProcessId) -> usize {
+pub(super) fn in_flight(transport: &dyn Transport, to: ProcessId) -> usize {
     transport.unacknowledged(to.rank_below()).unwrap_or_else(|| transport.backlog(to.rank_below()))
 }
 
@@ -111,11 +111,11 @@ impl Replicated {
             input_checksums: InputChecksums::new(numbering.siblings()),
             failure: None,
             pending_events: Vec::new(),
-            raw: waiting,
+            inner_events: waiting,
             actions: Vec::new(),
             woken: Arc::default(),
             flow: Flow::new(processes),
-            last_ask: Duration::ZERO,
+            last_probe: Duration::ZERO,
             last_lag_check: Duration::ZERO,
             backlog_peaks: vec![0; numbering.ranks() as usize],
         })
@@ -276,17 +276,17 @@ impl Transport for Replicated {
             let left = if events.len() > before { Duration::ZERO } else { until.saturating_sub(now) };
             let due = self.out.next_check().map_or(left, |due| due.saturating_sub(now));
             let soon = if more { FLOW_CHECK_EVERY } else { left };
-            let mut raw = std::mem::take(&mut self.raw);
-            self.inner.poll(left.min(due).min(soon), &mut raw);
-            self.raw = raw;
+            let mut inner_events = std::mem::take(&mut self.inner_events);
+            self.inner.poll(left.min(due).min(soon), &mut inner_events);
+            self.inner_events = inner_events;
             self.file_events(events);
             self.send_acknowledgements();
             self.drop_laggards(self.clock.now());
             let now = self.clock.now();
             if self.out.next_check().is_some_and(|due| due <= now) {
                 self.update_flow(now);
-                self.out.check(now, |to| on_way(&*self.inner, to), |to| self.flow.is_stuck(now, to));
-                self.ask(now);
+                self.out.check(now, |to| in_flight(&*self.inner, to), |to| self.flow.is_stuck(now, to));
+                self.probe_quiet_sibling(now);
             }
             more = self.pump();
             let woken = self.woken.swap(false, Ordering::AcqRel);

@@ -8,7 +8,7 @@ use skyphos_types::{GroupRank, Result, Round};
 use std::collections::VecDeque;
 
 /// The most segments by which this rank may be ahead of others in its own stream: 1 MB.
-const LEAD: usize = 32;
+const LEAD_SEGMENTS: usize = 32;
 
 /// The consumer of received segments.
 pub trait Consumer {
@@ -79,13 +79,13 @@ impl<'a> Stream<'a> {
     }
 
     /// Whether this rank, a receiver of its own stream, may take the next segment: if all others have been given it, or if the
-    /// consumer waits for it and this rank is less than [`LEAD`] segments ahead.
+    /// consumer waits for it and this rank is less than [`LEAD_SEGMENTS`] segments ahead.
     fn may_take_own(&self, receiver: usize, consumer: &impl Consumer) -> bool {
         let given = self.receivers[receiver].given;
         let others = (0..self.receivers.len()).filter(|k| *k != receiver).map(|k| self.receivers[k].given);
         match others.min() {
             None => consumer.waits_for_own(),
-            Some(least) => least > given || given < least + LEAD && consumer.waits_for_own(),
+            Some(least) => least > given || given < least + LEAD_SEGMENTS && consumer.waits_for_own(),
         }
     }
 }

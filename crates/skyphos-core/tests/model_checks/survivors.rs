@@ -216,7 +216,7 @@ fn partings() {
 }
 
 #[test]
-fn both() {
+fn deaths_and_partings() {
     check(Faults { ranks: 3, deaths: 1, partings: 1 });
     check(Faults { ranks: 3, deaths: 1, partings: 2 });
     check(Faults { ranks: 4, deaths: 1, partings: 0 });

@@ -106,7 +106,7 @@ impl Run<'_> {
         let blocks = layer.out_len.div_ceil(block_rows);
         if !arrival {
             buffers.cuts.resize_with(buffers.cuts.len().max(k + 1), BlockCuts::default);
-            buffers.cuts[k].ready(layer, block_rows);
+            buffers.cuts[k].prepare(layer, block_rows);
         }
         loop {
             let mut moved = buffers.send_chunks(ep, layer, row_bytes, |j, at, chunk| {

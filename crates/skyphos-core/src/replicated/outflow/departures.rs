@@ -12,7 +12,7 @@ impl<B: Body> Outflow<B> {
         if !self.lost.insert(process) {
             return;
         }
-        self.is_active_again(process);
+        self.set_active(process);
         let queue = &mut self.queues[process.index()];
         (queue.queued, queue.fallback, queue.bytes) = Default::default();
         for fallback in self.queues.iter_mut().flat_map(|queue| queue.fallback.iter_mut()) {

@@ -8,15 +8,15 @@ use skyphos_types::ProcessId;
 use std::time::Duration;
 
 /// A sibling gets this process's own time for a chunk, plus that time divided by this.
-const LONGER: u32 = 4;
+const OWN_TIME_DIVISOR: u32 = 4;
 
 /// More chunks than are ever sent: no limit.
-const SURE: usize = usize::MAX / MORE_BYTES / 2;
+const UNLIMITED: usize = usize::MAX / MORE_BYTES / 2;
 
 /// Time without an acknowledgement of a sibling's chunks after which the sibling is probed, and the interval of the probes; and
 /// the time after which a sibling that cannot be reached either is late.
 pub(in crate::replicated) const QUIET: Duration = Duration::from_millis(10);
-const STILL: Duration = Duration::from_millis(30);
+const UNREACHABLE: Duration = Duration::from_millis(30);
 
 impl<B: Body> Outflow<B> {
     /// A frame of this process has moved.
@@ -31,25 +31,25 @@ impl<B: Body> Outflow<B> {
         let owed: Vec<(ProcessId, Fallback)> =
             oldest.filter(|(_, fallback)| fallback.via.is_none()).collect();
         let quiet = owed.into_iter().filter_map(|(to, fallback)| {
-            let who = self.owner(&fallback.chunk, to);
-            let last = self.last_delivery.get(&who).copied().unwrap_or_default();
-            (who != self.numbering.me()).then(|| (who, last.max(self.pending[&fallback.chunk].since)))
+            let sibling = self.owner(&fallback.chunk, to);
+            let last = self.last_delivery.get(&sibling).copied().unwrap_or_default();
+            (sibling != self.numbering.me()).then(|| (sibling, last.max(self.pending[&fallback.chunk].since)))
         });
         quiet.min_by_key(|(_, since)| *since)
     }
 
     /// The sibling to probe, each [`QUIET`].
-    pub fn sibling_to_ask(&mut self, now: Duration) -> Option<ProcessId> {
-        self.quietest().filter(|(_, since)| now >= *since + QUIET).map(|(who, _)| who)
+    pub fn sibling_to_probe(&mut self, now: Duration) -> Option<ProcessId> {
+        self.quietest().filter(|(_, since)| now >= *since + QUIET).map(|(sibling, _)| sibling)
     }
 
     /// Checks whether the quietest sibling is late.
     fn check_quiet(&mut self, now: Duration, stuck: &impl Fn(ProcessId) -> bool) {
         self.last_check = now;
-        let Some((who, since)) = self.quietest() else { return };
-        if now >= since + STILL && stuck(who) {
-            self.late.insert(who);
-            self.sent_instead = SURE;
+        let Some((sibling, since)) = self.quietest() else { return };
+        if now >= since + UNREACHABLE && stuck(sibling) {
+            self.late.insert(sibling);
+            self.sent_instead = UNLIMITED;
             self.forward_if_alone();
         }
     }
@@ -57,11 +57,11 @@ impl<B: Body> Outflow<B> {
     /// When to check for late siblings, if nothing comes before.
     pub fn next_check(&mut self) -> Option<Duration> {
         let overdue = self.numbering.all().filter_map(|to| self.overdue(to).map(|(at, _)| at)).min();
-        let still = self.quietest().map(|(_, since)| (since + QUIET).max(self.last_check + QUIET / 2));
+        let quiet = self.quietest().map(|(_, since)| (since + QUIET).max(self.last_check + QUIET / 2));
         let by_others =
             self.queues.iter().any(|queue| queue.fallback.iter().any(|fallback| fallback.via.is_some()));
         let passed = by_others.then_some(self.last_check + QUIET);
-        overdue.into_iter().chain(still).chain(passed).min()
+        overdue.into_iter().chain(quiet).chain(passed).min()
     }
 
     /// The first fallback chunk to a process, and when it is overdue.
@@ -80,15 +80,15 @@ impl<B: Body> Outflow<B> {
         // A chunk that took long here may take a little longer there.
         let since = self.pending[&first.chunk].since;
         let quiet = since.max(self.last_progress).max(queue.busy);
-        Some((quiet + (quiet - since) / LONGER + self.delay.limit(), first))
+        Some((quiet + (quiet - since) / OWN_TIME_DIVISOR + self.delay.limit(), first))
     }
 
-    /// Checks which siblings are late. `on_way`: bytes of this process that are on their way to another; if there are any, siblings'
+    /// Checks which siblings are late. `in_flight`: bytes of this process that are on their way to another; if there are any, siblings'
     /// chunks may be on their way too, or the receiver cannot be reached. `stuck`: whether bytes to a process do not arrive.
     pub fn check(
         &mut self,
         now: Duration,
-        on_way: impl Fn(ProcessId) -> usize,
+        in_flight: impl Fn(ProcessId) -> usize,
         stuck: impl Fn(ProcessId) -> bool,
     ) {
         self.check_quiet(now, &stuck);
@@ -100,7 +100,7 @@ impl<B: Body> Outflow<B> {
             if at > now {
                 continue;
             }
-            if on_way(to) > 0 {
+            if in_flight(to) > 0 {
                 self.queues[to.index()].busy = now;
                 continue;
             }

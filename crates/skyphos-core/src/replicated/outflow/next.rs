@@ -17,11 +17,11 @@ impl<B: Body> Outflow<B> {
     }
 
     /// The next frame for a process, if there is one. From then on its connection is responsible for it.
-    /// `on_way`: bytes that are on their way there.
+    /// `in_flight`: bytes that are on their way there.
     ///
     /// Order: queued chunks of the same exchange or an earlier one, then chunks in a sibling's place, then queued chunks of later
     /// exchanges, which may depend on them.
-    pub fn take(&mut self, to: ProcessId, on_way: impl FnOnce() -> usize) -> Option<(Header, B)> {
+    pub fn take(&mut self, to: ProcessId, in_flight: impl FnOnce() -> usize) -> Option<(Header, B)> {
         let bit = self.bit(to);
         let next = self.queues[to.index()].queued.iter().find_map(|queued| match queued {
             Queued::Own { chunk, .. } => self
@@ -31,7 +31,7 @@ impl<B: Body> Outflow<B> {
                 .map(|pending| pending.exchange),
             Queued::Passed(..) => Some(0),
         });
-        let instead = self.instead_of_others(to, next.unwrap_or(u64::MAX), on_way);
+        let instead = self.fallback_to_send(to, next.unwrap_or(u64::MAX), in_flight);
         while instead.is_none()
             && let Some(queued) = self.queues[to.index()].queued.pop_front()
         {
@@ -53,11 +53,11 @@ impl<B: Body> Outflow<B> {
 
     /// Index of the next fallback chunk that this process sends in its owner's place, if its exchange is before `before`. While an
     /// owner is merely late they go one by one at first, so that few are sent twice.
-    fn instead_of_others(
+    fn fallback_to_send(
         &mut self,
         to: ProcessId,
         before: u64,
-        on_way: impl FnOnce() -> usize,
+        in_flight: impl FnOnce() -> usize,
     ) -> Option<usize> {
         if !self.has_missing_sender() {
             return None;
@@ -77,19 +77,19 @@ impl<B: Body> Outflow<B> {
         let earlier = fallback
             .iter()
             .enumerate()
-            .filter_map(|(place, fallback)| Some((place, fallback, exchange(fallback)?)));
+            .filter_map(|(index, fallback)| Some((index, fallback, exchange(fallback)?)));
         let mut mine = earlier
             .take_while(|(.., exchange)| *exchange < before)
             .filter(|(_, fallback, _)| is_mine(fallback));
         let (first, _, of) = mine.next()?;
         // A late owner sends from the front, so this process begins at the back.
-        let place = match self.late.is_empty() {
+        let index = match self.late.is_empty() {
             true => first,
             false => {
-                mine.take_while(|(.., exchange)| *exchange == of).last().map_or(first, |(place, ..)| place)
+                mine.take_while(|(.., exchange)| *exchange == of).last().map_or(first, |(index, ..)| index)
             }
         };
-        (self.late.is_empty() || on_way() <= self.sent_instead * MORE_BYTES).then_some(place)
+        (self.late.is_empty() || in_flight() <= self.sent_instead * MORE_BYTES).then_some(index)
     }
 
     /// Takes a chunk that a receiver misses, and counts it as sent.

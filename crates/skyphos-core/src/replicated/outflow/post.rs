@@ -34,7 +34,7 @@ impl<B: Body> Outflow<B> {
         let bytes = body.bytes();
         let missing = receivers.iter().map(|process| self.bit(*process)).sum();
         let key = (chunk.comm, chunk.call, chunk.round);
-        self.exchanges += u64::from(std::mem::replace(&mut self.last, key) != key);
+        self.exchanges += u64::from(std::mem::replace(&mut self.last_exchange, key) != key);
         let exchange = self.exchanges;
         self.pending.insert(chunk, Pending { header, body, missing, exchange, since: now });
         if alone && receivers.len() > 1 {
@@ -71,7 +71,7 @@ impl<B: Body> Outflow<B> {
         by: ProcessId,
         over: bool,
     ) -> Option<ChunkMismatch> {
-        self.is_active_again(by);
+        self.set_active(by);
         self.last_delivery.insert(by, now);
         let bit = self.bit(at);
         let Some(pending) = self.pending.get_mut(&chunk) else {

@@ -36,7 +36,7 @@ pub struct Outflow<B> {
     pub(super) queues: Vec<Queue<B>>,
     pub(super) pending: BTreeMap<Chunk, Pending<B>>,
     /// The exchange of the chunk that was posted last, and its number.
-    pub(super) last: (CommId, CallNumber, Round),
+    pub(super) last_exchange: (CommId, CallNumber, Round),
     pub(super) exchanges: u64,
     /// Acknowledged chunks that this process has not posted yet: bits of the receivers, checksum, and sender.
     pub(super) early_acks: BTreeMap<Chunk, (u32, u32, ProcessId)>,
@@ -60,7 +60,7 @@ impl<B: Body> Outflow<B> {
             left: BTreeSet::new(),
             queues: (0..numbering.processes()).map(|_| Queue::default()).collect(),
             pending: BTreeMap::new(),
-            last: Default::default(),
+            last_exchange: Default::default(),
             exchanges: 0,
             early_acks: BTreeMap::new(),
             last_progress: Duration::ZERO,
@@ -105,7 +105,7 @@ impl<B: Body> Outflow<B> {
     }
 
     /// A process that was late has sent a chunk, or is lost.
-    pub(super) fn is_active_again(&mut self, process: ProcessId) {
+    pub(super) fn set_active(&mut self, process: ProcessId) {
         if self.late.remove(&process) && self.late.is_empty() {
             self.sent_instead = 0;
         }
