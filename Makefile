@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 SLURM_PACKAGES := slurmctld slurmd slurm-client munge
 RUST_SOURCES := $(shell find crates -name '*.rs' -o -name 'Cargo.toml') Cargo.toml
 
-.PHONY: build demo test test-rust test-fuzz test-python test-torch test-torch-suite test-engines slurm hadoop lint fuzz sanitize loom bench lab figures faults faults-planted clean
+.PHONY: build dev demo test test-rust test-fuzz test-python test-torch test-torch-suite test-engines slurm hadoop lint fuzz sanitize loom bench lab figures faults faults-planted clean
 
 # The environment with a release build of the package in it.
 build: $(VENV)/.built
@@ -19,6 +19,12 @@ $(VENV)/.deps: pyproject.toml
 $(VENV)/.built: $(VENV)/.deps $(RUST_SOURCES) pyproject.toml
 	$(BIN)/maturin develop --release --quiet --extras graph,dev
 	@touch $@
+
+# The native module without optimisation, for quick turns: after `make build` once. The next target builds the release again.
+dev:
+	cargo build --quiet -p skyphos-py
+	cp target/debug/lib_skyphos.so python/skyphos/.new.so && mv python/skyphos/.new.so python/skyphos/_skyphos.abi3.so
+	@rm -f $(VENV)/.built
 
 # PageRank of a real graph on 4 local processes.
 demo: build

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -296,6 +297,16 @@ WRONG_ON_ONE_RANK = {
     "shuffle": ("combine", "partition", "memory", "async_op"),
     "outer_product_sum": ("prune", "scatter", "async_op"),
 }
+
+
+def test_no_collective_is_left_out() -> None:
+    code = collective()(lambda: None).__code__  # of every function with the decorator
+    names = {name for name in dir(sky.Comm) if getattr(getattr(sky.Comm, name), "__code__", None) is code}
+    names.remove("configure_reduce")  # has the arguments and the page of configure
+    assert names == set(WRONG_ON_ONE_RANK)
+    table = (Path(__file__).parents[3] / "docs/collectives/README.md").read_text(encoding="utf-8")
+    pages = set(re.findall(r"^\| \[(\w+)\]", table, re.M))
+    assert {name.removesuffix("_sum") for name in names - {"barrier", "split"}} == pages
 
 
 @pytest.mark.parametrize(
