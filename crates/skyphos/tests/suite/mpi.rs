@@ -234,7 +234,7 @@ fn native_allreduces_in_one_process() {
         true => assert_eq!(reduced::<f32>(&half, 9, &ReduceOp::Sum, BY_MPI).unwrap().1, BY_MPI),
         false => {
             let error = reduced::<f32>(&half, 9, &ReduceOp::Sum, BY_MPI).unwrap_err();
-            assert!(error.to_string().contains("of all"), "{error}");
+            assert!(error.to_string().contains("runs on all"), "{error}");
         }
     }
     drop(half);
