@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import atexit
 import functools
-import importlib.util
 import os
-import shutil
 import sys
 import weakref
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from . import _skyphos
@@ -31,12 +28,17 @@ _open: weakref.WeakSet[Comm] = weakref.WeakSet()
 
 def _candidates() -> list[str]:
     """Paths to look for a library: files, this environment's folder, then the one next to ``mpiexec``."""
+    # Imported here: they take 10 ms, and few groups go over MPI.
+    import shutil
+    from importlib.util import find_spec
+    from pathlib import Path
+
     mpiexec = shutil.which("mpiexec")
     next_to_mpiexec = [Path(mpiexec).resolve().parent.parent / "lib"] if mpiexec else []
     own = [Path(prefix) / "lib" for prefix in (sys.prefix, sys.base_prefix)]
     folders = list(dict.fromkeys(folder for folder in [*own, *next_to_mpiexec] if folder.is_dir()))
     # A process can have one MPI library only. If the program may import mpi4py later, use the library of mpi4py.
-    for_mpi4py = importlib.util.find_spec("mpi4py") is not None and "OMPI_COMM_WORLD_SIZE" not in os.environ
+    for_mpi4py = find_spec("mpi4py") is not None and "OMPI_COMM_WORLD_SIZE" not in os.environ
     first = [folder / "libmpi.so.12" for folder in folders] if for_mpi4py else []
     return [str(process) for process in [*filter(Path.exists, first), *folders]]
 

@@ -21,7 +21,7 @@ impl<T: Pod> ArrayBuilder<T> {
         ArrayBuilder { memory: Vec::with_capacity(len), len, written: Vec::new() }
     }
 
-    /// As [`ArrayBuilder::new`]; fails where the system has not as much memory.
+    /// As [`ArrayBuilder::new`]; fails if the system lacks the memory.
     pub fn try_new(len: usize) -> Result<ArrayBuilder<T>, TryReserveError> {
         Ok(ArrayBuilder { memory: with_room(len)?, len, written: Vec::new() })
     }

@@ -1,9 +1,9 @@
 //! AVX-512 operations on 64 positions at a time, chosen by the bits of a word.
 //!
-//! Blocks, bitmaps and merges have one bit per position that marks the present entries. Going from bit to bit takes a branch for
-//! each, which the processor cannot predict; these take a step for each 16 (or 8) positions instead.
+//! Blocks, bitmaps and merges have one bit per position that marks the present entries. A loop over the bits takes
+//! an unpredictable branch for each; these operations take one step for 16 (or 8) positions instead.
 //!
-//! All are methods of [`Avx512`], so having one is proof that the processor has the instructions.
+//! All are methods of [`Avx512`], so a value of it proves that the processor has the instructions.
 
 use crate::simd::Avx512;
 use std::arch::x86_64::*;
@@ -132,7 +132,7 @@ unsafe fn compress<T: Copy>(mask: u64, from: *const T, to: *mut T) {
 unsafe fn clear_negative_zeros<T: Copy>(from: *const T, to: *mut T) -> u64 {
     let (lanes, mut word) = (64 / size_of::<T>(), 0);
     for part in (0..64).step_by(lanes) {
-        // SAFETY: a vector of the 64.
+        // SAFETY: the vector lies within the 64 floats.
         let (v, to) = unsafe { (_mm512_loadu_si512(from.add(part).cast()), to.add(part).cast()) };
         let (some, v) = match size_of::<T>() {
             8 => {
@@ -148,7 +148,7 @@ unsafe fn clear_negative_zeros<T: Copy>(from: *const T, to: *mut T) -> u64 {
                 (u64::from(some), _mm512_maskz_mov_epi16(some, v))
             }
         };
-        // SAFETY: the same of the room.
+        // SAFETY: likewise, 64 floats are writable.
         unsafe { _mm512_storeu_si512(to, v) };
         word |= some << part;
     }
@@ -194,7 +194,7 @@ unsafe fn positions_u64(mask: u64, base: u64, to: *mut u64) {
 fn bits_of_marks(marks: &[u8]) -> u64 {
     // As many low bits as marks, at most 64.
     let there = _bzhi_u64(u64::MAX, marks.len() as u32);
-    // SAFETY: only marks that are there are read: `there` has no bit beyond them.
+    // SAFETY: `there` selects no mark beyond the last one.
     let marks = unsafe { _mm512_maskz_loadu_epi8(there, marks.as_ptr().cast()) };
     _mm512_test_epi8_mask(marks, marks)
 }

@@ -168,7 +168,7 @@ fn decode_bitmap(body: &[u8], count: usize, lo: u64) -> Vec<Block> {
         blocks[k.min(count)] = Block { id, mask };
         k += usize::from(mask != 0);
     }
-    // If there were more than `count`, the length tells the caller.
+    // The caller compares the length with `count`.
     blocks.truncate(k);
     blocks
 }

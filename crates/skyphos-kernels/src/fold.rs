@@ -98,7 +98,7 @@ pub fn fold_rows<T: Element>(
 
 /// Distance of prefetches ahead of the fold. Where positions are far apart, the processor sees too few of them at once to hide
 /// the memory's latency.
-const AHEAD: usize = 4 * STRETCH;
+const PREFETCH_DISTANCE: usize = 4 * STRETCH;
 
 /// Prefetches the rows at these ascending positions.
 #[inline(always)]
@@ -151,7 +151,7 @@ fn fold_with<T: Element>(
     let mut maps = map.chunks_exact(STRETCH);
     let mut froms = from.chunks_exact(STRETCH);
     for (k, (m, f)) in (&mut maps).zip(&mut froms).enumerate() {
-        if let Some(ahead) = map[k * STRETCH..].get(AHEAD..AHEAD + STRETCH) {
+        if let Some(ahead) = map[k * STRETCH..].get(PREFETCH_DISTANCE..PREFETCH_DISTANCE + STRETCH) {
             prefetch_all(acc, first, ahead);
         }
         // The map ascends, so its ends prove whether it is a run.

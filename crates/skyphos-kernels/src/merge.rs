@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! while both have 16 entries left:
-//!     one's 16 end before the other's begin:   copy them
+//!     one side's 16 end before the other's begin:   copy them
 //!     both have the same 16 indices:           combine them as vectors
 //!     else: for each of a's 16, count the smaller ones of b's 16 (binary search, all at once); the counts
 //!           give its place among the merged entries, and so two bitmaps of the places: one of a's entries,
@@ -381,7 +381,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn as_the_oracle(a in set(), b in set(), shared in set()) {
+        fn merges_as_the_oracle(a in set(), b in set(), shared in set()) {
             let both = |x: &[u32]| {
                 let mut all = [x, &shared].concat();
                 all.sort_unstable();

@@ -60,7 +60,7 @@ impl Builder {
 
     /// Appends `count` positions, at `place`, `place` + 1 …; without a branch, so `count` may be 0.
     #[inline(always)]
-    pub(crate) fn push_some(&mut self, place: u32, count: u32) {
+    pub(crate) fn push(&mut self, place: u32, count: u32) {
         let some = count != 0;
         (self.starts[self.runs], self.places[self.runs]) = (self.len, place);
         self.runs += usize::from(some & (place != self.next_place));
@@ -266,14 +266,14 @@ mod tests {
                 runs.swap(k, (state >> 33) as usize % (k + 1));
             }
             let mut builder = Builder::for_runs(runs.len());
-            runs.iter().for_each(|(place, n)| builder.push_some(*place, *n));
+            runs.iter().for_each(|(place, n)| builder.push(*place, *n));
             (builder.finish(), runs.iter().flat_map(|(place, n)| *place..place + n).collect())
         })
     }
 
     proptest! {
         #[test]
-        fn both_forms_do_as_single_places((runs, each) in permutation(), width in 1usize..4, cut in 0.0f64..1.0) {
+        fn both_forms_match_single_places((runs, each) in permutation(), width in 1usize..4, cut in 0.0f64..1.0) {
             prop_assert_eq!(&runs.to_vec(), &each);
             let each_form = Permutation::Each(each.clone());
             let (start, rows) = ((each.len() as f64 * cut) as usize, each.len() - (each.len() as f64 * cut) as usize);

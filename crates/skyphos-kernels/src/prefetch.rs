@@ -6,8 +6,8 @@ pub(crate) fn prefetch<T>(address: *const T) {
     prefetch_to::<true, T>(address);
 }
 
-/// As [`prefetch`], into the second-level cache only. Many more lines can be under way to it than to the first level, where some
-/// processors stop at two dozen: too few for a pass over memory.
+/// As [`prefetch`], into the second-level cache only. That level allows many more outstanding requests than the
+/// first, where some processors have two dozen: too few for a pass over memory.
 #[inline(always)]
 pub(crate) fn prefetch_to_second_level<T>(address: *const T) {
     prefetch_to::<false, T>(address);

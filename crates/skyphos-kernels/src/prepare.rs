@@ -10,7 +10,7 @@ use crate::permutation::{Builder, Permutation};
 use crate::radix::sort_by_key;
 use crate::runs::Runs;
 use crate::simd;
-use crate::union::TABLE_WORTH;
+use crate::union::MAX_TABLE_RATIO;
 use crate::with_indices;
 use skyphos_types::{Error, Result};
 
@@ -45,7 +45,7 @@ pub fn prepare<I: Index>(indices: &[I], n: u64, hash: BlockHash, what: &str) -> 
     let Some(blocks) = ascending else {
         return Ok(sort_indices(indices, hash));
     };
-    match hash.range() / TABLE_WORTH < blocks as u64 {
+    match hash.range() / MAX_TABLE_RATIO < blocks as u64 {
         true => Ok(place_blocks(indices, blocks, hash)),
         false => {
             let mut runs = Runs::with_room(blocks);
@@ -71,7 +71,7 @@ fn check_range<I: Index>(indices: &[I], ascending: bool, n: u64, what: &str) -> 
     }
 }
 
-/// Indices at a time whose runs stay in the L1 cache.
+/// Indices that are processed together, so that their runs stay in the L1 cache.
 const PIECE: usize = 512;
 
 /// Ascending indices that fill the index space well are sorted by putting every block in its place.
@@ -111,7 +111,7 @@ fn collect_blocks(masks: &[u64], places: &[u32], count: usize) -> Prepared {
         let indices = mask.count_ones();
         blocks[k] = Block { id, mask: *mask };
         base[k] = position;
-        order.push_some(!place, indices);
+        order.push(!place, indices);
         k += usize::from(*mask != 0);
         position += indices;
     }
@@ -160,7 +160,7 @@ fn sort_blocks(runs: &Runs, hash: BlockHash) -> Prepared {
         for (k, number) in (first..end).zip(&numbers[first..end]) {
             blocks.push(Block { id: granule << low | hash.keep(*number), mask: runs.mask(k) });
         }
-        order.push_some(starts[first], starts[end] - starts[first]);
+        order.push(starts[first], starts[end] - starts[first]);
     };
     if hash.bits() - low <= 32 {
         let mut words: Vec<u64> =

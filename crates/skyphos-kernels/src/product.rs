@@ -82,11 +82,11 @@ pub struct Rows<'a, T> {
 
 /// Use of the numbers in the destination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Before {
+pub enum Destination {
     /// They are overwritten, even a NaN.
-    Nothing,
+    Overwrite,
     /// The product is added to them.
-    Sum,
+    Add,
 }
 
 /// Numbers of `count` rows of `width` that are `stride` apart.
@@ -102,7 +102,7 @@ pub fn multiply<S: Multiply>(
     (rows, cols, pairs): (usize, usize, usize),
     (a, b): (Rows<'_, S>, Rows<'_, S>),
     (out, stride): (&mut [S], usize),
-    (before, scale): (Before, S),
+    (destination, scale): (Destination, S),
     threads: usize,
 ) {
     assert!(cols <= stride && out.len() >= span(rows, cols, stride), "the product has no room");
@@ -113,8 +113,8 @@ pub fn multiply<S: Multiply>(
     }
     let parallel = if threads > 1 { Parallelism::Rayon(threads) } else { Parallelism::None };
     let (out_scale, adds) = match before {
-        Before::Nothing => (S::ZERO, false),
-        Before::Sum => (S::ONE, true),
+        Destination::Overwrite => (S::ZERO, false),
+        Destination::Add => (S::ONE, true),
     };
     let (down, along_a, along_b) = (stride as isize, a.stride as isize, b.stride as isize);
     // SAFETY: the asserts above keep all rows and columns inside their slices, and `out` is borrowed mutably, so it overlaps none.
@@ -148,9 +148,9 @@ pub fn multiply_pairs<S: Multiply>(
     (rows, cols, pairs): (usize, usize, usize),
     (a, b): (Rows<'_, S>, Rows<'_, S>),
     (out, stride): (&mut [S], usize),
-    before: Before,
+    destination: Destination,
 ) {
-    if before == Before::Nothing {
+    if destination == Destination::Overwrite {
         (0..rows).for_each(|row| out[row * stride..][..cols].fill(S::ZERO));
     }
     for pair in 0..pairs {
@@ -173,30 +173,30 @@ mod tests {
         (0..count as u32).map(|k| S::from_f32(number(k))).collect()
     }
 
-    fn check<S: Multiply>((rows, cols, pairs): (usize, usize, usize), more: usize, before: Before) {
+    fn check<S: Multiply>((rows, cols, pairs): (usize, usize, usize), more: usize, destination: Destination) {
         let (wide, gap) = (rows + more, cols + 2 * more);
         let (a, b) = (drawn::<S>(pairs * wide, 1), drawn::<S>(pairs * gap, 2));
         let of = (Rows { numbers: &a, stride: wide }, Rows { numbers: &b, stride: gap });
         let mut got = drawn::<S>(rows * gap, 3);
         let mut want = got.clone();
-        multiply_pairs((rows, cols, pairs), of, (&mut want, gap), before);
+        multiply_pairs((rows, cols, pairs), of, (&mut want, gap), destination);
         for threads in [1, 3] {
             let mut here = got.clone();
-            multiply((rows, cols, pairs), of, (&mut here, gap), (before, S::ONE), threads);
-            assert_eq!(here, want, "{rows} {cols} {pairs} {before:?} {threads}");
+            multiply((rows, cols, pairs), of, (&mut here, gap), (destination, S::ONE), threads);
+            assert_eq!(here, want, "{rows} {cols} {pairs} {destination:?} {threads}");
         }
-        multiply((rows, cols, pairs), of, (&mut got, gap), (Before::Sum, S::MINUS_ONE), 1);
-        multiply((rows, cols, pairs), of, (&mut got, gap), (Before::Sum, S::ONE), 1);
+        multiply((rows, cols, pairs), of, (&mut got, gap), (Destination::Add, S::MINUS_ONE), 1);
+        multiply((rows, cols, pairs), of, (&mut got, gap), (Destination::Add, S::ONE), 1);
         assert_eq!(got, drawn::<S>(rows * gap, 3));
     }
 
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(64))]
         #[test]
-        fn as_pair_by_pair(rows in 0usize..70, cols in 0usize..70, pairs in 0usize..40, more in 0usize..9, adds: bool) {
-            let before = if adds { Before::Sum } else { Before::Nothing };
-            check::<f64>((rows, cols, pairs), more, before);
-            check::<f32>((rows, cols, pairs), more, before);
+        fn products_match_those_pair_by_pair(rows in 0usize..70, cols in 0usize..70, pairs in 0usize..40, more in 0usize..9, adds: bool) {
+            let destination = if adds { Destination::Add } else { Destination::Overwrite };
+            check::<f64>((rows, cols, pairs), more, destination);
+            check::<f32>((rows, cols, pairs), more, destination);
         }
     }
 
@@ -204,10 +204,10 @@ mod tests {
     fn overwritten_numbers_do_not_count_even_if_nan() {
         let one = Rows { numbers: &[2.0f32, 3.0], stride: 2 };
         let mut out = [f32::NAN; 4];
-        multiply((2, 2, 1), (one, one), (&mut out, 2), (Before::Nothing, 1.0), 1);
+        multiply((2, 2, 1), (one, one), (&mut out, 2), (Destination::Overwrite, 1.0), 1);
         assert_eq!(out, [4.0, 6.0, 6.0, 9.0]);
         let mut empty = [f32::NAN; 4];
-        multiply((2, 2, 0), (one, one), (&mut empty, 2), (Before::Nothing, 1.0), 1);
+        multiply((2, 2, 0), (one, one), (&mut empty, 2), (Destination::Overwrite, 1.0), 1);
         assert_eq!(empty, [0.0; 4]);
     }
 

@@ -102,16 +102,16 @@ impl Quantize {
 }
 
 /// Bytes of a bucket's scale.
-const HEAD: usize = 4;
+const SCALE_BYTES: usize = 4;
 
 /// Accumulators of the sum of squares. Part of the result's definition, so the same on all processors.
-const SUMS: usize = 16;
+const ACCUMULATORS: usize = 16;
 
 /// Bytes that `values` numbers take.
 pub fn quantised_bytes(values: usize, params: &Quantize) -> usize {
     let (whole, rest) = (values / params.bucket(), values % params.bucket());
-    let last = if rest > 0 { HEAD + params.code_bytes(rest) } else { 0 };
-    whole * (HEAD + params.code_bytes(params.bucket())) + last
+    let last = if rest > 0 { SCALE_BYTES + params.code_bytes(rest) } else { 0 };
+    whole * (SCALE_BYTES + params.code_bytes(params.bucket())) + last
 }
 
 /// Writes the quantised `values` to `out`, of [`quantised_bytes`].
@@ -196,7 +196,7 @@ fn encode<T: Real, const BITS: usize>(
     out: &mut [u8],
 ) -> std::result::Result<(), usize> {
     let stream = Key::of_call(params.seed, draw);
-    let stride = HEAD + params.code_bytes(params.bucket());
+    let stride = SCALE_BYTES + params.code_bytes(params.bucket());
     let buckets = values.chunks(params.bucket()).zip(out.chunks_mut(stride));
     for (number, (bucket, packed)) in buckets.enumerate() {
         let scale = match params.scale {
@@ -204,7 +204,7 @@ fn encode<T: Real, const BITS: usize>(
             Scale::Max => largest(bucket),
         };
         let scale = scale.ok_or(number * params.bucket())?;
-        let (head, codes) = packed.split_at_mut(HEAD);
+        let (head, codes) = packed.split_at_mut(SCALE_BYTES);
         head.copy_from_slice(&scale.to_le_bytes());
         let step = Step::new(scale, params.levels());
         let key = Key::of_bucket(stream, draw.first_bucket.wrapping_add(number as u64));
@@ -231,8 +231,8 @@ fn encode<T: Real, const BITS: usize>(
 fn length<T: Real>(bucket: &[T]) -> Option<f32> {
     // The square of an f32 is exact in f64, and no sum of them overflows.
     let square = |v: &T| f64::from(v.to_f32()) * f64::from(v.to_f32());
-    let mut sums = [0.0f64; SUMS];
-    let mut chunks = bucket.chunks_exact(SUMS);
+    let mut sums = [0.0f64; ACCUMULATORS];
+    let mut chunks = bucket.chunks_exact(ACCUMULATORS);
     for chunk in &mut chunks {
         for (sum, v) in sums.iter_mut().zip(chunk) {
             *sum += square(v);
@@ -302,10 +302,10 @@ fn decode<T: Real, const BITS: usize>(
     out: &mut [T],
     put: impl Fn(T, T) -> T + Copy,
 ) -> std::result::Result<(), &'static str> {
-    let stride = HEAD + params.code_bytes(params.bucket());
+    let stride = SCALE_BYTES + params.code_bytes(params.bucket());
     let unit = 1.0 / params.levels() as f32;
     for (bucket, packed) in out.chunks_mut(params.bucket()).zip(bytes.chunks(stride)) {
-        let (head, codes) = packed.split_at(HEAD);
+        let (head, codes) = packed.split_at(SCALE_BYTES);
         let scale = f32::from_le_bytes(head.try_into().expect("a whole head"));
         if !(scale.is_finite() && scale >= 0.0) {
             return Err("the scale of quantised values is negative or not finite");

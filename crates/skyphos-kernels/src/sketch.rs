@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn large_ones_are_estimated() {
+    fn large_sets_are_estimated() {
         for (count, step, shift) in
             [(10_000u64, 1u64, 0u64), (10_000, 1, 5_000), (3_000, 1 << 33, 7), (70, 3, 210)]
         {

@@ -19,7 +19,7 @@ pub struct SparseRow<'a, S> {
 const MOST_COLUMNS: usize = 1 << 20;
 
 /// Entries of a row from which clearing a bitmap is worth it.
-const MANY: usize = 32;
+const BITMAP_ENTRIES: usize = 32;
 
 /// Sums of one row by column.
 struct Row<S> {
@@ -77,7 +77,7 @@ pub fn sparse_product<S: Multiply>(
                 indices.extend(b.indices.iter().map(|col| base + col));
                 values.extend(b.values.iter().map(|value| factor.mul(*value)));
             }
-            _ if as_array && entries >= MANY && entries * 64 >= columns => {
+            _ if as_array && entries >= BITMAP_ENTRIES && entries * 64 >= columns => {
                 met.iter().for_each(|(_, pair, factor)| row.add(*factor, pairs[*pair as usize].1));
                 row.drain(base, &mut indices, &mut values);
             }
@@ -114,10 +114,10 @@ mod tests {
 
     proptest! {
         #[test]
-        fn as_entry_by_entry((n, m, pairs) in (1u64..40, 1u64..900).prop_flat_map(|(n, m)| {
+        fn products_match_those_entry_by_entry((n, m, pairs) in (1u64..40, 1u64..900).prop_flat_map(|(n, m)| {
             (Just(n), Just(m), prop::collection::vec((vector(n, 20), vector(m, 200)), 0..8))
         }), cut in 0u64..40, wide: bool) {
-            // Columns beyond what an array is made for.
+            // Too many columns for an array.
             let m = if wide { m + (MOST_COLUMNS as u64) } else { m };
             let rows = cut.min(n)..n;
             let mut want: BTreeMap<u64, f64> = BTreeMap::new();

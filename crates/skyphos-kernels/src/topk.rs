@@ -193,7 +193,7 @@ fn whole<T: Magnitude>(isa: InstructionSet, values: &[T], k: usize, selected: &m
     }
     let mut sample: Vec<T::Key> = match values.len() {
         few if few <= 4 * SAMPLE => Vec::new(),
-        many => (0..SAMPLE).map(|i| values[place(i, many)].magnitude()).collect(),
+        many => (0..SAMPLE).map(|i| values[sample_position(i, many)].magnitude()).collect(),
     };
     // The expected number of samples above the k-th largest value, and four standard deviations more.
     let expected = k as f64 * sample.len() as f64 / values.len() as f64;
@@ -227,7 +227,7 @@ fn whole<T: Magnitude>(isa: InstructionSet, values: &[T], k: usize, selected: &m
 }
 
 /// Position of the i-th sample among `many` values: scattered, so that a period in the data does not bias the sample.
-fn place(i: usize, many: usize) -> usize {
+fn sample_position(i: usize, many: usize) -> usize {
     let mut x = (i as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     x = (x ^ x >> 32).wrapping_mul(0xd6e8_feb8_6659_fd93);
     ((u128::from(x ^ x >> 32) * many as u128) >> 64) as usize

@@ -11,7 +11,7 @@ use crate::simd;
 pub const MISSING: u32 = u32::MAX;
 
 /// Largest ratio of block numbers in a range to blocks present for which a table of the range is faster than a merge.
-pub(crate) const TABLE_WORTH: u64 = 4;
+pub(crate) const MAX_TABLE_RATIO: u64 = 4;
 
 /// The union of sorted lists of blocks.
 pub fn union(lists: &[&[Block]]) -> Vec<Block> {
@@ -23,8 +23,8 @@ pub fn union(lists: &[&[Block]]) -> Vec<Block> {
         some => {
             let lo = some.iter().map(|l| l[0].id).min().expect("two lists");
             let last = some.iter().map(|l| l[l.len() - 1].id).max().expect("two lists");
-            match (last - lo) / TABLE_WORTH < total as u64 {
-                true => simd::dispatch!(unite(some, lo, (last - lo + 1) as usize)),
+            match (last - lo) / MAX_TABLE_RATIO < total as u64 {
+                true => simd::dispatch!(union_by_table(some, lo, (last - lo + 1) as usize)),
                 false => merge_all(some),
             }
         }
@@ -33,7 +33,7 @@ pub fn union(lists: &[&[Block]]) -> Vec<Block> {
 
 /// The union by a table of the masks of all blocks from `lo`.
 #[inline(always)]
-fn unite(lists: &[&[Block]], lo: u64, range: usize) -> Vec<Block> {
+fn union_by_table(lists: &[&[Block]], lo: u64, range: usize) -> Vec<Block> {
     let mut masks = vec![0u64; range];
     for list in lists {
         for block in *list {
@@ -103,7 +103,7 @@ impl<'a> Locator<'a> {
             return Locator { whole, lo: 0, table: None };
         };
         let lo = first.id;
-        let table = ((last.id - lo) / TABLE_WORTH < blocks.len() as u64).then(|| {
+        let table = ((last.id - lo) / MAX_TABLE_RATIO < blocks.len() as u64).then(|| {
             let mut table = vec![u32::MAX; (last.id - lo + 1) as usize];
             for (k, block) in blocks.iter().enumerate() {
                 table[(block.id - lo) as usize] = k as u32;
@@ -134,8 +134,8 @@ impl<'a> Locator<'a> {
     }
 }
 
-/// Writes the positions of all blocks of the part and returns their number; `put(base, full, mask, out)` writes the positions of the bits of `mask` in a block whose
-/// whole mask is `full` and whose first element has position `base`.
+/// Writes the positions of all blocks of the part and returns their number. `put(base, full, mask, out)` writes the positions of the
+/// bits of `mask` in a block whose whole mask is `full` and whose first element has position `base`.
 #[inline(always)]
 fn fill(
     part: &[Block],

@@ -9,7 +9,7 @@ use pyo3::exceptions::{PyRuntimeError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList, PyString};
 use skyphos::keyed::{
-    Keys, Known, Merge, NOWHERE, Numbers, StringBatch, Strings, Table, owner_of, tokens, wave_of,
+    KeyStore, Keys, Merge, NOWHERE, Numbers, StringBatch, Strings, Table, owner_of, tokens, wave_of,
 };
 use skyphos::{DType, Element, Error, Result, with_element};
 use std::any::Any;
@@ -28,7 +28,7 @@ enum Batch<'a> {
 }
 
 /// A kind of keys, from and to Python.
-trait Kind: Known + Clone + Send + 'static {
+trait Kind: KeyStore + Clone + Send + 'static {
     fn of(batch: Batch<'_>) -> Option<Self::Batch<'_>>;
     fn to_python(self, py: Python<'_>) -> PyResult<Py<PyAny>>;
 }

@@ -11,7 +11,7 @@ use numpy::{IntoPyArray, PyReadwriteArrayDyn};
 use pyo3::IntoPyObjectExt;
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
-use skyphos::product::{Before, Factor, Multiply, Rows, multiply};
+use skyphos::product::{Destination, Factor, Multiply, Rows, multiply};
 use skyphos::{
     Error, Level, OuterAlgorithm, OuterSum, Result, Schedule, SparseFactors, SparsePairs, bf16, f16,
 };
@@ -300,7 +300,7 @@ fn add<S: Multiply + numpy::Element>(
     let out = out.as_slice_mut()?;
     py.detach(|| {
         let of = (Rows { numbers: a.as_ref(), stride: n }, Rows { numbers: b.as_ref(), stride: m });
-        multiply((n, m, pairs), of, (out, m), (Before::Sum, scale), threads);
+        multiply((n, m, pairs), of, (out, m), (Destination::Add, scale), threads);
     });
     Ok(())
 }

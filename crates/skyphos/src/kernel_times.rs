@@ -14,7 +14,7 @@ use skyphos_core::frame::{CallKind, CallSig};
 use skyphos_core::slab::Payload;
 use skyphos_core::stream::{Assembler, encode};
 use skyphos_kernels::Indices;
-use skyphos_kernels::product::{Before, Rows, multiply};
+use skyphos_kernels::product::{Destination, Rows, multiply};
 use skyphos_kernels::stream::{Collector, Fold, Form, Shape, View, dense_form};
 use skyphos_plan::{Kernels, RowKernels};
 use skyphos_types::{ReduceOp, Result, Round};
@@ -171,7 +171,7 @@ pub(crate) fn product_s() -> f64 {
     let mut out = vec![0f64; rows * cols];
     let of = (Rows { numbers: &a, stride: rows }, Rows { numbers: &b, stride: cols });
     let seconds = median_s(|| {
-        multiply(PRODUCT, black_box(of), (black_box(&mut out), cols), (Before::Nothing, 1.0), 1);
+        multiply(PRODUCT, black_box(of), (black_box(&mut out), cols), (Destination::Overwrite, 1.0), 1);
     });
     seconds / (rows * cols * pairs) as f64
 }

@@ -90,7 +90,10 @@ impl Mailbox {
         if kind == FrameKind::Data && sig.kind != CallKind::Shrink && sig.outlives_losses() {
             self.replies.push(Reply::control(from, FrameKind::Past, comm, call));
         }
+        // A replicated transport fails a call with an abort in this rank's own name. If that call has completed meanwhile, the
+        // transport learns so next, and fails the call after it.
         if kind == FrameKind::Abort
+            && from != self.me
             && let Some(error) = Error::from_wire(frame.payload.as_bytes())
         {
             // If this call has agreed on a new group here, that rank will not be in it.

@@ -346,6 +346,22 @@ mod tests {
     }
 
     #[test]
+    fn a_late_abort_of_the_own_transport_ends_no_later_call() {
+        let mut pair = Pair::new([Success, Success]);
+        pair.enter(0);
+        let [mail, _] = &mut pair.mails;
+        let error = Error::Corrupt { rank: 1, message: "its replicas sent different bytes".to_owned() };
+        let mut abort_from = |rank| {
+            let header = Header::control(FrameKind::Abort, GROUP, CallNumber(0));
+            let frame = Frame { header, payload: Pool::default().copy_of(&error.to_wire()) };
+            mail.deliver(Event::Frame { from: WorldRank(rank), frame });
+            mail.look(GROUP, CallNumber(1)).err()
+        };
+        assert!(abort_from(0).is_none());
+        assert!(matches!(abort_from(1), Some((Error::Diverged { .. }, _))));
+    }
+
+    #[test]
     fn a_doubted_peer_that_is_lost_ends_the_call() {
         let mut pair = Pair::new([Success, Failure]);
         pair.enter(0);

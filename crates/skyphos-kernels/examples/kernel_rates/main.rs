@@ -93,7 +93,7 @@ fn rate(run: &mut Run, values: &[f32]) -> f64 {
     bytes as f64 / start.elapsed().as_secs_f64()
 }
 
-/// One line a kernel: add here what else is to be measured.
+/// One line per kernel; add further kernels here.
 fn kernels() -> Vec<Line> {
     fn line<K: Into<Kernel>>(name: &str, target: Option<f64>, make: impl Fn(&[f32]) -> K + 'static) -> Line {
         (name.to_owned(), target, Box::new(move |v| make(v).into()))
@@ -134,14 +134,14 @@ fn bell_shaped(count: usize) -> Vec<f32> {
 struct Random(u64);
 
 impl Random {
-    /// Of 0..1, a multiple of 2^-24.
+    /// A uniform number of 0..1, a multiple of 2^-24.
     fn uniform(&mut self) -> f64 {
         self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (self.0 >> 40) as f64 / f64::from(1 << 24)
     }
 
     /// A whole number of at least 1, geometrically distributed.
-    fn about(&mut self, mean: f64) -> u64 {
+    fn geometric(&mut self, mean: f64) -> u64 {
         let log = ((self.uniform() + 0.5 / f64::from(1 << 24)).ln()) / (1.0 - 1.0 / mean).ln();
         if mean > 1.0 { 1 + log as u64 } else { 1 }
     }

@@ -86,7 +86,7 @@ fn plain() -> &'static libloading::Library {
         let done = Command::new("cc").args(flags).arg(&library).arg(&source).status();
         assert!(done.is_ok_and(|status| status.success()), "cc must compile merge.c");
         // SAFETY: the library was just made from `merge.c`, and runs nothing when it is loaded.
-        let loaded = unsafe { libloading::Library::new(&library) }.expect("what cc made");
+        let loaded = unsafe { libloading::Library::new(&library) }.expect("the compiled library");
         let _ = std::fs::remove_dir_all(folder); // it stays mapped
         loaded
     })
@@ -98,7 +98,7 @@ fn plain_merge(a: (&[u32], &[f32]), b: (&[u32], &[f32]), indices: &mut [u32], va
     assert!(indices.len() >= i.len() + j.len() && values.len() >= i.len() + j.len());
     // SAFETY: the signature is that of `merge.c`, and the arrays have the lengths that it gets.
     unsafe {
-        let merge: libloading::Symbol<'_, Merge> = plain().get(b"merge").expect("it is there");
+        let merge: libloading::Symbol<'_, Merge> = plain().get(b"merge").expect("the function merge");
         let (to, rows) = (indices.as_mut_ptr(), values.as_mut_ptr());
         merge(i.as_ptr(), x.as_ptr(), i.len(), j.as_ptr(), y.as_ptr(), j.len(), to, rows)
     }

@@ -15,7 +15,7 @@ const PER_LINE: u64 = (LINE / size_of::<f32>()) as u64;
 /// Positions of the dense arrays.
 const N: u64 = 1 << 24;
 
-/// How the entries of a set lie.
+/// The distribution of a set's entries.
 #[derive(Clone, Copy)]
 pub enum Kind {
     /// Each position with the same probability.
@@ -31,11 +31,11 @@ pub fn random_set(n: u64, density: f64, kind: Kind, seed: u64) -> Vec<u64> {
         Kind::Uniform => (1.0, 1.0 / density),
         Kind::Runs(run) => (run, run * (1.0 - density) / density + 1.0),
     };
-    let mut at = random.about(hole) - 1;
+    let mut at = random.geometric(hole) - 1;
     while at < n {
-        let count = random.about(run).min(n - at);
+        let count = random.geometric(run).min(n - at);
         all.extend(at..at + count);
-        at += count - 1 + random.about(hole);
+        at += count - 1 + random.geometric(hole);
     }
     all
 }
@@ -119,10 +119,10 @@ fn segments_of(indices: &[u64], values: &[f32], n: u64) -> Vec<Vec<u8>> {
     all
 }
 
-/// Takes blocks as a result does, without keeping them.
-struct Drop;
+/// Receives blocks like a collector, and discards them.
+struct Discard;
 
-impl Sink<f32> for Drop {
+impl Sink<f32> for Discard {
     fn block(&mut self, first: u64, marks: &[u8], rows: &[f32], _: &[u32]) {
         black_box((first, marks, rows));
     }
@@ -132,7 +132,7 @@ impl Sink<f32> for Drop {
     }
 }
 
-/// Folds streams that have come. The bytes are the segments' and those of the lines in which there are
+/// Folds received streams. The bytes are the segments' and those of the lines in which there are
 /// entries, read and written for each source.
 fn stream_folding(n: u64, density: f64, kind: Kind, sources: usize, values: &[f32]) -> Kernel {
     let sets: Vec<Vec<u64>> = (0..sources as u64).map(|s| random_set(n, density, kind, 3 + s)).collect();
@@ -143,7 +143,7 @@ fn stream_folding(n: u64, density: f64, kind: Kind, sources: usize, values: &[f3
     let entries = sets.iter().map(Vec::len).sum();
     let mine = streams.clone();
     let run: Run = Box::new(move |_| {
-        fold_all(&mine, n, density, &mut Drop);
+        fold_all(&mine, n, density, &mut Discard);
         bytes
     });
     let check: Check = Box::new(move |v| {
@@ -199,17 +199,18 @@ fn fold_all(streams: &[Vec<Vec<u8>>], n: u64, density: f64, sink: &mut impl Sink
     let mut fold = Fold::<f32, &[u8]>::new(&op, streams.len(), 1, 0, n, density).expect("a sum");
     for (source, segments) in streams.iter().enumerate() {
         for segment in segments {
-            fold.push(source, segment).expect("segments of its own making");
+            fold.push(source, segment).expect("valid segments");
         }
     }
-    fold.advance(&op, sink).expect("segments of its own making");
+    fold.advance(&op, sink).expect("valid segments");
     assert!(fold.done());
 }
 
-/// Positions of a block handed to a collector, after how many they come again (they stay in the cache), and of
-/// one collector, whose memory is used again by the next: new memory would cost more than the kernel.
+/// Positions of a block handed to a collector.
 const BLOCK: usize = 1 << 14;
+/// Positions after which the same blocks are handed over again, so that they stay in the cache.
 const PERIOD: usize = 1 << 16;
+/// Positions of one collector. The next one reuses its memory, because new memory would cost more than the kernel.
 const PART: usize = 1 << 20;
 
 /// Collects entries from blocks that are in the cache. The bytes are those of marks, of the lines in which

@@ -57,8 +57,8 @@ pub fn dequantising(add: bool, values: &[f32]) -> (Run, Check) {
     (
         Box::new(move |v| {
             let mut out = out.borrow_mut();
-            let way = if add { dequantise_and_add::<f32> } else { dequantise::<f32> };
-            way(&bytes, &params(Scale::L2), &mut out).expect("what was just quantised");
+            let decode = if add { dequantise_and_add::<f32> } else { dequantise::<f32> };
+            decode(&bytes, &params(Scale::L2), &mut out).expect("valid codes");
             let passes = if add { 2 } else { 1 };
             size_of_val(v) * passes + bytes.len()
         }),

@@ -1,12 +1,12 @@
 //! Grouper: a number for each distinct key, from 0 in the order of first occurrence.
 
-use super::{Keys, Known};
+use super::{KeyStore, Keys};
 use hashbrown::HashTable;
 use skyphos_types::{Error, Result};
 use std::ops::Range;
 
 /// Keys that are looked up together, step by step, so that the cache misses of a large table overlap.
-const TOGETHER: usize = 64;
+const LOOKUP_BATCH: usize = 64;
 
 /// Result of the first look-up if it found nothing.
 const UNSEEN: u32 = u32::MAX;
@@ -21,12 +21,12 @@ pub struct Grouper<K> {
 
 /// The table's hash of an entry, from the entry alone, so that the table grows without the keys. It mixes all bits of the half into
 /// the lowest and the highest ones, which hashbrown uses: keys of one owner have some bits of the half in common.
-fn place((half, _): &(u32, u32)) -> u64 {
+fn table_hash((half, _): &(u32, u32)) -> u64 {
     let product = u64::from(*half).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     product ^ (product >> 32)
 }
 
-impl<K: Known> Grouper<K> {
+impl<K: KeyStore> Grouper<K> {
     /// The number of each key of a batch.
     ///
     /// # Errors
@@ -42,15 +42,15 @@ impl<K: Known> Grouper<K> {
     /// # Errors
     /// As [`Grouper::numbers`].
     pub fn numbers_of(&mut self, batch: &K::Batch<'_>, some: Range<usize>, to: &mut Vec<u32>) -> Result<()> {
-        let mut halves = [0u32; TOGETHER];
-        let mut seen = [UNSEEN; TOGETHER];
-        for start in some.clone().step_by(TOGETHER) {
-            let count = TOGETHER.min(some.end - start);
+        let mut halves = [0u32; LOOKUP_BATCH];
+        let mut seen = [UNSEEN; LOOKUP_BATCH];
+        for start in some.clone().step_by(LOOKUP_BATCH) {
+            let count = LOOKUP_BATCH.min(some.end - start);
             for (k, half) in halves[..count].iter_mut().enumerate() {
                 *half = (batch.hash(start + k) >> 32) as u32;
             }
             for (half, seen) in halves[..count].iter().zip(&mut seen) {
-                let found = self.table.find(place(&(*half, 0)), |entry| entry.0 == *half);
+                let found = self.table.find(table_hash(&(*half, 0)), |entry| entry.0 == *half);
                 *seen = found.map_or(UNSEEN, |entry| entry.1);
             }
             for (k, (half, seen)) in halves[..count].iter().zip(seen).enumerate() {
@@ -70,14 +70,14 @@ impl<K: Known> Grouper<K> {
         let Grouper { known, table } = self;
         let new = (half, known.len() as u32);
         let is = |entry: &(u32, u32)| entry.0 == half && known.is(entry.1, batch, at);
-        if let Some((_, number)) = table.find(place(&new), is) {
+        if let Some((_, number)) = table.find(table_hash(&new), is) {
             return Ok(*number);
         }
         if known.len() >= UNSEEN as usize {
             return Err(Error::bad_input("a rank takes at most 2^32 - 1 distinct keys"));
         }
         known.add(batch, at);
-        table.insert_unique(place(&new), new, place);
+        table.insert_unique(table_hash(&new), new, table_hash);
         Ok(new.1)
     }
 
@@ -144,7 +144,7 @@ mod tests {
         }
 
         #[test]
-        fn strings_too(keys in prop::collection::vec(prop::collection::vec(0u8..3, 0..4), 0..200), cut in any::<prop::sample::Index>()) {
+        fn each_string_has_one_number(keys in prop::collection::vec(prop::collection::vec(0u8..3, 0..4), 0..200), cut in any::<prop::sample::Index>()) {
             let (numbers, distinct) = oracle(&keys);
             let mut grouper = Grouper::<Strings>::default();
             let mut got = Vec::new();

@@ -20,7 +20,7 @@ pub trait Keys {
 }
 
 /// A store of distinct keys of one kind, by number.
-pub trait Known: Default {
+pub trait KeyStore: Default {
     /// A batch of keys of this kind.
     type Batch<'a>: Keys;
 
@@ -51,16 +51,16 @@ pub trait Known: Default {
     const KIND: u8;
 
     /// Memory into which a block's keys are decoded.
-    type Room: Default;
+    type DecodeBuffer: Default;
 
-    /// Appends the keys with these numbers as [`Known::decode`] reads them. Returns the bytes per number, and the head's `extra`.
+    /// Appends the keys with these numbers as [`KeyStore::decode`] reads them. Returns the bytes per number, and the head's `extra`.
     fn encode(&self, numbers: &[u32], to: &mut Vec<u8>) -> (usize, u64);
 
     /// Decodes the keys of a block.
     ///
     /// # Errors
     /// `BadInput` if they do not fit the block.
-    fn decode<'a>(block: &Block<'a>, room: &'a mut Self::Room) -> Result<Self::Batch<'a>>;
+    fn decode<'a>(block: &Block<'a>, room: &'a mut Self::DecodeBuffer) -> Result<Self::Batch<'a>>;
 }
 
 /// Numeric keys.
@@ -76,7 +76,7 @@ impl Keys for &[u64] {
     }
 }
 
-impl Known for Numbers {
+impl KeyStore for Numbers {
     type Batch<'a> = &'a [u64];
 
     fn len(&self) -> usize {
@@ -105,7 +105,7 @@ impl Known for Numbers {
 
     const KIND: u8 = 1;
 
-    type Room = Vec<u64>;
+    type DecodeBuffer = Vec<u64>;
 
     fn encode(&self, numbers: &[u32], to: &mut Vec<u8>) -> (usize, u64) {
         let key = |number: &u32| self[*number as usize];
@@ -184,7 +184,7 @@ impl Strings {
     }
 }
 
-impl Known for Strings {
+impl KeyStore for Strings {
     type Batch<'a> = StringBatch<'a>;
 
     fn len(&self) -> usize {
@@ -215,7 +215,7 @@ impl Known for Strings {
 
     const KIND: u8 = 2;
 
-    type Room = Vec<i64>;
+    type DecodeBuffer = Vec<i64>;
 
     fn encode(&self, numbers: &[u32], to: &mut Vec<u8>) -> (usize, u64) {
         let len = |number: &u32| self.get(*number).len() as u64;

@@ -14,7 +14,7 @@ mod tokens;
 
 pub use block::Block;
 pub use grouper::Grouper;
-pub use keys::{Keys, Known, Numbers, StringBatch, Strings};
+pub use keys::{KeyStore, Keys, Numbers, StringBatch, Strings};
 pub use table::{Merge, NOWHERE, Table};
 pub use tokens::tokens;
 

@@ -7,23 +7,23 @@ use super::hash_number;
 use xxhash_rust::xxh3::xxh3_64;
 
 /// Bytes of a string up to which it is one number.
-const SHORT: usize = 16;
+const SHORT_BYTES: usize = 16;
 
 /// A string of up to 16 bytes as a number, zero-extended.
 #[inline]
 fn short(bytes: &[u8], start: usize, len: usize) -> u128 {
-    let Some(more) = bytes.get(start..start + SHORT) else {
-        let mut padded = [0; SHORT];
+    let Some(more) = bytes.get(start..start + SHORT_BYTES) else {
+        let mut padded = [0; SHORT_BYTES];
         padded[..len].copy_from_slice(&bytes[start..start + len]);
         return u128::from_le_bytes(padded);
     };
     let all = u128::from_le_bytes(more.try_into().expect("as many"));
-    all & u128::MAX.checked_shr(8 * (SHORT - len) as u32).unwrap_or(0)
+    all & u128::MAX.checked_shr(8 * (SHORT_BYTES - len) as u32).unwrap_or(0)
 }
 
 /// Start and length of a string.
 #[inline]
-fn place(offsets: &[i64], at: usize) -> (usize, usize) {
+fn span_of(offsets: &[i64], at: usize) -> (usize, usize) {
     let start = offsets[at] as usize;
     (start, offsets[at + 1] as usize - start)
 }
@@ -32,8 +32,8 @@ fn place(offsets: &[i64], at: usize) -> (usize, usize) {
 /// with its length.
 #[inline]
 pub(super) fn hash_string(offsets: &[i64], bytes: &[u8], at: usize) -> u64 {
-    let (start, len) = place(offsets, at);
-    if len > SHORT {
+    let (start, len) = span_of(offsets, at);
+    if len > SHORT_BYTES {
         return xxh3_64(&bytes[start..start + len]);
     }
     let whole = short(bytes, start, len);
@@ -45,11 +45,11 @@ pub(super) fn hash_string(offsets: &[i64], bytes: &[u8], at: usize) -> u64 {
 /// Whether two strings, each from its own array, are equal.
 #[inline]
 pub(super) fn same_string(a: (&[i64], &[u8], usize), b: (&[i64], &[u8], usize)) -> bool {
-    let ((start_a, len_a), (start_b, len_b)) = (place(a.0, a.2), place(b.0, b.2));
+    let ((start_a, len_a), (start_b, len_b)) = (span_of(a.0, a.2), span_of(b.0, b.2));
     if len_a != len_b {
         return false;
     }
-    if len_a > SHORT {
+    if len_a > SHORT_BYTES {
         return a.1[start_a..start_a + len_a] == b.1[start_b..start_b + len_b];
     }
     short(a.1, start_a, len_a) == short(b.1, start_b, len_b)

@@ -5,12 +5,12 @@
 
 use super::block::{Block, Writer};
 use super::fold::{fold_by_number, fold_custom};
-use super::{Grouper, Keys, Known, owner_of};
+use super::{Grouper, KeyStore, Keys, owner_of};
 use crate::simd;
 use skyphos_types::{Element, Error, ReduceOp, Result};
 
 /// Rows whose keys are looked up together, so that their numbers stay in the cache.
-const AT_ONCE: usize = 4096;
+const LOOKUP_BATCH: usize = 4096;
 
 /// Destination of keys that are left out of all blocks.
 pub const NOWHERE: u32 = u32::MAX;
@@ -31,10 +31,10 @@ pub struct Table<K, T> {
     merge: Merge,
     rows: Vec<T>,
     /// The key of each row, for a list.
-    of_row: Vec<u32>,
+    key_of_row: Vec<u32>,
 }
 
-impl<K: Known, T: Element> Table<K, T> {
+impl<K: KeyStore, T: Element> Table<K, T> {
     /// An empty table for rows of `width` numbers.
     ///
     /// # Errors
@@ -48,7 +48,7 @@ impl<K: Known, T: Element> Table<K, T> {
                 return Err(Error::bad_input(message));
             }
         }
-        Ok(Table { keys: Grouper::default(), width, merge, rows: Vec::new(), of_row: Vec::new() })
+        Ok(Table { keys: Grouper::default(), width, merge, rows: Vec::new(), key_of_row: Vec::new() })
     }
 
     /// Number of keys.
@@ -63,7 +63,7 @@ impl<K: Known, T: Element> Table<K, T> {
 
     /// Bytes of memory of the table.
     pub fn bytes(&self) -> usize {
-        let rows = self.rows.capacity() * size_of::<T>() + 4 * self.of_row.capacity();
+        let rows = self.rows.capacity() * size_of::<T>() + 4 * self.key_of_row.capacity();
         self.keys.table_bytes() + self.keys.keys().bytes() + rows
     }
 
@@ -84,9 +84,9 @@ impl<K: Known, T: Element> Table<K, T> {
             let (numbers, custom) = (self.keys.numbers(batch)?, custom.clone());
             return fold_custom(&*custom, &mut self.rows, numbers, rows, self.width);
         }
-        let mut numbers = Vec::with_capacity(AT_ONCE.min(batch.len()));
-        for start in (0..batch.len()).step_by(AT_ONCE) {
-            let some = start..batch.len().min(start + AT_ONCE);
+        let mut numbers = Vec::with_capacity(LOOKUP_BATCH.min(batch.len()));
+        for start in (0..batch.len()).step_by(LOOKUP_BATCH) {
+            let some = start..batch.len().min(start + LOOKUP_BATCH);
             numbers.clear();
             self.keys.numbers_of(batch, some.clone(), &mut numbers)?;
             self.fold(&numbers, &rows[some.start * self.width..some.end * self.width]);
@@ -100,11 +100,11 @@ impl<K: Known, T: Element> Table<K, T> {
     /// As [`Table::add`].
     pub fn count(&mut self, batch: &K::Batch<'_>) -> Result<()> {
         self.room_for(batch.len())?;
-        let ones = vec![T::ONE; AT_ONCE.min(batch.len()) * self.width];
-        let mut numbers = Vec::with_capacity(AT_ONCE.min(batch.len()));
-        for start in (0..batch.len()).step_by(AT_ONCE) {
+        let ones = vec![T::ONE; LOOKUP_BATCH.min(batch.len()) * self.width];
+        let mut numbers = Vec::with_capacity(LOOKUP_BATCH.min(batch.len()));
+        for start in (0..batch.len()).step_by(LOOKUP_BATCH) {
             numbers.clear();
-            self.keys.numbers_of(batch, start..batch.len().min(start + AT_ONCE), &mut numbers)?;
+            self.keys.numbers_of(batch, start..batch.len().min(start + LOOKUP_BATCH), &mut numbers)?;
             self.fold(&numbers, &ones[..numbers.len() * self.width]);
         }
         Ok(())
@@ -120,7 +120,7 @@ impl<K: Known, T: Element> Table<K, T> {
             Merge::Fold(_) => self.add(&batch, &other.rows),
             Merge::List => {
                 let here = self.keys.numbers(&batch)?;
-                let numbers = other.of_row.iter().map(|number| here[*number as usize]).collect();
+                let numbers = other.key_of_row.iter().map(|number| here[*number as usize]).collect();
                 self.fold_any(numbers, &other.rows)
             }
         }
@@ -138,7 +138,7 @@ impl<K: Known, T: Element> Table<K, T> {
         if (block.kind, block.dtype, block.width) != (K::KIND, T::DTYPE, self.width) {
             return Err(Error::bad_input("a block has other kinds of keys or values than this table"));
         }
-        let mut room = K::Room::default();
+        let mut room = K::DecodeBuffer::default();
         let batch = K::decode(&block, &mut room)?;
         let copied: Vec<T>;
         let rows = match bytemuck::try_cast_slice(block.rows) {
@@ -157,7 +157,7 @@ impl<K: Known, T: Element> Table<K, T> {
 
     /// Checks that a list's rows can still be numbered in 32 bits.
     fn room_for(&self, rows: usize) -> Result<()> {
-        match self.of_row.len() + rows < u32::MAX as usize {
+        match self.key_of_row.len() + rows < u32::MAX as usize {
             true => Ok(()),
             false => Err(Error::bad_input("a list takes at most 2^32 - 2 rows at a time on a rank")),
         }
@@ -183,7 +183,7 @@ impl<K: Known, T: Element> Table<K, T> {
         let width = *width;
         match &self.merge {
             Merge::List => {
-                self.of_row.extend_from_slice(numbers);
+                self.key_of_row.extend_from_slice(numbers);
                 acc.extend_from_slice(rows);
             }
             Merge::Fold(op) => match op {
@@ -246,7 +246,7 @@ impl<K: Known, T: Element> Table<K, T> {
 
     /// For a list: the rows ordered by key, and where each key's begin.
     fn lists(&self) -> Option<(Vec<u32>, Vec<u32>)> {
-        matches!(self.merge, Merge::List).then(|| sorted_by(&self.of_row, self.len() as u32))
+        matches!(self.merge, Merge::List).then(|| sorted_by(&self.key_of_row, self.len() as u32))
     }
 
     /// The keys and their rows. For a list, rows are ordered by key, and the number of each key's rows comes third.

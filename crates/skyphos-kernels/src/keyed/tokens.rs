@@ -27,7 +27,7 @@ fn spaces(bytes: &[u8; 64]) -> u64 {
     eights.fold(0, |all, (k, eight)| all | bits(eight) << (8 * k))
 }
 
-/// Bytes copied for a word that has no more; the next word overwrites the excess.
+/// Bytes copied for every word of at most this length; the next word overwrites the excess.
 const COPIED: usize = 16;
 
 /// The concatenated words so far, and their offsets.

@@ -11,9 +11,9 @@ fn quantise_plain<T: Real>(values: &[T], params: &Quantize, draw: Draw) -> Vec<u
         let scale = match params.scale {
             Scale::Max => f32s.iter().fold(0.0, |top: f32, v| top.max(v.abs())),
             Scale::L2 => {
-                let mut sums = [0.0; SUMS];
+                let mut sums = [0.0; ACCUMULATORS];
                 for (k, v) in f32s.iter().enumerate() {
-                    sums[k % SUMS] += f64::from(*v).powi(2);
+                    sums[k % ACCUMULATORS] += f64::from(*v).powi(2);
                 }
                 sums.iter().sum::<f64>().sqrt().min(f64::from(f32::MAX)) as f32
             }
@@ -39,13 +39,13 @@ fn quantise_plain<T: Real>(values: &[T], params: &Quantize, draw: Draw) -> Vec<u
 /// Oracle of the decoder.
 fn dequantise_plain<T: Real>(bytes: &[u8], values: usize, params: &Quantize) -> Vec<T> {
     let (bits, bucket) = (params.bits() as usize, params.bucket());
-    let stride = HEAD + (bucket * bits).div_ceil(8);
+    let stride = SCALE_BYTES + (bucket * bits).div_ceil(8);
     (0..values)
         .map(|k| {
             let packed = &bytes[k / bucket * stride..];
-            let scale = f32::from_le_bytes(packed[..HEAD].try_into().unwrap());
+            let scale = f32::from_le_bytes(packed[..SCALE_BYTES].try_into().unwrap());
             let at = k % bucket * bits;
-            let field = i32::from(packed[HEAD + at / 8] >> (at % 8)) & ((1 << bits) - 1);
+            let field = i32::from(packed[SCALE_BYTES + at / 8] >> (at % 8)) & ((1 << bits) - 1);
             let level = if field >= 1 << (bits - 1) { field - (1 << bits) } else { field };
             T::from_f32(level as f32 * (1.0 / params.levels() as f32) * scale)
         })
@@ -119,7 +119,7 @@ proptest! {
         // The right length, any contents.
         let mut long: Vec<u8> = bytes.iter().cycle().take(quantised_bytes(count, &params)).copied().collect();
         long.resize(quantised_bytes(count, &params), 0x7f);
-        let scales = long.chunks(HEAD + params.code_bytes(params.bucket()));
+        let scales = long.chunks(SCALE_BYTES + params.code_bytes(params.bucket()));
         let sane = scales.map(|b| f32::from_le_bytes(b[..4].try_into().unwrap())).all(|s| s.is_finite() && s >= 0.0);
         for isa in simd::all_detected() {
             prop_assert_eq!(decode_at(isa, &long, &params, &mut out, |a, v| a + v).is_ok(), sane);

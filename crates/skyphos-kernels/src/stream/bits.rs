@@ -172,7 +172,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn first_ones_after_each_other(words: [u64; 4], from in 0usize..=256, len in 0usize..=256, most in 1usize..80) {
+        fn listing_continues_where_it_stopped(words: [u64; 4], from in 0usize..=256, len in 0usize..=256, most in 1usize..80) {
             let to = (from + len).min(256);
             let (mut at, mut all, mut found) = (from, Vec::<usize>::new(), Vec::new());
             while at < to {

@@ -41,7 +41,7 @@ pub struct Encoder<'a, T, I> {
 }
 
 /// Plan of the next segment.
-pub struct Next {
+pub struct SegmentPlan {
     head: Head,
     /// Bits per gap in each block.
     bits: [u8; MAX_BLOCKS],
@@ -51,7 +51,7 @@ pub struct Next {
 /// Most blocks of gaps per segment.
 const MAX_BLOCKS: usize = 128;
 
-impl Next {
+impl SegmentPlan {
     /// Bytes of the segment.
     pub fn bytes(&self) -> usize {
         HEAD_BYTES + self.value_bytes + self.head.index_bytes as usize
@@ -89,7 +89,7 @@ impl<'a, T: Pod, I: Index> Encoder<'a, T, I> {
     }
 
     /// Plans the next segment; `None` after the last. A stream without entries is one empty segment.
-    pub fn plan(&mut self) -> Option<Next> {
+    pub fn plan(&mut self) -> Option<SegmentPlan> {
         if self.finished {
             return None;
         }
@@ -103,7 +103,7 @@ impl<'a, T: Pod, I: Index> Encoder<'a, T, I> {
         let value_bytes = count * self.width * size_of::<T>();
         let (count, of) = (count as u32, self.of as u32);
         let head = Head { form, count, first, end, index_bytes: index_bytes as u32, of };
-        Some(Next { head, bits, value_bytes })
+        Some(SegmentPlan { head, bits, value_bytes })
     }
 
     /// Whether the last segment has been planned.
@@ -132,7 +132,7 @@ impl<'a, T: Pod, I: Index> Encoder<'a, T, I> {
     }
 
     /// Writes the segment just planned into exactly its bytes.
-    pub fn write(&mut self, next: &Next, out: &mut [u8]) {
+    pub fn write(&mut self, next: &SegmentPlan, out: &mut [u8]) {
         let count = next.head.count as usize;
         next.head.write(out);
         let rows = &self.values[self.done * self.width..(self.done + count) * self.width];

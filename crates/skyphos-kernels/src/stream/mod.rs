@@ -24,7 +24,7 @@ pub use addend::Addend;
 pub use bitmap::{list_bitmap, put_bitmap};
 pub use bits::{clear_beyond, count_between, first_set_bits, set_bits_between, set_run};
 pub use collect::{Collector, Shape, dense_form};
-pub use encoder::{Encoder, Next, Places};
+pub use encoder::{Encoder, Places, SegmentPlan};
 pub use fold::Fold;
 pub use quantised::{NotFinite, QuantisedValues};
 pub use reader::{Offsets, Reader, STEP};

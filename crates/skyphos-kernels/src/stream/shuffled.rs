@@ -123,7 +123,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn there_and_back(n in 1u64..200_000, ranks in 1u32..9, width in 1usize..3, dense: bool, seed in any::<u64>()) {
+        fn unshuffle_reverses_shuffle(n in 1u64..200_000, ranks in 1u32..9, width in 1usize..3, dense: bool, seed in any::<u64>()) {
             let list: Vec<u64> = (0..n).filter(|i| (i ^ seed).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 60 == 0).collect();
             let values: Vec<f32> = list.iter().flat_map(|i| (0..width).map(move |w| *i as f32 + w as f32)).collect();
             let hash = BlockHash::new(n, ranks);

@@ -18,7 +18,7 @@ pub enum IndexList {
     Wide(Vec<u64>),
 }
 
-/// An empty list with capacity; fails if the system has not as much memory.
+/// An empty list with capacity; fails if the system lacks the memory.
 pub(crate) fn with_room<V>(room: usize) -> std::result::Result<Vec<V>, TryReserveError> {
     let mut empty = Vec::new();
     empty.try_reserve_exact(room)?;
@@ -26,7 +26,7 @@ pub(crate) fn with_room<V>(room: usize) -> std::result::Result<Vec<V>, TryReserv
 }
 
 impl IndexList {
-    /// An empty list with capacity; fails if the system has not as much memory.
+    /// An empty list with capacity; fails if the system lacks the memory.
     pub(super) fn with_room(wide: bool, room: usize) -> std::result::Result<IndexList, TryReserveError> {
         match wide {
             true => with_room(room).map(IndexList::Wide),

@@ -233,7 +233,7 @@ mod tests {
     proptest! {
         /// Layers as each alone, with a velocity and a factor by the formulas.
         #[test]
-        fn layers_by_themselves(
+        fn layers_are_independent(
             lens in prop::collection::vec((0usize..3000, 0usize..40), 1..5), k in 1usize..20, seed in any::<u32>(),
             bucket in prop::sample::select(vec![16usize, 64, 512, 5000]), momentum in prop::option::of(-0.9f32..0.9),
             scale in prop::option::of(-2f32..2.0), whole in any::<bool>(), empty in 0usize..5,

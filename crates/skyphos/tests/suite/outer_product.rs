@@ -1,7 +1,7 @@
 //! Sums of outer products by every algorithm, against sums computed pair by pair.
 
 use proptest::prelude::*;
-use skyphos::product::{Before, Factor, Rows, multiply_pairs};
+use skyphos::product::{Destination, Factor, Rows, multiply_pairs};
 use skyphos::{
     Comm, Level, OuterAlgorithm, OuterOptions, OuterShape, OuterSum, Real, Result, Schedule, Settings,
     SparseFactors, SparsePairs, Topology, bf16, f16,
@@ -22,7 +22,7 @@ fn oracle<T: Factor>(n: usize, m: usize, pairs: &[usize]) -> Vec<T> {
     for (rank, pairs) in (0..).zip(pairs) {
         let (a, b) = factors::<T::Sum>(rank, n, m, *pairs);
         let of = (Rows { numbers: &a, stride: n }, Rows { numbers: &b, stride: m });
-        multiply_pairs((n, m, *pairs), of, (&mut sums, m), Before::Sum);
+        multiply_pairs((n, m, *pairs), of, (&mut sums, m), Destination::Add);
     }
     let mut numbers = vec![T::ZERO; n * m];
     T::narrow(&sums, &mut numbers);

@@ -8,7 +8,7 @@ use super::{Block, ProductShape};
 use crate::clock::Effort;
 use crate::endpoint::Endpoint;
 use crate::slab::LargeBuffer;
-use skyphos_kernels::product::{Before, Factor, Rows, multiply};
+use skyphos_kernels::product::{Destination, Factor, Rows, multiply};
 use std::ops::Range;
 
 /// The fewest pairs of a group. Measured: 256 multiply-adds per number take three times as long as reading and writing the number.
@@ -135,13 +135,13 @@ impl<'a, T: Factor> Tiles<'a, T> {
         let Some(Group { pairs, .. }) = group.cloned() else { return false };
         let rows = self.tile_rows.min(self.rows - self.row);
         let depth = pairs.len();
-        let before = if self.group == 0 { Before::Nothing } else { Before::Sum };
+        let destination = if self.group == 0 { Destination::Overwrite } else { Destination::Add };
         let effort = effort::<T>(rows * self.cols, depth);
         ep.compute(effort, || {
             let of = factors.slices(pairs, (self.offset.0 + self.row, self.offset.1));
             let start = self.target.first + self.row * self.target.stride;
             let out = (&mut self.target.numbers[start..], self.target.stride);
-            product_into(ep, (rows, self.cols, depth), of, out, before, &mut self.sums);
+            product_into(ep, (rows, self.cols, depth), of, out, destination, &mut self.sums);
         });
         self.row += rows;
         if self.row == self.rows {
@@ -163,15 +163,15 @@ fn product_into<T: Factor>(
     (rows, cols, pairs): (usize, usize, usize),
     of: (Rows<'_, T::Sum>, Rows<'_, T::Sum>),
     (out, stride): (&mut [T], usize),
-    before: Before,
+    destination: Destination,
     sums: &mut Vec<T::Sum>,
 ) {
     let one = <T::Sum as skyphos_types::Element>::ONE;
     let run = |out: &mut [T::Sum], stride: usize| match ep.node().merge_pool() {
         Some(pool) => pool.install(|| {
-            multiply((rows, cols, pairs), of, (out, stride), (before, one), pool.current_num_threads());
+            multiply((rows, cols, pairs), of, (out, stride), (destination, one), pool.current_num_threads());
         }),
-        None => multiply((rows, cols, pairs), of, (out, stride), (before, one), 1),
+        None => multiply((rows, cols, pairs), of, (out, stride), (destination, one), 1),
     };
     if let Some(out) = T::as_sums(out) {
         return run(out, stride);
@@ -203,7 +203,7 @@ pub(super) fn product_of<T: Factor>(
         let a = a.get(rows.start..).unwrap_or(&[]);
         let of = (Rows { numbers: a, stride: n }, Rows { numbers: b, stride: m });
         let shape = (rows.len(), m, pairs);
-        product_into::<T::Sum>(ep, shape, of, (out, m.max(1)), Before::Nothing, &mut Vec::new());
+        product_into::<T::Sum>(ep, shape, of, (out, m.max(1)), Destination::Overwrite, &mut Vec::new());
     });
 }
 

@@ -54,7 +54,7 @@ fn folded<K: Ord + Clone>(lists: &Lists<K>, merge: &Merge) -> Lists<K> {
 }
 
 /// The contents of a table, by key.
-fn contents<K: Known, R: Ord>(table: Table<K, i64>, keys: impl Fn(&K, usize) -> R) -> Lists<R> {
+fn contents<K: KeyStore, R: Ord>(table: Table<K, i64>, keys: impl Fn(&K, usize) -> R) -> Lists<R> {
     let (len, width) = (table.len(), table.width);
     let (known, rows, counts) = table.into_parts();
     let counts = counts.unwrap_or_else(|| vec![1; len]);
@@ -119,7 +119,7 @@ proptest! {
     }
 
     #[test]
-    fn strings_too(
+    fn owners_have_all_rows_of_string_keys(
         keys in prop::collection::vec(prop::collection::vec(0u8..3, 0..300), 0..60),
         merge in 0usize..5,
     ) {
@@ -139,7 +139,7 @@ proptest! {
 
     /// A damaged block gives an error or other rows; it does not panic.
     #[test]
-    fn damaged_blocks(
+    fn damaged_blocks_do_not_panic(
         keys in prop::collection::vec(0u64..1000, 1..40),
         list in any::<bool>(),
         at in any::<prop::sample::Index>(),
