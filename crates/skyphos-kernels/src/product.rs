@@ -112,7 +112,7 @@ pub fn multiply<S: Multiply>(
         return;
     }
     let parallel = if threads > 1 { Parallelism::Rayon(threads) } else { Parallelism::None };
-    let (out_scale, adds) = match before {
+    let (out_scale, adds) = match destination {
         Destination::Overwrite => (S::ZERO, false),
         Destination::Add => (S::ONE, true),
     };

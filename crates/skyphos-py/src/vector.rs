@@ -2,7 +2,7 @@
 
 use crate::indices::OwnedIndices;
 use crate::owned::Numbers;
-use numpy::IntoPyArray;
+use numpy::{IntoPyArray, PyArrayDescrMethods, PyUntypedArray, PyUntypedArrayMethods};
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use skyphos::{DType, Element, Form, IndexInput, IndexList, SparseVec, VectorInput, View};
@@ -86,6 +86,18 @@ impl<T: Element> VectorInput<T> for OwnedVector<T> {
 
 /// The type of an array's numbers.
 pub fn dtype_of(array: &Bound<'_, PyAny>) -> PyResult<DType> {
+    // NumPy computes a type's name in Python at each access, so types of its own are told apart without it.
+    if let Ok(array) = array.cast::<PyUntypedArray>() {
+        let dtype = array.dtype();
+        match (dtype.kind(), dtype.itemsize()) {
+            (b'f', 8) => return Ok(DType::F64),
+            (b'f', 4) => return Ok(DType::F32),
+            (b'f', 2) => return Ok(DType::F16),
+            (b'i', 8) => return Ok(DType::I64),
+            (b'i', 4) => return Ok(DType::I32),
+            _ => {}
+        }
+    }
     let name: String = array.getattr("dtype")?.getattr("name")?.extract()?;
     DType::ALL
         .into_iter()

@@ -48,8 +48,8 @@ Algorithm = Literal[
 Split = Literal["quantiles", "even", "hash"]
 _DENSE = frozenset(name for name in get_args(Algorithm) if name.startswith("dense"))
 SPARSE_ALGORITHMS = frozenset(get_args(Algorithm)) - _DENSE - {"auto"}
-#: The default options.
-_USUAL = native.AllreduceOptions()
+_DEFAULT_OPTIONS = native.AllreduceOptions()
+_DEFAULT_ARGUMENTS = ("auto", "quantiles", None, None, None, None, False, None)
 
 
 class AllreduceOptions(TypedDict, total=False):
@@ -250,7 +250,7 @@ def _allreduce(
         algorithm, degrees, split, dense_threshold, quantize, expected_nnz=expected_nnz, shape=matrix_shape(x)
     )
     if is_number(x):
-        if out is not None or keep_plan or explain or native_options is not _USUAL:
+        if out is not None or keep_plan or explain or native_options is not _DEFAULT_OPTIONS:
             raise BadInput(
                 f"options beside op= are for arrays and vectors: np.asarray(x) makes one of {type(x).__name__}"
             )
@@ -339,9 +339,9 @@ def options_of(
         if isinstance(dense_threshold, str):
             raise BadInput(f'dense_threshold must be a number of entries or "paper", not {dense_threshold!r}')
         dense_threshold = whole(dense_threshold, "dense_threshold", 0, 2**63 - 1)
-    given = (layers, dense_threshold, quantize, expected, shape)
-    if algorithm == "auto" and split == "quantiles" and all(one is None for one in given):
-        return _USUAL
+    given = (algorithm, split, layers, dense_threshold, quantize, expected, tell_sent, shape)
+    if given == _DEFAULT_ARGUMENTS:
+        return _DEFAULT_OPTIONS
     return native.AllreduceOptions(
         algorithm,
         degrees=layers,

@@ -138,7 +138,7 @@ fn whole_vectors_that_are_sampled() {
     let nan: Vec<f32> = ordinary.iter().map(|v| if *v > 0.12 { f32::NAN } else { *v }).collect();
     // Only the sampled values are large, so the threshold from the sample is far too high, twice.
     let mut misleading = ordinary.clone();
-    (0..SAMPLE).for_each(|i| misleading[place(i, count)] += 5.0);
+    (0..SAMPLE).for_each(|i| misleading[sample_position(i, count)] += 5.0);
     for values in [&ordinary, &tenth, &thousandth, &steps, &corner, &same, &rising, &nan, &misleading] {
         for k in [0, 1, 60, 299, 700, count / 10, count / 2, count - 1, count, count + 5] {
             check(values, Select::Whole { k });
