@@ -49,7 +49,7 @@ class _ContenderFailed(Exception):
 
 
 def run(scenario: Scenario, log: Log) -> Result:
-    """Measure a scenario; ``tell`` receives lines of progress."""
+    """Measure a scenario; ``log`` receives lines of progress."""
     unknown = [name for name in scenario.contenders if name not in CONTENDERS]
     if unknown:
         raise BadScenario(f"no such contender: {', '.join(unknown)}; there are {', '.join(CONTENDERS)}")

@@ -368,7 +368,7 @@ fn call<T: Real + Magnitude>(
             let (call, mut blocks) = comm.exchange_blocks(blocks, limits)?.into_call();
             call.map(move |_| {
                 while blocks.take().is_some() {}
-                assert_eq!(blocks.left(), 0, "a block is missing");
+                assert_eq!(blocks.remaining(), 0, "a block is missing");
                 None
             })
         }

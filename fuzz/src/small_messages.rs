@@ -1,10 +1,10 @@
-//! Decoders of small messages: the error in an abort frame, notices between replicas, the agreement on a shrink, the messages of
+//! Decoders of small messages: the error in an abort frame, acknowledgements between replicas, the agreement on a shrink, the messages of
 //! rank 0 at a group's start, and the table and control messages of a broadcast.
 
 use crate::allocation::{Limits, within};
 use crate::split_kind;
 use skyphos_core::collectives::{broadcast, shrink::fuzz_message};
-use skyphos_core::replicated::fuzz_notices;
+use skyphos_core::replicated::fuzz_acknowledgements;
 use skyphos_core::slab::CHUNK_BYTES;
 use skyphos_core::survivors::{Decision, Survivor};
 use skyphos_core::transport::Loss;
@@ -22,7 +22,7 @@ pub fn run(data: &[u8]) {
     let data = &data[..data.len().min(CHUNK_BYTES)];
     match kind {
         0 => error(data),
-        1 => notices(data),
+        1 => acknowledgements(data),
         2 => survivors(data),
         3 => group_start(data),
         4 => assert!(within(LIMITS, || broadcast::fuzz_table(data)).is_none_or(|wire| wire == data)),
@@ -42,10 +42,10 @@ fn error(data: &[u8]) {
     }
 }
 
-fn notices(data: &[u8]) {
-    let Some((notices, wire)) = within(LIMITS, || fuzz_notices(data, WorldRank(3))) else { return };
-    assert!(notices.len() * 8 <= data.len() && notices.iter().all(|have| have.chunk.rank == WorldRank(3)));
-    assert_eq!(fuzz_notices(&wire, WorldRank(3)), Some((notices, wire)));
+fn acknowledgements(data: &[u8]) {
+    let Some((all, wire)) = within(LIMITS, || fuzz_acknowledgements(data, WorldRank(3))) else { return };
+    assert!(all.len() * 8 <= data.len() && all.iter().all(|ack| ack.chunk.rank == WorldRank(3)));
+    assert_eq!(fuzz_acknowledgements(&wire, WorldRank(3)), Some((all, wire)));
 }
 
 /// Events of a survivor: each is a message (sender, length, bytes) or, if empty, the loss of the sender.
@@ -79,11 +79,11 @@ fn group_start(data: &[u8]) {
         }
         assert_eq!(skyphos::fuzzing::start(&wire).expect("an encoded profile").0, profile);
     }
-    let Ok((places, wire)) = within(LIMITS, || skyphos::fuzzing::places(data)) else { return };
+    let Ok((topology, wire)) = within(LIMITS, || skyphos::fuzzing::topology(data)) else { return };
     let size = (data.len() / 8) as u32;
-    assert!(places.hosts().len() == size as usize && places.ranks_per_host() <= size.max(1));
-    assert!((0..size).all(|rank| places.rank_at(places.index_of(rank)) == rank));
-    assert_eq!(skyphos::fuzzing::places(&wire).expect("an encoded topology").0, places);
-    let some: Vec<u32> = (0..size).step_by(2).collect();
-    assert_eq!(places.of_group(&some).hosts().len(), some.len());
+    assert!(topology.hosts().len() == size as usize && topology.ranks_per_host() <= size.max(1));
+    assert!((0..size).all(|rank| topology.rank_at(topology.index_of(rank)) == rank));
+    assert_eq!(skyphos::fuzzing::topology(&wire).expect("an encoded topology").0, topology);
+    let every_other: Vec<u32> = (0..size).step_by(2).collect();
+    assert_eq!(topology.of_group(&every_other).hosts().len(), every_other.len());
 }

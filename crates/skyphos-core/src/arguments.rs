@@ -61,11 +61,11 @@ impl Arguments {
                 .find(|(other, _)| other == name)
                 .map_or("(none)".to_owned(), |(_, value)| value.clone())
         };
-        let function =
+        let function_of =
             |all: &Named| all.iter().find(|(name, _)| name == FUNCTION).map(|(_, value)| value.clone());
         let mut differ = Differences {
-            function: function(&ours).unwrap_or_default(),
-            their_function: function(&theirs).unwrap_or_default(),
+            our_function: function_of(&ours).unwrap_or_default(),
+            their_function: function_of(&theirs).unwrap_or_default(),
             ..Differences::default()
         };
         let (mut our_values, mut their_values) = (Vec::new(), Vec::new());
@@ -88,7 +88,7 @@ pub const FUNCTION: &str = "function";
 /// The differing arguments as text, and the function's name if the signature does not have it. Empty if none differ.
 #[derive(Debug, Default, PartialEq)]
 pub(crate) struct Differences {
-    pub(crate) function: String,
+    pub(crate) our_function: String,
     pub(crate) ours: String,
     pub(crate) their_function: String,
     pub(crate) theirs: String,

@@ -69,7 +69,7 @@ impl Node {
     }
 
     /// Fails the group's next call, because this rank found an error before the call began. The other ranks get the error in
-    /// their next call. `goes_on`: this rank makes the same calls after it as ranks that have not received the error yet.
+    /// their next call. `goes_on`: this rank continues with the next call, like ranks whose call is still under way.
     pub fn fail_call(self: &Arc<Node>, group: &Arc<Group>, error: Error, goes_on: bool) -> Error {
         let sig = CallSig::plain(CallKind::Failed);
         let ep = self.begin(group, sig.into());

@@ -104,7 +104,7 @@ impl Clock {
     pub fn now(&self) -> Duration {
         match self {
             Clock::Real(start) => start.elapsed(),
-            Clock::Virtual(clock) => clock.seen(),
+            Clock::Virtual(clock) => clock.rank_time(),
         }
     }
 
@@ -122,7 +122,7 @@ impl Clock {
     /// Accounts for work without doing it.
     pub fn spend(&self, effort: Effort) {
         if let Clock::Virtual(clock) = self {
-            clock.pass((clock.cost)(effort));
+            clock.advance_by((clock.cost)(effort));
         }
     }
 }
@@ -143,18 +143,18 @@ impl VirtualClock {
         self.at.load(Ordering::Relaxed)
     }
 
-    /// Advances to a moment, unless it has passed.
-    pub fn go_to(&self, at: u64) {
+    /// Advances to a time, unless it has passed.
+    pub fn advance_to(&self, at: u64) {
         self.at.fetch_max(at, Ordering::Relaxed);
     }
 
-    /// Advances by nanoseconds, up to the largest number.
-    pub fn pass(&self, nanoseconds: u64) {
+    /// Advances by nanoseconds. Saturates at the largest time.
+    pub fn advance_by(&self, nanoseconds: u64) {
         let later = |at: u64| Some(at.saturating_add(nanoseconds));
         let _ = self.at.fetch_update(Ordering::Relaxed, Ordering::Relaxed, later);
     }
 
-    fn seen(&self) -> Duration {
+    fn rank_time(&self) -> Duration {
         Duration::from_nanos(self.at().saturating_add_signed(self.ahead))
     }
 }
@@ -173,10 +173,10 @@ mod tests {
         let clock = Clock::Virtual(rank_clock.clone());
         assert_eq!(clock.now(), Duration::from_nanos(5));
         assert_eq!(clock.compute(Effort::Dense { bytes: 100 }, || 7), 7);
-        rank_clock.go_to(40);
+        rank_clock.advance_to(40);
         assert_eq!(rank_clock.at(), 100, "time does not go back");
-        rank_clock.pass(u64::MAX);
-        rank_clock.pass(1);
+        rank_clock.advance_by(u64::MAX);
+        rank_clock.advance_by(1);
         let end = (u64::MAX, Duration::from_nanos(u64::MAX));
         assert_eq!((rank_clock.at(), clock.now()), end, "nor wrap around");
         let sized = Clock::Virtual(Arc::new(VirtualClock::new(0, cost, true)));

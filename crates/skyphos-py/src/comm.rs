@@ -353,14 +353,13 @@ impl Comm {
         self.comm.calls_begun()
     }
 
-    /// Records that a collective has failed on this rank which consists of all calls from number `first` on.
+    /// Records that a collective has failed on this rank. Its calls are those from number `first` on.
     fn note_failure_since(&self, first: u64) {
         self.comm.note_failure_since(first);
     }
 
-    /// Makes the group's next call fail on all ranks with an error found on this one: of the library itself (what an
-    /// exception of ours has as `wire`), or in words. `goes_on`: this rank makes the same calls afterwards as those who have
-    /// not heard of it yet.
+    /// Fails the group's next call on all ranks, with an error found on this one: the encoded error of one of our exceptions
+    /// (`wire`), or a message. `goes_on`: this rank continues with the next call, like ranks whose call is still under way.
     #[pyo3(signature = (message, wire=None, goes_on=false))]
     fn fail_call(&self, py: Python<'_>, message: &str, wire: Option<&[u8]>, goes_on: bool) -> PyErr {
         let error = wire.and_then(Error::from_wire).unwrap_or_else(|| Error::bad_input(message));

@@ -12,9 +12,7 @@ use pyo3::IntoPyObjectExt;
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use skyphos::product::{Destination, Factor, Multiply, Rows, multiply};
-use skyphos::{
-    Error, Level, OuterAlgorithm, OuterSum, Result, Schedule, SparseFactors, SparsePairs, bf16, f16,
-};
+use skyphos::{Error, Level, OuterAlgorithm, Result, Schedule, SparseFactors, SparsePairs, bf16, f16};
 
 /// Rows, columns and this rank's pairs.
 #[pyclass(module = "skyphos._skyphos", frozen)]
@@ -86,7 +84,10 @@ pub struct OuterReport {
     traffic: Py<Traffic>,
 }
 
-fn report(py: Python<'_>, OuterSum { choice, traffic }: OuterSum) -> PyResult<OuterReport> {
+fn report(
+    py: Python<'_>,
+    skyphos::OuterReport { choice, traffic }: skyphos::OuterReport,
+) -> PyResult<OuterReport> {
     let stages = choice.predicted.as_ref().map_or(Ok(Vec::new()), |one| stages_of(py, &one.stages))?;
     Ok(OuterReport {
         algorithm: choice.algorithm.name(),
@@ -202,7 +203,7 @@ pub fn outer_factors(
         let factors = or_fail(py, comm, converted())?;
         let call = comm.gather_outer_factors(shape.0, factors).options(options.0);
         perform(py, comm, call, async_op, |py, all| {
-            let report = Py::new(py, report(py, all.sum)?)?;
+            let report = Py::new(py, report(py, all.report)?)?;
             let (a, b) = (all.a.into_pyarray(py).into_any(), all.b.into_pyarray(py).into_any());
             GatheredFactors { a: a.unbind(), b: b.unbind(), report }.into_py_any(py)
         })
@@ -254,7 +255,7 @@ pub fn sparse_outer_product_sum(
         let own = or_fail(py, comm, OwnedSparseFactors::<T>::new(py, (a, b)))?;
         let call = comm.sparse_outer_product_sum(shape.0, own).options(options.0);
         perform(py, comm, call, async_op, |py, all| {
-            let report = Py::new(py, report(py, all.done)?)?;
+            let report = Py::new(py, report(py, all.report)?)?;
             SparseOuterSum { sum: Py::new(py, Vector::of(py, all.sum))?, report }.into_py_any(py)
         })
     })
@@ -280,7 +281,7 @@ pub fn sparse_outer_factors(
                 let indices = indices.into_pyarray(py).into_any().unbind();
                 FactorEntries { indices, values: values.into_pyarray(py).into_any().unbind() }.into_py_any(py)
             };
-            let report = Py::new(py, report(py, all.done)?)?;
+            let report = Py::new(py, report(py, all.report)?)?;
             GatheredFactors { a: entries(all.a)?, b: entries(all.b)?, report }.into_py_any(py)
         })
     })

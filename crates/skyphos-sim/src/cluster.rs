@@ -127,7 +127,7 @@ impl Cluster {
                 let distribution = world.network.start;
                 let delay = distribution.draw(&mut world.random);
                 // Until then frames wait for it, as for a rank that works.
-                self.clocks[rank as usize].go_to(begin + nanoseconds(delay));
+                self.clocks[rank as usize].advance_to(begin + nanoseconds(delay));
                 world.wake(rank, begin + nanoseconds(delay));
             }
         }
@@ -137,7 +137,7 @@ impl Cluster {
             let next = self.shared.world().run(|rank| self.clocks[rank as usize].at());
             let Some((rank, time)) = next else { return Err(stuck(&results)) };
             let clock = &self.clocks[rank as usize];
-            clock.go_to(time);
+            clock.advance_to(time);
             if clock.at() > MAX_NS {
                 return Err(too_late());
             }

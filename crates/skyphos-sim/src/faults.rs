@@ -1,8 +1,8 @@
 //! Faults of a simulated cluster: their plan, and the state of processes and links.
 //!
-//! As over TCP: a connection's bytes arrive in order or not at all; peers see the end of a process after all that it sent; a
-//! cut link is noticed by its silence at either end; and a process that gives up a peer
-//! notifies it if it can. A cut that heals before its silence is noticed only delays the frames.
+//! Connections behave like TCP's. Bytes arrive in order or not at all. Peers see the end of a process after all bytes that it sent.
+//! Each end notices a cut link by its silence, and notifies the peer that it gives up, if it can. A cut that heals before then only
+//! delays the frames.
 
 use crate::time::nanoseconds;
 use rand::{RngExt, SeedableRng};
@@ -55,8 +55,8 @@ pub enum Fault {
         /// Seconds until the links heal.
         heals: Option<f64>,
     },
-    /// All links between two sets of processes are cut: the switch between them has failed.
-    Part {
+    /// A network partition: all links between two sets of processes are cut, because the switch between them has failed.
+    Partition {
         /// Processes of smaller numbers are on one side.
         below: u32,
         /// Seconds until the links heal.
@@ -98,7 +98,7 @@ pub struct Struck {
     /// Whether a frame that it affects was on its way.
     pub in_flight: bool,
     /// Processes that it may separate from others for good.
-    pub parted: Vec<u32>,
+    pub separated: Vec<u32>,
 }
 
 /// The effects of faults on a frame.

@@ -53,7 +53,7 @@ pub struct Played<R> {
     /// A hash of all events and their times.
     pub trace: u64,
     /// Buffers that were still in use after the end.
-    pub held: usize,
+    pub buffers_in_use: usize,
     /// The log of events, if it was requested.
     pub log: Vec<String>,
 }
@@ -90,7 +90,7 @@ impl Process {
 
     /// Computes for `seconds` seconds, or longer if the process is slow. Frames that arrive meanwhile wait for the next poll.
     pub fn work(&mut self, seconds: f64) {
-        self.clock.pass(nanoseconds(seconds * self.slowness.get()));
+        self.clock.advance_by(nanoseconds(seconds * self.slowness.get()));
         let until = self.clock.at();
         while self.shared.world().has_more_before(until) {
             self.shared.world().wake(self.number, until);
@@ -194,7 +194,7 @@ impl Cluster {
                 )));
             };
             let number = process as usize;
-            self.clocks[number].go_to(time);
+            self.clocks[number].advance_to(time);
             if time > MAX_NS {
                 return Err(too_late());
             }
@@ -226,14 +226,14 @@ impl Cluster {
         let end = self.clocks.iter().map(|clock| clock.at()).max().unwrap_or(0);
         let mut world = self.shared.world();
         world.drop_frames();
-        let held = self.shared.pool.in_use();
+        let buffers_in_use = self.shared.pool.in_use();
         let faults = world.faults();
         let (struck, posted) = (std::mem::take(&mut faults.struck), std::mem::take(&mut faults.posted));
         let trace = faults.hash();
         let log = faults.log.take().unwrap_or_default();
         drop(world);
         let outcomes = outcomes.into_iter().map(|outcome| outcome.expect("all have ended")).collect();
-        Ok(Played { outcomes, struck, posted, end, trace, held, log })
+        Ok(Played { outcomes, struck, posted, end, trace, buffers_in_use, log })
     }
 }
 

@@ -24,7 +24,7 @@ impl Fault {
                 let to = to_of.unwrap_or(to);
                 (a, b) == (from, to) || both && (b, a) == (from, to)
             }
-            Fault::Part { below, .. } => (a < below) != (b < below),
+            Fault::Partition { below, .. } => (a < below) != (b < below),
             Fault::Corrupt { process } => a == process,
         }
     }
@@ -126,23 +126,24 @@ impl World {
         let in_flight = self
             .all_flying()
             .any(|flying| !flying.state.held && fault.concerns((flying.from, flying.to), to_of));
-        let parted = self.parted_by(fault, to_of);
+        let separated = self.separated_by(fault, to_of);
         let faults = self.faults();
-        faults.struck.push(Struck { number, at: time, in_flight, parted });
+        faults.struck.push(Struck { number, at: time, in_flight, separated });
         faults.note(|| format!("{time} ns: {fault:?}, at a frame to {to_of:?}"));
         self.apply(fault, frame, to_of, time)
     }
 
     /// Processes that a fault may separate from others for good.
-    fn parted_by(&mut self, fault: Fault, to_of: Option<u32>) -> Vec<u32> {
+    fn separated_by(&mut self, fault: Fault, to_of: Option<u32>) -> Vec<u32> {
         let heartbeat = self.faults().heartbeat;
         // The silence may have begun before the cut, so a shorter one than the heartbeat may suffice.
-        let parts = |heals: Option<f64>| heals.is_none_or(|seconds| nanoseconds(seconds) > heartbeat / 2);
+        let is_noticed =
+            |heals: Option<f64>| heals.is_none_or(|seconds| nanoseconds(seconds) > heartbeat / 2);
         match fault {
             Fault::Crash { process, .. } => vec![process],
-            Fault::CutOff { process, heals } if parts(heals) => vec![process],
-            Fault::Part { heals, .. } if parts(heals) => (0..self.network.ranks).collect(),
-            Fault::Cut { from, to, heals, .. } if parts(heals) => vec![from, to_of.unwrap_or(to)],
+            Fault::CutOff { process, heals } if is_noticed(heals) => vec![process],
+            Fault::Partition { heals, .. } if is_noticed(heals) => (0..self.network.ranks).collect(),
+            Fault::Cut { from, to, heals, .. } if is_noticed(heals) => vec![from, to_of.unwrap_or(to)],
             Fault::Corrupt { process } => {
                 to_of.map_or((0..self.network.ranks).collect(), |to| vec![process, to])
             }
@@ -181,7 +182,7 @@ impl World {
                 }
                 vec![]
             }
-            Fault::Part { below, heals } => {
+            Fault::Partition { below, heals } => {
                 for from in 0..all {
                     (0..all)
                         .filter(|to| (from < below) != (*to < below))

@@ -69,7 +69,7 @@ impl Sim {
     /// Accounts for the processor time of a frame, at either end.
     fn handle(&self, frame: &Frame) {
         let seconds = self.shared.costs.frame(frame.header.round, frame.payload.len());
-        self.clock.pass(nanoseconds(seconds * self.slowness.get()));
+        self.clock.advance_by(nanoseconds(seconds * self.slowness.get()));
     }
 
     fn take(&self, events: &mut Vec<Event>) {

@@ -21,7 +21,7 @@ const ENTRIES: usize = 1_000_000;
 
 /// Begin and end of each call on each unaffected process.
 fn calls(faults: Vec<(When, Fault)>) -> Vec<Vec<(u64, u64)>> {
-    let hit: Vec<u32> = faults.iter().filter_map(|(_, fault)| process_of(fault)).collect();
+    let affected: Vec<u32> = faults.iter().filter_map(|(_, fault)| process_of(fault)).collect();
     let cluster = Cluster::new(Network::new(HOSTS, 31.25e6, 100e-6), 1, false).unwrap();
     let play = Play { faults, heartbeat_s: 10.0, log: false };
     let played = cluster
@@ -46,12 +46,12 @@ fn calls(faults: Vec<(When, Fault)>) -> Vec<Vec<(u64, u64)>> {
             Some(times)
         })
         .unwrap();
-    let lived = |outcome: Outcome<Option<Vec<(u64, u64)>>>| match outcome {
+    let times = |outcome: Outcome<Option<Vec<(u64, u64)>>>| match outcome {
         Outcome::Done(times) => times,
         _ => None,
     };
-    let whole = (0..).zip(played.outcomes).filter(|(process, _)| !hit.contains(process));
-    whole.filter_map(|(_, outcome)| lived(outcome)).collect()
+    let unaffected = (0..).zip(played.outcomes).filter(|(process, _)| !affected.contains(process));
+    unaffected.filter_map(|(_, outcome)| times(outcome)).collect()
 }
 
 fn process_of(fault: &Fault) -> Option<u32> {
@@ -65,16 +65,16 @@ fn process_of(fault: &Fault) -> Option<u32> {
 
 /// Seconds of each call, from its last begin to its last end.
 fn seconds(calls: &[Vec<(u64, u64)>]) -> Vec<f64> {
-    let of = |k: usize| {
+    let duration = |k: usize| {
         let began = calls.iter().map(|times| times[k].0).max().unwrap();
         (calls.iter().map(|times| times[k].1).max().unwrap() - began) as f64 / 1e9
     };
-    (0..calls[0].len()).map(of).collect()
+    (0..calls[0].len()).map(duration).collect()
 }
 
 fn main() {
     let words: Vec<String> = std::env::args().skip(1).collect();
-    let how = words.first().map_or("kill", String::as_str);
+    let kind = words.first().map_or("kill", String::as_str);
     let hosts: u32 = words.get(1).map_or(1, |text| text.parse().unwrap());
     let rounds: u64 = words.get(2).map_or(5, |text| text.parse().unwrap());
     let quiet = calls(vec![]);
@@ -87,7 +87,7 @@ fn main() {
         let ranks = rand::seq::index::sample(&mut random, RANKS as usize, hosts as usize);
         let lost = ranks.into_iter().map(|rank| {
             let process = rank as u32 + RANKS * random.random_range(0..2);
-            let fault = match how {
+            let fault = match kind {
                 "cut" => Fault::CutOff { process, heals: None },
                 "slow" => Fault::Slow { process, times },
                 _ => Fault::Crash { process, sends_rest: false, back: None },
@@ -97,6 +97,6 @@ fn main() {
         let lost: Vec<_> = lost.collect();
         let got = seconds(&calls(lost));
         let later: Vec<String> = got[BEFORE + 1..].iter().map(|s| format!("{:.2}", s / usual)).collect();
-        println!("{how} {hosts}: hit {:.2}, later {}", got[BEFORE] / usual, later.join(" "));
+        println!("{kind} {hosts}: hit {:.2}, later {}", got[BEFORE] / usual, later.join(" "));
     }
 }

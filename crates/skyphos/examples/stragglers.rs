@@ -71,9 +71,9 @@ fn main() {
     let numbers: Vec<f64> = std::env::args().skip(1).map(|word| word.parse().expect("a number")).collect();
     let (seeds, exponents) = numbers.split_first().expect("seeds and exponents");
     for exponent in exponents {
-        let of = |replicas| -> Vec<f64> {
+        let all_ms = |replicas| -> Vec<f64> {
             (0..*seeds as u64).map(|seed| call_ms(replicas, *exponent, seed)).collect()
         };
-        println!("{{\"exponent\": {exponent}, \"one_ms\": {:?}, \"two_ms\": {:?}}}", of(1), of(2));
+        println!("{{\"exponent\": {exponent}, \"one_ms\": {:?}, \"two_ms\": {:?}}}", all_ms(1), all_ms(2));
     }
 }

@@ -127,7 +127,7 @@ impl Comm {
     /// assert_eq!(all[0][1].entries(), (vec![1], vec![1.0]));
     /// ```
     pub fn allgather<T: Element, X: VectorInput<T>>(&self, x: X) -> CallBuilder<'_, Allgather<T, X>> {
-        CallBuilder::new(self, Allgather { x, plan: None, of: PhantomData })
+        CallBuilder::new(self, Allgather { x, plan: None, element: PhantomData })
     }
 }
 
@@ -143,7 +143,7 @@ pub struct Allgather<T, X> {
     x: X,
     /// The schedule, once the call has its number.
     plan: Option<ScheduleChoice>,
-    of: PhantomData<T>,
+    element: PhantomData<T>,
 }
 
 impl<T: Element, X: VectorInput<T>> Body for Allgather<T, X> {
@@ -160,15 +160,15 @@ impl<T: Element, X: VectorInput<T>> Body for Allgather<T, X> {
     }
 
     async fn perform(self, ep: &Endpoint, (): &(), _: &AllgatherOptions) -> Result<Gathered<T>> {
-        let choice = self.plan.expect("chosen as the call was made");
+        let choice = self.plan.expect("`request` chooses it");
         allgather_on(ep, (self.x.n(), self.x.width()), self.x.view(), choice).await
     }
 
     fn run(self, comm: &Comm, (): &(), options: &AllgatherOptions) -> Result<Gathered<T>> {
-        let of = (self.x.n(), self.x.width());
-        let (choice, kind, sig) = comm.plan_allgather::<T>(of.0, of.1, options.schedule);
+        let dims = (self.x.n(), self.x.width());
+        let (choice, kind, sig) = comm.plan_allgather::<T>(dims.0, dims.1, options.schedule);
         let done = comm.call((sig, schedule_argument(&choice)), async |ep| {
-            allgather_on(ep, of, self.x.view(), choice).await
+            allgather_on(ep, dims, self.x.view(), choice).await
         })?;
         comm.tuner().finish_allgather(kind, done.item_bytes);
         Ok(done)

@@ -38,7 +38,7 @@ pub struct Allreduced<T> {
 /// The result of [`Comm::allreduce_dense`].
 #[derive(Clone, Debug)]
 pub struct ReducedArray<Out> {
-    /// The array that took the reduction.
+    /// The array with the reduction.
     pub out: Out,
     /// The schedule, and the bytes that moved.
     pub explanation: Explanation,
@@ -49,7 +49,7 @@ pub struct Allreduce<T, X> {
     x: X,
     /// The results of earlier calls, once the call has its number.
     basis: Basis,
-    of: PhantomData<T>,
+    element: PhantomData<T>,
 }
 
 impl<T: Element, X: VectorInput<T>> Body for Allreduce<T, X> {
@@ -70,15 +70,15 @@ impl<T: Element, X: VectorInput<T>> Body for Allreduce<T, X> {
         op: &ReduceOp,
         options: &AllreduceOptions,
     ) -> Result<Allreduced<T>> {
-        let (of, view) = ((self.x.n(), self.x.width()), self.x.view());
-        allreduce_on(ep, of, view, op, options, self.basis).await.map(|(done, _)| done)
+        let (dims, view) = ((self.x.n(), self.x.width()), self.x.view());
+        allreduce_on(ep, dims, view, op, options, self.basis).await.map(|(done, _)| done)
     }
 
     fn run(self, comm: &Comm, op: &ReduceOp, options: &AllreduceOptions) -> Result<Allreduced<T>> {
-        let (of, view) = ((self.x.n(), self.x.width()), self.x.view());
-        let call_sig = options.sig::<T>(CallKind::Allreduce, op, of.0, of.1);
-        let bytes = view.nnz(of.1) * size_of::<T>();
-        let body = async |ep: &Endpoint, basis| allreduce_on(ep, of, view, op, options, basis).await;
+        let (dims, view) = ((self.x.n(), self.x.width()), self.x.view());
+        let call_sig = options.sig::<T>(CallKind::Allreduce, op, dims.0, dims.1);
+        let bytes = view.nnz(dims.1) * size_of::<T>();
+        let body = async |ep: &Endpoint, basis| allreduce_on(ep, dims, view, op, options, basis).await;
         comm.tuned((call_sig, options.arguments()), bytes, body, |done| {
             (done.explanation.traffic, done.explanation.choice.as_deref())
         })
@@ -89,7 +89,7 @@ impl<T: Element, X: VectorInput<T>> Body for Allreduce<T, X> {
 pub struct AllreduceDense<T, V, Out> {
     values: V,
     out: Out,
-    of: PhantomData<T>,
+    element: PhantomData<T>,
 }
 
 impl<T: Element, V: AsRef<[T]> + Send, Out: AsMut<[T]> + Send> Body for AllreduceDense<T, V, Out> {
@@ -136,7 +136,7 @@ impl Comm {
     /// assert_eq!(sums[0], (vec![0, 1, 5], vec![1.0, 1.0, 4.0]));
     /// ```
     pub fn allreduce<T: Element, X: VectorInput<T>>(&self, x: X) -> CallBuilder<'_, Allreduce<T, X>> {
-        CallBuilder::new(self, Allreduce { x, basis: Basis::default(), of: PhantomData })
+        CallBuilder::new(self, Allreduce { x, basis: Basis::default(), element: PhantomData })
     }
 
     /// Reduces the dense arrays of all ranks into `out`, which is returned in the result. All arrays have the same length. Collective.
@@ -156,7 +156,7 @@ impl Comm {
         values: V,
         out: Out,
     ) -> CallBuilder<'_, AllreduceDense<T, V, Out>> {
-        CallBuilder::new(self, AllreduceDense { values, out, of: PhantomData })
+        CallBuilder::new(self, AllreduceDense { values, out, element: PhantomData })
     }
 }
 
@@ -175,7 +175,7 @@ pub(crate) async fn allreduce_on<T: Element>(
     }
     input_checksum::views(ep, width, &[view]);
     let mut sent = Vec::new();
-    let Ran { form, variant, survey, size } = if options.split == Split::Hash {
+    let Reduced { form, variant, survey, size } = if options.split == Split::Hash {
         if options.quantize.is_some() {
             return Err(Error::bad_input(
                 "split=\"hash\" moves values to other buckets, so it cannot be combined with quantize=",
@@ -183,13 +183,12 @@ pub(crate) async fn allreduce_on<T: Element>(
         }
         let hash = BlockHash::new(n, ep.size());
         let shuffled = shuffle(view, width, hash);
-        let of = (shuffled.n, width);
-        let ran = run(ep, of, shuffled.view(), op, options, None, basis).await?;
+        let ran = run(ep, (shuffled.n, width), shuffled.view(), op, options, None, basis).await?;
         drop(shuffled);
         let form = unshuffle(ran.form, n, width, is_wide(n, &view), hash);
         let form =
             form.ok_or_else(|| Error::bad_input(format!("a rank has entries beyond the n = {n} rows")))?;
-        Ran { form, ..ran }
+        Reduced { form, ..ran }
     } else {
         run(ep, (n, width), view, op, options, options.tell_sent.then_some(&mut sent), basis).await?
     };
@@ -219,7 +218,7 @@ async fn allreduce_dense_on<T: Element>(
         return quantised_dense(ep, values, out, op, options).await;
     }
     let done = reduce_array(ep, options.algorithm, op, values, out).await?;
-    done.ok_or_else(|| for_sparse_vectors(options.algorithm))
+    done.ok_or_else(|| needs_sparse_vectors(options.algorithm))
 }
 
 /// The form of partial sums and of the result.
@@ -246,7 +245,7 @@ fn check_dense_memory<T>(n: u64, width: usize) -> Result<()> {
     }
 }
 
-fn for_sparse_vectors(algorithm: Algorithm) -> Error {
+fn needs_sparse_vectors(algorithm: Algorithm) -> Error {
     Error::bad_input(format!("algorithm={:?} is for sparse vectors", algorithm.name()))
 }
 
@@ -260,22 +259,24 @@ async fn quantised_dense<T: Element>(
 ) -> Result<Algorithm> {
     let algorithm = match options.algorithm {
         Algorithm::Auto | Algorithm::Dense => Algorithm::SplitAllgatherDense,
-        other if !other.is_dense() => return Err(for_sparse_vectors(other)),
-        other => other, // to be refused
+        other if !other.is_dense() => return Err(needs_sparse_vectors(other)),
+        other => other, // which `decide` refuses
     };
     let options = AllreduceOptions { algorithm, ..options.clone() };
     let view = View::Dense { values, present: None };
-    let Ran { form, variant, .. } =
+    let Reduced { form, variant, .. } =
         run(ep, (values.len() as u64, 1), view, op, &options, None, Basis::default()).await?;
     let (Form::Sparse { values, .. } | Form::Dense { values, .. }) = form;
     out.copy_from_slice(&values);
     Ok(variant.algorithm)
 }
 
-struct Ran<T> {
+/// A reduced vector.
+struct Reduced<T> {
     form: Form<T>,
-    /// How the call ran, and the survey's result, if there was one.
+    /// How the call ran.
     variant: Variant,
+    /// The survey's result, if there was one.
     survey: Option<SurveyResult>,
     /// The result's size, if it says which rows are entries.
     size: Option<ResultSize>,
@@ -289,10 +290,10 @@ async fn run<T: Element>(
     options: &AllreduceOptions,
     sent: Option<&mut Vec<T>>,
     basis: Basis,
-) -> Result<Ran<T>> {
+) -> Result<Reduced<T>> {
     let mut params = params::<T>(n, width, &view, op, options);
     let codec = options.quantize.map(|q| q.check(op, T::DTYPE, width)).transpose()?;
-    // Below the paper's crossover a dense vector takes more memory than a sparse one, so the caller must want it.
+    // A threshold below the paper's crossover turns vectors dense that take less memory as sparse ones: the caller wants that.
     let wants_dense = matches!(options.dense_threshold, DenseThreshold::Entries(_))
         && params.shape.dense_above < DenseThreshold::Paper.density(n, width * size_of::<T>(), false);
     let dense = options.algorithm.is_dense() || options.algorithm == Algorithm::SplitAllgatherDense;
@@ -330,5 +331,5 @@ async fn run<T: Element>(
     let largest =
         || variant.bounds.windows(2).map(|part| sum.nnz_between(part[0], part[1])).max().unwrap_or(0);
     let size = marks_entries.then(|| ResultSize { entries: sum.nnz(), largest_range: largest() });
-    Ok(Ran { form: sum.form, variant, survey, size })
+    Ok(Reduced { form: sum.form, variant, survey, size })
 }

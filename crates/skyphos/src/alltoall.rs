@@ -17,7 +17,7 @@ struct Vectors<T, X> {
     n: u64,
     width: usize,
     xs: Vec<X>,
-    of: PhantomData<T>,
+    element: PhantomData<T>,
 }
 
 impl<T: Element, X: VectorInput<T>> Vectors<T, X> {
@@ -81,19 +81,19 @@ impl<T: Element, X: VectorInput<T>> Body for Scatter<T, X> {
 }
 
 impl Comm {
-    /// Vector j of each rank on rank j, in rank order. Each rank passes one vector of `n` rows of `width` numbers for each
+    /// Rank j gets vector j of each rank, in rank order. Each rank passes one vector of `n` rows of `width` numbers for each
     /// rank. Collective.
     ///
     /// ```
     /// use skyphos::{Comm, IndexList, SparseVec};
     ///
     /// let ranks = Comm::local(2, &Default::default()).unwrap();
-    /// let came = ranks.map_ranks(|comm| {
+    /// let received = ranks.map_ranks(|comm| {
     ///     let to = |j: u32| SparseVec::new(10, 1, IndexList::Narrow(vec![j]), vec![comm.rank()]).unwrap();
     ///     let all = comm.alltoall(10, 1, vec![to(0), to(1)]).run().unwrap();
     ///     all.iter().map(|x| x.entries()).collect::<Vec<_>>()
     /// });
-    /// assert_eq!(came[1], [(vec![1], vec![0]), (vec![1], vec![1])]);
+    /// assert_eq!(received[1], [(vec![1], vec![0]), (vec![1], vec![1])]);
     /// ```
     pub fn alltoall<T: Element, X: VectorInput<T>>(
         &self,
@@ -101,22 +101,22 @@ impl Comm {
         width: usize,
         xs: Vec<X>,
     ) -> CallBuilder<'_, Alltoall<T, X>> {
-        CallBuilder::new(self, Alltoall(Vectors { n, width, xs, of: PhantomData }))
+        CallBuilder::new(self, Alltoall(Vectors { n, width, xs, element: PhantomData }))
     }
 
-    /// Vector j of `root` on rank j. The root passes one vector of `n` rows of `width` numbers for each rank, the others
+    /// Rank j gets vector j of `root`. The root passes one vector of `n` rows of `width` numbers for each rank, the others
     /// pass none. Collective.
     ///
     /// ```
     /// use skyphos::{Comm, IndexList, SparseVec};
     ///
     /// let ranks = Comm::local(2, &Default::default()).unwrap();
-    /// let came = ranks.map_ranks(|comm| {
+    /// let received = ranks.map_ranks(|comm| {
     ///     let to = |j: u32| SparseVec::new(10, 1, IndexList::Narrow(vec![j]), vec![7]).unwrap();
     ///     let own = if comm.rank() == 0 { vec![to(0), to(1)] } else { vec![] };
     ///     comm.scatter(10, 1, own, 0).run().unwrap().entries()
     /// });
-    /// assert_eq!(came, [(vec![0], vec![7]), (vec![1], vec![7])]);
+    /// assert_eq!(received, [(vec![0], vec![7]), (vec![1], vec![7])]);
     /// ```
     pub fn scatter<T: Element, X: VectorInput<T>>(
         &self,
@@ -125,6 +125,6 @@ impl Comm {
         xs: Vec<X>,
         root: u32,
     ) -> CallBuilder<'_, Scatter<T, X>> {
-        CallBuilder::new(self, Scatter { vectors: Vectors { n, width, xs, of: PhantomData }, root })
+        CallBuilder::new(self, Scatter { vectors: Vectors { n, width, xs, element: PhantomData }, root })
     }
 }

@@ -1,4 +1,4 @@
-//! Names and values of the arguments that all ranks must pass alike. Frames carry them as a hash; errors name those that differ.
+//! Names and values of the arguments that all ranks must share. Frames carry them as a hash; errors name those that differ.
 
 use crate::outer_product::OuterOptions;
 use crate::signature::Shape;
@@ -33,7 +33,7 @@ fn optional(name: &str, value: Option<impl ToString>) -> (String, String) {
 }
 
 /// The arguments of a call on arrays.
-pub(crate) fn of_arrays(shape: Shape, others: Named) -> Arguments {
+pub(crate) fn array_arguments(shape: Shape, others: Named) -> Arguments {
     match shape.is_none() && others.is_empty() {
         true => Arguments::Defaults(|| vec![pair("shape", shape_text(&None))]),
         false => Arguments::given(move || [vec![pair("shape", shape_text(&shape))], others.clone()].concat()),
@@ -80,7 +80,7 @@ impl AllreduceOptions {
         ]
     }
 
-    /// Names and values. Default arguments cost nothing.
+    /// Names and values. Default arguments allocate nothing.
     pub(crate) fn arguments(&self) -> Arguments {
         let AllreduceOptions {
             algorithm,
@@ -92,11 +92,12 @@ impl AllreduceOptions {
             shape,
             ..
         } = self;
-        let usual = AllreduceOptions::default();
-        let is_usual = (algorithm, degrees, split) == (&usual.algorithm, &usual.degrees, &usual.split)
-            && *dense_threshold == usual.dense_threshold
+        let defaults = AllreduceOptions::default();
+        let are_defaults = (algorithm, degrees, split)
+            == (&defaults.algorithm, &defaults.degrees, &defaults.split)
+            && *dense_threshold == defaults.dense_threshold
             && (quantize.is_none(), expected_nnz.is_none(), shape.is_none()) == (true, true, true);
-        if is_usual {
+        if are_defaults {
             return Arguments::Defaults(|| AllreduceOptions::default().named());
         }
         let own = self.clone();

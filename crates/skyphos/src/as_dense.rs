@@ -1,5 +1,5 @@
-//! Allreduce by the schedules for dense arrays, of arrays and of sparse vectors. A sparse vector is reduced as an array if nearly
-//! every index has an entry on some rank.
+//! Allreduce by the schedules for dense arrays. They reduce arrays, and sparse vectors of which nearly every index has an entry on
+//! some rank.
 
 use crate::native_allreduce::{check_native, has_native};
 use skyphos_core::Endpoint;
@@ -27,7 +27,7 @@ pub(crate) async fn reduce_array<T: Element>(
     };
     check_native(algorithm, ep, op, T::DTYPE)?;
     if algorithm == Algorithm::DenseMpi && !dense::native(ep, op, values, out).await? {
-        // Another call is in the library, or has failed there.
+        // Another call is running in the MPI library, or has failed there.
         algorithm = by_rule(false);
     }
     match algorithm {
@@ -83,7 +83,7 @@ async fn reduce_marked_by_values<T: Element>(
         values.put_entries(first, piece, width, &mut present);
     })
     .await?;
-    Ok(Form::Dense { values: whole(values), present: Some(present) })
+    Ok(Form::Dense { values: finished(values), present: Some(present) })
 }
 
 async fn reduce_with_bitmap<T: Element>(
@@ -106,10 +106,10 @@ async fn reduce_with_bitmap<T: Element>(
         (ArrayBuilder::new(len), shape.with_present.then(|| view.bitmap(n, shape.width)));
     let ring = dense::ring_of_entries(ep, op, &vector, len, |first, piece| values.put(first, piece));
     dense::with_bitmap(ep, ring, present.as_mut(), n).await?;
-    Ok(Form::Dense { values: whole(values), present })
+    Ok(Form::Dense { values: finished(values), present })
 }
 
-fn whole<T: Element>(values: ArrayBuilder<T>) -> Vec<T> {
+fn finished<T: Element>(values: ArrayBuilder<T>) -> Vec<T> {
     values.finish().expect("each step of the ring brought its whole range")
 }
 

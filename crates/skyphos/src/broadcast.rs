@@ -13,8 +13,8 @@ use skyphos_plan::Profile;
 use skyphos_types::{Error, GroupRank, Result};
 use std::time::Duration;
 
-/// The least bytes of a chunk that `auto` chooses.
-const LEAST_CHUNK: usize = 8 * 1024;
+/// Lower bound on the chunks that `auto` chooses.
+const MIN_CHUNK_BYTES: usize = 8 * 1024;
 
 /// Settings of [`Comm::broadcast`].
 #[derive(Clone, Copy, Debug, Default)]
@@ -62,7 +62,7 @@ fn seconds(profile: &Profile, ranks: u32, bytes: usize, choice: RouteChoice) -> 
 fn chunk_of_chain(profile: &Profile, ranks: u32, bytes: usize) -> usize {
     let further = f64::from(ranks.saturating_sub(2).max(1));
     let best = (bytes as f64 * profile.latency_s * profile.rate / further).sqrt();
-    best.clamp(LEAST_CHUNK as f64, CHUNK_BYTES as f64) as usize
+    best.clamp(MIN_CHUNK_BYTES as f64, CHUNK_BYTES as f64) as usize
 }
 
 impl BroadcastOptions {
@@ -137,20 +137,22 @@ impl<P: AsRef<[u8]> + Send + Sync, R: ReceiveBuffer> Body for Broadcast<P, R> {
             Payload::Parts(_) => RootMessage::Parts(&slices),
             Payload::Lengths(lengths) => RootMessage::Lengths(lengths),
         });
-        let side = match source {
+        let role = match source {
             Some(source) if ep.rank() == GroupRank(root) => {
                 let bytes = source.lengths().iter().sum();
-                let profile = profile.expect("set as the call was made");
+                let profile = profile.expect("`request` sets it");
                 Role::Root(source, options.choose(&profile, ep.size(), bytes))
             }
             None if ep.rank() != GroupRank(root) => Role::Receiver(&mut buffer),
             _ => {
-                let message = format!("rank {root} is the root, and it alone has parts to broadcast");
+                let message = format!(
+                    "rank {root} is the root: it passes the parts to broadcast, and no other rank does"
+                );
                 return Err(Error::bad_input(message));
             }
         };
-        let window = options.ack_timeout.unwrap_or(ep.node().settings().timeout);
-        let BroadcastOutcome { choice, bytes, missed } = broadcast(ep, root, side, window).await?;
+        let ack_timeout = options.ack_timeout.unwrap_or(ep.node().settings().timeout);
+        let BroadcastOutcome { choice, bytes, missed } = broadcast(ep, root, role, ack_timeout).await?;
         Ok(Broadcasted { choice, bytes, missed, traffic: ep.traffic(), buffer })
     }
 }
@@ -169,12 +171,12 @@ impl Comm {
     /// use skyphos::{Comm, MessageBuffer};
     ///
     /// let ranks = Comm::local(3, &Default::default()).unwrap();
-    /// let came = ranks.map_ranks(|comm| {
+    /// let sizes = ranks.map_ranks(|comm| {
     ///     let parts = (comm.rank() == 0).then(|| vec![b"one part", &b"and another"[..]]);
     ///     let done = comm.broadcast(0, parts, MessageBuffer::default()).run().unwrap();
     ///     done.buffer.into_parts().iter().map(|part| part.as_ref().len()).collect::<Vec<_>>()
     /// });
-    /// assert_eq!(came, [vec![], vec![8, 11], vec![8, 11]]);
+    /// assert_eq!(sizes, [vec![], vec![8, 11], vec![8, 11]]);
     /// ```
     pub fn broadcast<P: AsRef<[u8]> + Send + Sync, R: ReceiveBuffer>(
         &self,
@@ -208,9 +210,9 @@ mod tests {
         assert_eq!(auto.choose(&profile, 8, 1000).route, Route::Binomial);
         assert_eq!(auto.choose(&profile, 8, 256 << 20).route, Route::Chain);
         assert!((1..3).all(|ranks| auto.choose(&profile, ranks, 0).chunk_bytes > 0));
-        // Ever longer messages in ever longer chunks.
+        // Longer messages have longer chunks.
         let chunks = [1 << 16, 1 << 20, 1 << 24].map(|bytes| chunk_of_chain(&profile, 100, bytes));
-        assert!(chunks.is_sorted() && chunks[0] >= LEAST_CHUNK && chunks[2] <= CHUNK_BYTES);
+        assert!(chunks.is_sorted() && chunks[0] >= MIN_CHUNK_BYTES && chunks[2] <= CHUNK_BYTES);
         let named = BroadcastOptions { route: Some(Route::Simple), chunk_bytes: Some(99), ..auto };
         assert_eq!(named.choose(&profile, 8, 1 << 20), RouteChoice { route: Route::Simple, chunk_bytes: 99 });
     }

@@ -1,4 +1,4 @@
-//! One entry for each collective: [`CallBuilder`] collects its settings, then runs, starts or prepares the call.
+//! [`CallBuilder`]: collects the settings of a collective, then runs, starts or prepares the call.
 
 use crate::Comm;
 use skyphos_core::{Call, CallRequest, Endpoint, Work};

@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 /// First round in which ranks exchange their hosts and racks.
-const PLACES: Round = Round(0x1000);
+const TOPOLOGY_ROUND: Round = Round(0x1000);
 
 /// A group of ranks. All methods except the getters are collective: every rank must call the same methods in the same order, or
 /// all ranks get [`Error::Mismatch`].
@@ -57,20 +57,20 @@ impl LocalRanks {
 impl Comm {
     /// The group of all ranks of a connected transport.
     pub fn over(transport: Box<dyn Transport>, settings: Settings) -> Result<Comm> {
-        Comm::over_placed(transport, settings, |_| Ok(None))
+        Comm::over_with_topology(transport, settings, |_| Ok(None))
     }
 
-    /// Like [`Comm::over`], with a topology from the caller: `placed` gets the ranks. `None`: the transport's topology.
-    pub(crate) fn over_placed(
+    /// Like [`Comm::over`], with the topology that `topology_of` returns for the ranks. `None`: the transport's topology.
+    pub(crate) fn over_with_topology(
         transport: Box<dyn Transport>,
         settings: Settings,
-        placed: impl FnOnce(&[u32]) -> Result<Option<Topology>>,
+        topology_of: impl FnOnce(&[u32]) -> Result<Option<Topology>>,
     ) -> Result<Comm> {
         let node = Node::new(transport, settings)?;
-        let places: Vec<u32> = (0..node.size()).collect();
-        let topology = placed(&places)?.unwrap_or_else(|| node.topology().clone());
+        let ranks: Vec<u32> = (0..node.size()).collect();
+        let topology = topology_of(&ranks)?.unwrap_or_else(|| node.topology().clone());
         // The first group has all ranks of the transport, in their order.
-        let (ranks, me) = (places.into_iter().map(WorldRank).collect(), GroupRank(node.rank().0));
+        let (ranks, me) = (ranks.into_iter().map(WorldRank).collect(), GroupRank(node.rank().0));
         let group = Group { comm: CommId(0), ranks, me, topology, named_by: None };
         Ok(Comm::of_group(node, group, Observations::default()))
     }
@@ -132,8 +132,8 @@ impl Comm {
         adapt: bool,
         topology: Option<&Topology>,
     ) -> Result<Option<Comm>> {
-        let (_, placed) = self.agree(mine, adapt, topology.is_some())?;
-        if !placed {
+        let (_, has_topology) = self.agree(mine, adapt, topology.is_some())?;
+        if !has_topology {
             return Ok(None);
         }
         let comm = self.with_topology(topology)?;
@@ -141,19 +141,25 @@ impl Comm {
         Ok(Some(comm))
     }
 
-    fn agree(&self, mine: Option<Profile>, adapt: bool, more: bool) -> Result<(Option<Profile>, bool)> {
+    /// Rank 0's profile, and whether it has a topology.
+    fn agree(
+        &self,
+        mine: Option<Profile>,
+        adapt: bool,
+        has_topology: bool,
+    ) -> Result<(Option<Profile>, bool)> {
         let mut block = encode_profile(mine);
-        block.extend([u8::from(adapt), u8::from(more)]);
+        block.extend([u8::from(adapt), u8::from(has_topology)]);
         let all = self.call(CallSig::plain(CallKind::Profile), async |ep| {
             allgather_bytes(ep, Round(0), &block).await
         })?;
         let (profile, cores) = decode_profile(&all[0]);
         self.set_profile(profile);
-        let [.., adapts, more] = all[0][..] else { unreachable!("as many bytes as here") };
+        let [.., adapts, has_topology] = all[0][..] else { unreachable!("all blocks have the same length") };
         let mut tuner = self.tuner();
         (tuner.observations.host_cores, tuner.observations.fixed) = (Some(cores), adapts == 0);
         drop(tuner);
-        Ok((profile, more == 1))
+        Ok((profile, has_topology == 1))
     }
 
     /// Another group of the same ranks, with rank 0's topology. Collective; a message from rank 0 to each rank, and ⌈log2 P⌉ α.
@@ -162,12 +168,13 @@ impl Comm {
         let (all, call) = self.call(CallSig::plain(CallKind::Split), async |ep| {
             if self.rank() == 0 && mine.len() != 8 * ep.size() as usize {
                 let ranks = mine.len() / 8;
-                let message = format!("rank 0 has a topology of {ranks} ranks, of {}", ep.size());
+                let message =
+                    format!("rank 0 has a topology of {ranks} ranks, and the group has {}", ep.size());
                 return Err(Error::bad_input(message));
             }
             let mut own = [0; 8];
             scatter_arrays(ep, 0, &mine, &mut own).await?;
-            Ok((allgather_numbers(ep, PLACES, &[u64::from_le_bytes(own)]).await?, ep.call_number()))
+            Ok((allgather_numbers(ep, TOPOLOGY_ROUND, &[u64::from_le_bytes(own)]).await?, ep.call_number()))
         })?;
         let bytes: Vec<u8> = all.into_iter().flatten().flat_map(u64::to_le_bytes).collect();
         let topology = decode_topology(&bytes)?;
@@ -199,7 +206,7 @@ impl Comm {
         Ok(self.regroup(number, ranks, self.group.topology.of_group(ranks)))
     }
 
-    /// A group of `members` with the number `comm`, on which a call of this group agreed.
+    /// A group of `members`. A call of this group has agreed on its number, `comm`.
     pub(crate) fn regroup(&self, comm: CommId, members: &[u32], topology: Topology) -> Comm {
         self.group_named_by(self.group.named_by.clone(), comm, members, topology)
     }
@@ -320,19 +327,18 @@ impl Comm {
         self.node.calls_begun(&self.group).0
     }
 
-    /// Records that a function of this rank's program has failed, which made all calls after the first `first`
-    /// ([`Comm::calls_begun`]). If it has succeeded on other ranks, the next call ends with [`Error::Diverged`].
+    /// Records that a function of this rank's program has failed. Its calls are those after the first `first` of the group
+    /// ([`Comm::calls_begun`]). If the function has succeeded on other ranks, the next call ends with [`Error::Diverged`].
     pub fn note_failure_since(&self, first: u64) {
         self.node.report_failure_since(&self.group, CallNumber(first));
     }
 
-    /// Ends the next call with an error that this rank found before entering it. The other ranks raise the error when they are
-    /// in that call. Returns the error.
+    /// Fails the next call on all ranks, with an error that this rank found before entering it. Returns the error.
     pub fn fail_call(&self, error: Error) -> Error {
         self.fail(error, false)
     }
 
-    /// [`Comm::fail_call`] for a program that makes the same calls afterwards as ranks whose call is still under way.
+    /// [`Comm::fail_call`] for a program that continues with the next call, like ranks whose call is still under way.
     pub fn fail_call_and_go_on(&self, error: Error) -> Error {
         self.fail(error, true)
     }
@@ -380,17 +386,17 @@ impl Comm {
             }
         }
         members.sort_unstable();
-        let places: Vec<u32> = members.iter().map(|(_, rank)| *rank).collect();
-        let topology = self.group.topology.of_group(&places);
+        let ranks: Vec<u32> = members.iter().map(|(_, rank)| *rank).collect();
+        let topology = self.group.topology.of_group(&ranks);
         let number = Group::number_after(self.group.comm, call);
-        Ok(Some(self.group_named_by(named_by, number, &places, topology)))
+        Ok(Some(self.group_named_by(named_by, number, &ranks, topology)))
     }
 
     /// Leaves the group; later calls are refused. The last Comm of a process also closes the transport: it delivers all sent
     /// frames, then a goodbye to each peer.
     ///
     /// # Errors
-    /// In a replicated group, `close` may be the first to learn that the last calls had different input on a replica.
+    /// `Corrupt` in a replicated group if replicas had different inputs in the last calls, which no call has reported.
     pub fn close(&self) -> Result<()> {
         if self.closed.swap(true, Ordering::AcqRel) {
             return Ok(());
@@ -402,18 +408,18 @@ impl Comm {
         }
     }
 
-    /// [`Comm::close`] at the end of a program. Waits up to `most` for calls under way, because other ranks wait for them. `why`
-    /// is the reason that peers get if the program has failed; then nothing is waited for.
-    pub fn close_at_exit(&self, most: Duration, why: Option<&str>) -> Result<()> {
+    /// [`Comm::close`] at the end of a program. Waits up to `limit` for calls under way, because other ranks wait for them. A
+    /// program that has failed does not wait: it passes `failure`, the reason that its peers get.
+    pub fn close_at_exit(&self, limit: Duration, failure: Option<&str>) -> Result<()> {
         if self.is_closed() || !self.node.is_ours() {
             return Ok(());
         }
-        if why.is_none() {
-            self.node.finish_calls(&self.group, most);
+        if failure.is_none() {
+            self.node.finish_calls(&self.group, limit);
         }
         // Other groups of this process may go on.
-        if let Some(why) = why.filter(|_| self.node.open_groups() == 1) {
-            self.node.set_failure_reason(why);
+        if let Some(failure) = failure.filter(|_| self.node.open_groups() == 1) {
+            self.node.set_failure_reason(failure);
         }
         self.close()
     }

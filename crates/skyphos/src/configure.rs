@@ -3,7 +3,7 @@
 use crate::Comm;
 use crate::call_builder::{Body, CallBuilder};
 use crate::decide::check_hint;
-use crate::degrees::{self, agree};
+use crate::degrees::{self, agree_degrees};
 use crate::index_input::IndexInput;
 use crate::input_checksum;
 use crate::signature::custom_tag;
@@ -55,7 +55,7 @@ impl ConfigureOptions {
         ConfigureOptions { n: Some(n), ..ConfigureOptions::default() }
     }
 
-    /// The words that all ranks compare.
+    /// The signature that all ranks compare.
     fn sig(&self, kind: CallKind) -> CallSig {
         let mut extra = 0u32;
         for d in self.degrees.iter().flatten() {
@@ -82,7 +82,7 @@ impl ConfigureOptions {
 pub struct Configure<C, W> {
     contribute: C,
     want: W,
-    seen: Observations,
+    observed: Observations,
 }
 
 impl<C: IndexInput, W: IndexInput> Body for Configure<C, W> {
@@ -91,13 +91,13 @@ impl<C: IndexInput, W: IndexInput> Body for Configure<C, W> {
     type Options = ConfigureOptions;
 
     fn request(&mut self, comm: &Comm, (): &(), options: &ConfigureOptions) -> CallRequest {
-        self.seen = comm.tuner().observations;
+        self.observed = comm.tuner().observations;
         (options.sig(CallKind::Configure), options.arguments()).into()
     }
 
     async fn perform(self, ep: &Endpoint, (): &(), options: &ConfigureOptions) -> Result<Plan> {
         let lists = [self.contribute.indices(), self.want.indices()];
-        let request = request::<f64>(ep, lists, &[], options, self.seen).await?;
+        let request = request::<f64>(ep, lists, &[], options, self.observed).await?;
         configure::configure(ep, request).await
     }
 }
@@ -116,7 +116,7 @@ pub struct ConfigureReduce<T, C, W, V, Out> {
     sets: Configure<C, W>,
     values: V,
     out: Out,
-    of: PhantomData<T>,
+    element: PhantomData<T>,
 }
 
 impl<T, C, W, V, Out> Body for ConfigureReduce<T, C, W, V, Out>
@@ -132,7 +132,7 @@ where
     type Options = ConfigureOptions;
 
     fn request(&mut self, comm: &Comm, op: &ReduceOp, options: &ConfigureOptions) -> CallRequest {
-        self.sets.seen = comm.tuner().observations;
+        self.sets.observed = comm.tuner().observations;
         (options.sig_with::<T>(op), options.arguments()).into()
     }
 
@@ -142,9 +142,9 @@ where
         op: &ReduceOp,
         options: &ConfigureOptions,
     ) -> Result<ConfiguredReduction<Out>> {
-        let Configure { contribute, want, seen } = &self.sets;
+        let Configure { contribute, want, observed } = &self.sets;
         let values = self.values.as_ref();
-        let request = request(ep, [contribute.indices(), want.indices()], values, options, *seen).await?;
+        let request = request(ep, [contribute.indices(), want.indices()], values, options, *observed).await?;
         let plan = configure::configure_reduce(ep, request, values, self.out.as_mut(), op).await?;
         Ok(ConfiguredReduction { plan, out: self.out })
     }
@@ -153,7 +153,7 @@ where
 impl Comm {
     /// Makes a plan from the indices that this rank contributes values for, and those that it wants.
     ///
-    /// Indices are of the space `0..n`, in any order, repeats allowed. Collective. [`Comm::reduce`] uses the plan.
+    /// Indices are numbers of `0..n`, in any order, repeats allowed. Collective. [`Comm::reduce`] uses the plan.
     ///
     /// ```
     /// use skyphos::{Comm, ConfigureOptions};
@@ -172,7 +172,7 @@ impl Comm {
         contribute: C,
         want: W,
     ) -> CallBuilder<'_, Configure<C, W>> {
-        CallBuilder::new(self, Configure { contribute, want, seen: Observations::default() })
+        CallBuilder::new(self, Configure { contribute, want, observed: Observations::default() })
     }
 
     /// Does the work of [`Comm::configure`] and [`Comm::reduce`] in one pass down and up, for indices that change with every call. The
@@ -202,19 +202,19 @@ impl Comm {
         V: AsRef<[T]> + Send,
         Out: AsMut<[T]> + Send,
     {
-        let sets = Configure { contribute, want, seen: Observations::default() };
-        CallBuilder::new(self, ConfigureReduce { sets, values, out, of: PhantomData })
+        let sets = Configure { contribute, want, observed: Observations::default() };
+        CallBuilder::new(self, ConfigureReduce { sets, values, out, element: PhantomData })
     }
 }
 
-/// Prepares the sets, and agrees on n and the degrees unless the options have them. `T` gives the size of values, which may
-/// come later.
+/// Prepares the sets, and agrees on n and the degrees unless the options have them. `T` is the type of the values that are
+/// reduced; `values` is empty if only later calls have any.
 async fn request<T: Element>(
     ep: &Endpoint,
     lists: [Indices<'_>; 2],
     values: &[T],
     options: &ConfigureOptions,
-    seen: Observations,
+    observed: Observations,
 ) -> Result<Request> {
     input_checksum::lists(ep, lists, values);
     let [contribute, want] = lists;
@@ -255,7 +255,7 @@ async fn request<T: Element>(
                 min_packet_bytes,
                 expected_nnz,
             };
-            considered = agree(ep, &input, (&contribute, &want), seen).await?;
+            considered = agree_degrees(ep, &input, (&contribute, &want), observed).await?;
             considered[0].degrees.clone()
         }
     };

@@ -1,5 +1,5 @@
-//! The decision how a reduction of sparse vectors runs: by the variant of earlier calls, by the algorithm that the caller named, or
-//! by the tuner's choice after a survey of all ranks.
+//! Chooses how a reduction of sparse vectors runs: by the variant of earlier calls, by the algorithm that the caller named, or by
+//! the tuner's choice after a survey of all ranks.
 
 use crate::allreduce_options::AllreduceOptions;
 use crate::native_allreduce::{check_native, has_native};
@@ -27,7 +27,7 @@ pub(crate) struct Decided {
 }
 
 impl Decided {
-    fn by(variant: Variant, survey: Option<SurveyResult>) -> Decided {
+    fn new(variant: Variant, survey: Option<SurveyResult>) -> Decided {
         Decided { variant, survey, entries: None }
     }
 }
@@ -54,13 +54,13 @@ pub(crate) async fn decide<T: Element>(
     check_hint(n, options.expected_nnz)?;
     let Basis { recalled, observed } = basis;
     let trials = match recalled {
-        Recalled::Run(variant) => return Ok(Decided::by(variant, None)),
+        Recalled::Run(variant) => return Ok(Decided::new(variant, None)),
         Recalled::Survey(trials) => trials,
     };
     if options.algorithm != Algorithm::Auto {
         return named(ep, view, (n, width), op, options).await;
     }
-    // If timings do not count, they must not enter a survey either, because replicas measure different ones.
+    // A group that does not adapt must not survey timings either, because replicas measure different ones.
     let (surveyed_before, adapts) = (trials.is_some(), !observed.fixed);
     let trials = trials.filter(|_| adapts);
     let substitute = |algorithm| match op {
@@ -69,7 +69,7 @@ pub(crate) async fn decide<T: Element>(
     };
     let limits = Limits { degrees: options.degrees.as_deref(), substitute: &substitute };
     let row_bytes = width * size_of::<T>();
-    let next_by = |facts: &Facts, trials: Option<Trials>| {
+    let plan_round = |facts: &Facts, trials: Option<Trials>| {
         let workload = Workload {
             reduction,
             ranks: ep.size(),
@@ -89,7 +89,7 @@ pub(crate) async fn decide<T: Element>(
     let hint = options.expected_nnz.filter(|_| !surveyed_before && observed.has_common_start());
     let by_hint = hint.and_then(|entries| {
         let facts = Facts::hinted(n, entries, ep.size(), default);
-        let next = next_by(&facts, None);
+        let next = plan_round(&facts, None);
         let fits = n.saturating_mul(row_bytes as u64) <= PARAMETERS.max_hinted_bytes;
         (fits || next.choices.iter().all(|choice| !choice.algorithm.is_dense())).then_some(next)
     });
@@ -102,7 +102,7 @@ pub(crate) async fn decide<T: Element>(
             let union = union_curve(&survey, ep.size());
             let entries = union.entries(f64::from(ep.size())) as u64;
             let facts = Facts::agreed(&PARAMETERS, union, default, |k| survey.numbers(k));
-            (next_by(&facts, trials), Some(survey), Some(entries))
+            (plan_round(&facts, trials), Some(survey), Some(entries))
         }
     };
     check_algorithm(next.choices[0].algorithm, op, options)?;
@@ -133,7 +133,7 @@ async fn named<T: Element>(
     let variant = Variant { algorithm, degrees: degrees.unwrap_or_default(), bounds, choice: None };
     let sampled = algorithm.has_ranges() && split == Split::Quantiles && ep.size() > 1;
     let trials = sampled.then(|| Trials::begin(&PARAMETERS, vec![variant.clone()]));
-    Ok(Decided::by(variant, trials.map(|trials| SurveyResult { trials, hint: None })))
+    Ok(Decided::new(variant, trials.map(|trials| SurveyResult { trials, hint: None })))
 }
 
 /// Adds the bounds of the ranks' ranges to the variants of a round.
@@ -145,9 +145,9 @@ async fn with_ranges<T: Element>(
     (n, width): (u64, usize),
     split: Split,
 ) -> Result<Trials> {
-    let cut = next.choices.iter().any(|choice| choice.algorithm.has_ranges());
+    let has_ranges = next.choices.iter().any(|choice| choice.algorithm.has_ranges());
     let ranges = match (split, survey) {
-        _ if !cut => Vec::new(),
+        _ if !has_ranges => Vec::new(),
         (Split::Quantiles, Some(survey)) => survey.bounds(ep.size()),
         (split, _) => bounds(ep, split, view, width, n, ep.size()).await?,
     };

@@ -15,10 +15,9 @@ use skyphos_types::{GroupRank, Result, Round};
 /// Round of the exchange, after the rounds of the agreement on n.
 const ROUND: Round = Round(0x40);
 
-/// Numbers in front of a rank's samples: its numbers of contributed and wanted indices, whether these are the same set, and
-/// its profile.
+/// Words before a rank's samples: its counts of contributed and of wanted indices, whether these are the same set, and its profile.
 const COUNTS: usize = 3;
-const HEAD: usize = COUNTS + PROFILE_WORDS;
+const HEADER_WORDS: usize = COUNTS + PROFILE_WORDS;
 
 /// The inputs of a choice, other than the sets.
 pub(crate) struct DegreesInput {
@@ -33,7 +32,7 @@ pub(crate) struct DegreesInput {
 }
 
 /// Degrees for these sets, and then the next best; the same on all ranks. Cost: ⌈log2 P⌉ α.
-pub(crate) async fn agree(
+pub(crate) async fn agree_degrees(
     ep: &Endpoint,
     input: &DegreesInput,
     (contribute, want): (&Prepared, &Prepared),
@@ -67,12 +66,12 @@ pub(crate) async fn agree(
     let profile = agreed_profile(start, |k| all.iter().map(|a| f64::from_bits(a[COUNTS + k])).collect());
     let same = all.iter().all(|a| a[2] == 1);
     let length = layout.words();
-    let is_damaged = |a: &Vec<u64>| !a[HEAD..].chunks(length).all(|sample| layout.is_valid(sample));
+    let is_damaged = |a: &Vec<u64>| !a[HEADER_WORDS..].chunks(length).all(|sample| layout.is_valid(sample));
     if let Some(rank) = all.iter().position(is_damaged) {
         return Err(ep.corrupt(GroupRank(rank as u32), "a sample with blocks outside its windows"));
     }
     let union = |side: usize| {
-        let samples: Vec<&[u64]> = all.iter().map(|a| &a[HEAD + side * length..][..length]).collect();
+        let samples: Vec<&[u64]> = all.iter().map(|a| &a[HEADER_WORDS + side * length..][..length]).collect();
         layout.union(mean(side), &samples)
     };
     let out = union(0);

@@ -13,39 +13,39 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 #[derive(Default)]
 struct ReceivedBlocks {
     /// Complete blocks that were not taken, by rank.
-    whole: BTreeMap<u32, Vec<u8>>,
-    /// The waker of the call, which waits for room.
+    complete: BTreeMap<u32, Vec<u8>>,
+    /// The call, to wake it when a block was taken.
     call: Weak<Endpoint>,
 }
 
 #[derive(Default)]
 struct Queue {
-    came: Mutex<ReceivedBlocks>,
-    /// A block has arrived since this was unset.
-    news: AtomicBool,
+    blocks: Mutex<ReceivedBlocks>,
+    /// Whether a block has arrived since this was unset.
+    has_new: AtomicBool,
 }
 
 impl Queue {
     fn lock(&self) -> MutexGuard<'_, ReceivedBlocks> {
-        self.came.lock().unwrap_or_else(PoisonError::into_inner)
+        self.blocks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// The incoming blocks of an exchange.
-pub struct ComingBlocks {
+pub struct IncomingBlocks {
     queue: Arc<Queue>,
     /// Ranks whose blocks were not taken, in the order of taking.
     order: std::vec::IntoIter<u32>,
 }
 
-impl ComingBlocks {
-    /// The next block with its sender, if it has arrived. Blocks come from the next rank, the one after it, and so on around.
+impl IncomingBlocks {
+    /// The next block with its sender, if it has arrived. Senders follow in rank order, from the next rank around to the previous.
     pub fn take(&mut self) -> Option<(u32, Vec<u8>)> {
         let rank = self.order.as_slice().first().copied()?;
-        let mut came = self.queue.lock();
-        let block = came.whole.remove(&rank)?;
-        let call = came.call.upgrade();
-        drop(came);
+        let mut received = self.queue.lock();
+        let block = received.complete.remove(&rank)?;
+        let call = received.call.upgrade();
+        drop(received);
         self.order.next();
         // The call may request another block now.
         call.into_iter().for_each(|call| call.look_again());
@@ -53,13 +53,13 @@ impl ComingBlocks {
     }
 
     /// Number of blocks that were not taken, whether they have arrived or not.
-    pub fn left(&self) -> usize {
+    pub fn remaining(&self) -> usize {
         self.order.len()
     }
 
     /// Number of blocks that have arrived and were not taken.
     pub fn waiting(&self) -> usize {
-        self.queue.lock().whole.len()
+        self.queue.lock().complete.len()
     }
 }
 
@@ -68,18 +68,18 @@ pub struct BlockExchange {
     work: Work<Traffic>,
     /// The call's result, once it is known.
     done: Option<Result<Traffic>>,
-    blocks: ComingBlocks,
+    blocks: IncomingBlocks,
 }
 
 impl BlockExchange {
-    /// The next block with its sender; `None` once all were taken. Blocks come from the next rank, the one after it, and so on
-    /// around.
+    /// The next block with its sender; `None` once all were taken. Senders follow in rank order, from the next rank around to
+    /// the previous.
     ///
     /// # Errors
-    /// The error that ended the call. It has no blocks after that.
+    /// The error that ended the call. No blocks follow it.
     pub fn next_block(&mut self) -> Result<Option<(u32, Vec<u8>)>> {
-        while self.blocks.left() > 0 {
-            self.blocks.queue.news.store(false, Ordering::Release);
+        while self.blocks.remaining() > 0 {
+            self.blocks.queue.has_new.store(false, Ordering::Release);
             if let Some(next) = self.blocks.take() {
                 return Ok(Some(next));
             }
@@ -87,7 +87,7 @@ impl BlockExchange {
             if let Some(Err(error)) = &self.done {
                 return Err(error.clone());
             }
-            self.work.wait_on(&self.blocks.queue.news, None);
+            self.work.wait_on(&self.blocks.queue.has_new, None);
         }
         Ok(None)
     }
@@ -113,15 +113,18 @@ impl BlockExchange {
 }
 
 /// A rank's outgoing and incoming blocks.
-struct Both<P> {
+struct RankBlocks<P> {
+    /// Blocks that were not sent, by receiver.
     parts: Vec<Option<P>>,
+    /// Bytes of each block, by receiver.
     lens: Vec<usize>,
-    open: BTreeMap<u32, Vec<u8>>,
+    /// Incoming blocks that are not complete, by sender.
+    incomplete: BTreeMap<u32, Vec<u8>>,
     push_bytes: usize,
     queue: Arc<Queue>,
 }
 
-impl<P: AsRef<[u8]> + Send> Blocks for Both<P> {
+impl<P: AsRef<[u8]> + Send> Blocks for RankBlocks<P> {
     fn len_for(&self, to: u32) -> usize {
         self.lens[to as usize]
     }
@@ -137,37 +140,37 @@ impl<P: AsRef<[u8]> + Send> Blocks for Both<P> {
     }
 
     fn begin_block(&mut self, from: u32, _: usize) -> Result<()> {
-        self.open.insert(from, Vec::new());
+        self.incomplete.insert(from, Vec::new());
         Ok(())
     }
 
     fn put(&mut self, from: u32, bytes: &[u8]) -> Result<()> {
         // A claimed length is trusted only up to the bytes that have arrived.
-        let room = self.open.entry(from).or_default();
-        room.try_reserve(bytes.len()).map_err(|_| {
-            let so_far = room.len();
-            Error::bad_input(format!("there is no memory for rank {from}'s block after {so_far} bytes of it"))
+        let block = self.incomplete.entry(from).or_default();
+        block.try_reserve(bytes.len()).map_err(|_| {
+            let so_far = block.len();
+            Error::bad_input(format!("out of memory after {so_far} bytes of rank {from}'s block"))
         })?;
-        room.extend_from_slice(bytes);
+        block.extend_from_slice(bytes);
         Ok(())
     }
 
     fn complete_block(&mut self, from: u32) -> Result<()> {
-        let block = self.open.remove(&from).unwrap_or_default();
-        self.queue.lock().whole.insert(from, block);
-        self.queue.news.store(true, Ordering::Release);
+        let block = self.incomplete.remove(&from).unwrap_or_default();
+        self.queue.lock().complete.insert(from, block);
+        self.queue.has_new.store(true, Ordering::Release);
         Ok(())
     }
 
     fn blocks_in_memory(&self) -> usize {
-        self.queue.lock().whole.values().filter(|block| block.len() > self.push_bytes).count()
+        self.queue.lock().complete.values().filter(|block| block.len() > self.push_bytes).count()
     }
 }
 
 /// An exchange that has not started: see [`Comm::exchange_blocks`].
 pub struct PreparedExchange {
     call: Call<Traffic>,
-    blocks: ComingBlocks,
+    blocks: IncomingBlocks,
 }
 
 impl PreparedExchange {
@@ -177,7 +180,7 @@ impl PreparedExchange {
     }
 
     /// The call, and its incoming blocks.
-    pub fn into_call(self) -> (Call<Traffic>, ComingBlocks) {
+    pub fn into_call(self) -> (Call<Traffic>, IncomingBlocks) {
         (self.call, self.blocks)
     }
 }
@@ -193,14 +196,14 @@ impl Comm {
     /// use skyphos::{BlockLimits, Comm};
     ///
     /// let ranks = Comm::local(2, &Default::default()).unwrap();
-    /// let came = ranks.map_ranks(|comm| {
+    /// let blocks = ranks.map_ranks(|comm| {
     ///     let blocks = vec![vec![comm.rank() as u8; 3]; 2];
     ///     let mut exchange = comm.exchange_blocks(blocks, BlockLimits::default()).unwrap().start();
     ///     let block = exchange.next_block().unwrap();
     ///     exchange.finish().unwrap();
     ///     block
     /// });
-    /// assert_eq!(came, [Some((1, vec![1; 3])), Some((0, vec![0; 3]))]);
+    /// assert_eq!(blocks, [Some((1, vec![1; 3])), Some((0, vec![0; 3]))]);
     /// ```
     pub fn exchange_blocks<P: AsRef<[u8]> + Send + Sync + 'static>(
         &self,
@@ -213,20 +216,19 @@ impl Comm {
         let sig = CallSig { extra: limits.fetches as u32, n: limits.push_bytes as u64, ..kind };
         let lens: Vec<usize> = blocks.iter().map(|block| block.as_ref().len()).collect();
         let parts = blocks.into_iter().map(Some).collect();
-        let (open, push_bytes) = (BTreeMap::new(), limits.push_bytes);
-        let mut both = Both { parts, lens, open, push_bytes, queue: queue.clone() };
-        let of_call = queue.clone();
+        let (incomplete, push_bytes) = (BTreeMap::new(), limits.push_bytes);
+        let mut all = RankBlocks { parts, lens, incomplete, push_bytes, queue: queue.clone() };
         let call = self.prepare(sig, false, move |ep| async move {
-            if both.lens.len() != ep.size() as usize {
-                let message = format!("{} blocks for {} ranks", both.lens.len(), ep.size());
+            if all.lens.len() != ep.size() as usize {
+                let message = format!("{} blocks for {} ranks", all.lens.len(), ep.size());
                 return Err(Error::bad_input(message));
             }
-            of_call.lock().call = Arc::downgrade(&ep);
-            ep.checksum_input(|sum| both.parts.iter().flatten().for_each(|part| sum.add(part.as_ref())));
-            exchange_blocks(&ep, &mut both, limits).await?;
+            all.queue.lock().call = Arc::downgrade(&ep);
+            ep.checksum_input(|sum| all.parts.iter().flatten().for_each(|part| sum.add(part.as_ref())));
+            exchange_blocks(&ep, &mut all, limits).await?;
             Ok(ep.traffic())
         })?;
         let order: Vec<u32> = (1..size).map(|far| (me + far) % size).collect();
-        Ok(PreparedExchange { call, blocks: ComingBlocks { queue, order: order.into_iter() } })
+        Ok(PreparedExchange { call, blocks: IncomingBlocks { queue, order: order.into_iter() } })
     }
 }

@@ -16,7 +16,7 @@ use std::marker::PhantomData;
 pub struct Gather<T, X> {
     x: X,
     root: u32,
-    of: PhantomData<T>,
+    element: PhantomData<T>,
 }
 
 impl<T: Element, X: VectorInput<T>> Body for Gather<T, X> {
@@ -52,6 +52,6 @@ impl Comm {
     /// assert_eq!(counts, [2, 0]);
     /// ```
     pub fn gather<T: Element, X: VectorInput<T>>(&self, x: X, root: u32) -> CallBuilder<'_, Gather<T, X>> {
-        CallBuilder::new(self, Gather { x, root, of: PhantomData })
+        CallBuilder::new(self, Gather { x, root, element: PhantomData })
     }
 }

@@ -33,11 +33,11 @@ pub(crate) fn encode_topology(topology: &Topology) -> Vec<u8> {
 
 /// Decodes a topology.
 pub(crate) fn decode_topology(bytes: &[u8]) -> Result<Topology> {
-    let half = |from: usize| -> Vec<u32> {
+    let column = |from: usize| -> Vec<u32> {
         let pairs = bytes.chunks_exact(8);
         pairs.map(|pair| u32::from_le_bytes(pair[from..][..4].try_into().expect("4 bytes"))).collect()
     };
-    Topology::new(&half(0), &half(4))
+    Topology::new(&column(0), &column(4))
 }
 
 #[cfg(test)]

@@ -21,12 +21,12 @@ use skyphos_types::{ReduceOp, Result, Round};
 use std::hint::black_box;
 use std::time::Instant;
 
-/// Sizes of index spaces: vectors are sparse enough in `FAR` to be merged, and dense enough in the others for block sums.
-const FAR: u64 = ENTRIES as u64 * 256;
-const MIDDLE: u64 = ENTRIES as u64 * 16;
-const NEAR: u64 = ENTRIES as u64 * 2;
+/// Sizes of index spaces. Vectors are sparse enough to be merged in `SPARSE_N`, and dense enough for block sums in the others.
+const SPARSE_N: u64 = ENTRIES as u64 * 256;
+const MEDIUM_N: u64 = ENTRIES as u64 * 16;
+const DENSE_N: u64 = ENTRIES as u64 * 2;
 
-/// Bytes of dense arrays: more than caches have.
+/// Bytes of dense arrays: more than caches hold.
 const ARRAY_BYTES: usize = 16 << 20;
 
 /// First round of the closing barrier; the opening one begins at 0.
@@ -88,7 +88,7 @@ fn reduce_s(ep: &Endpoint, n: u64, sources: usize, values: &[f32]) -> Result<f64
 }
 
 /// Seconds to decode an encoded vector into a result of a shape.
-fn place_s(ep: &Endpoint, n: u64, shape: Shape, segments: &[Payload]) -> Result<f64> {
+fn decode_s(ep: &Endpoint, n: u64, shape: Shape, segments: &[Payload]) -> Result<f64> {
     let mut failed = Ok(());
     let seconds = median_s(|| {
         let mut result = Assembler::new(&[0, n], shape, 0f32);
@@ -101,21 +101,21 @@ fn place_s(ep: &Endpoint, n: u64, shape: Shape, segments: &[Payload]) -> Result<
 fn measure(ep: &Endpoint) -> Result<Kernels> {
     let entries = ENTRIES as f64;
     let values = vec![1f32; ENTRIES];
-    let indices = drawn(FAR, 7);
+    let indices = drawn(SPARSE_N, 7);
     let view = View::Sparse { indices: Indices::U32(&indices), values: &values };
-    let encode_s = median_s(|| drop(black_box(encode(ep, view, 1, 0, 0, FAR)))) / entries;
-    let placed_s = place_s(ep, FAR, shape(1.0), &encoded(ep, FAR, 7, &values))? / entries;
+    let encode_s = median_s(|| drop(black_box(encode(ep, view, 1, 0, 0, SPARSE_N)))) / entries;
+    let place_s = decode_s(ep, SPARSE_N, shape(1.0), &encoded(ep, SPARSE_N, 7, &values))? / entries;
 
     // Merges of few and of many sources: seconds per entry are `merge_s + merge_more_s * sources`.
-    let each_s = |sources: usize| Ok(reduce_s(ep, FAR, sources, &values)? / (sources as f64 * entries));
+    let each_s = |sources: usize| Ok(reduce_s(ep, SPARSE_N, sources, &values)? / (sources as f64 * entries));
     let (two_s, eight_s): (f64, f64) = (each_s(2)?, each_s(8)?);
     let merge_more_s = ((eight_s - two_s) / 6.0).max(0.0);
     let merge_s = (two_s - 2.0 * merge_more_s).max(0.0);
 
     // Block sums of the same number of entries in fewer and in more positions.
-    let (near_s, middle_s) = (reduce_s(ep, NEAR, 4, &values)?, reduce_s(ep, MIDDLE, 4, &values)?);
-    let position_s = ((middle_s - near_s) / (MIDDLE - NEAR) as f64).max(0.0);
-    let block_s = ((near_s - NEAR as f64 * position_s) / (4.0 * entries)).max(0.0);
+    let (dense_s, medium_s) = (reduce_s(ep, DENSE_N, 4, &values)?, reduce_s(ep, MEDIUM_N, 4, &values)?);
+    let position_s = ((medium_s - dense_s) / (MEDIUM_N - DENSE_N) as f64).max(0.0);
+    let block_s = ((dense_s - DENSE_N as f64 * position_s) / (4.0 * entries)).max(0.0);
 
     let from = vec![1u8; ARRAY_BYTES];
     let mut to = vec![0u8; ARRAY_BYTES];
@@ -129,7 +129,7 @@ fn measure(ep: &Endpoint) -> Result<Kernels> {
     let bitmap_s = bitmap_s(ep, &values)?;
     Ok(Kernels {
         encode_s,
-        place_s: placed_s,
+        place_s,
         merge_s,
         merge_more_s,
         block_s,
@@ -142,21 +142,21 @@ fn measure(ep: &Endpoint) -> Result<Kernels> {
 
 /// Additional seconds of an entry that is read from an array with a bitmap, or written to one: the mean of both.
 fn bitmap_s(ep: &Endpoint, values: &[f32]) -> Result<f64> {
-    let indices = drawn(NEAR, 7);
-    let (mut rows, mut present) = (vec![0f32; NEAR as usize], vec![0u64; NEAR as usize / 64]);
+    let indices = drawn(DENSE_N, 7);
+    let (mut rows, mut present) = (vec![0f32; DENSE_N as usize], vec![0u64; DENSE_N as usize / 64]);
     for (index, value) in indices.iter().zip(values) {
         rows[*index as usize] = *value;
         present[*index as usize / 64] |= 1 << (index % 64);
     }
     let listed = View::Sparse { indices: Indices::U32(&indices), values };
     let marked = View::Dense { values: &rows, present: Some(&present) };
-    let from_list_s = median_s(|| drop(black_box(encode(ep, listed, 1, 0, 0, NEAR))));
-    let from_array_s = median_s(|| drop(black_box(encode(ep, marked, 1, 0, 0, NEAR))));
-    let segments = encode(ep, listed, 1, 0, 0, NEAR);
-    let to_list_s = place_s(ep, NEAR, shape(1.0), &segments)?;
-    let to_array_s = place_s(ep, NEAR, shape(0.0), &segments)?;
+    let from_list_s = median_s(|| drop(black_box(encode(ep, listed, 1, 0, 0, DENSE_N))));
+    let from_array_s = median_s(|| drop(black_box(encode(ep, marked, 1, 0, 0, DENSE_N))));
+    let segments = encode(ep, listed, 1, 0, 0, DENSE_N);
+    let to_list_s = decode_s(ep, DENSE_N, shape(1.0), &segments)?;
+    let to_array_s = decode_s(ep, DENSE_N, shape(0.0), &segments)?;
     // Allocating the array is counted by its bytes.
-    let make_s = median_s(|| drop(black_box(dense_form(shape(0.0), NEAR, 0f32))));
+    let make_s = median_s(|| drop(black_box(dense_form(shape(0.0), DENSE_N, 0f32))));
     let more_s = (from_array_s - from_list_s).max(0.0) + (to_array_s - make_s - to_list_s).max(0.0);
     Ok(more_s / 2.0 / ENTRIES as f64)
 }
@@ -169,9 +169,9 @@ pub(crate) fn product_s() -> f64 {
     let (rows, cols, pairs) = PRODUCT;
     let (a, b) = (vec![1f64; pairs * rows], vec![1f64; pairs * cols]);
     let mut out = vec![0f64; rows * cols];
-    let of = (Rows { numbers: &a, stride: rows }, Rows { numbers: &b, stride: cols });
+    let factors = (Rows { numbers: &a, stride: rows }, Rows { numbers: &b, stride: cols });
     let seconds = median_s(|| {
-        multiply(PRODUCT, black_box(of), (black_box(&mut out), cols), (Destination::Overwrite, 1.0), 1);
+        multiply(PRODUCT, black_box(factors), (black_box(&mut out), cols), (Destination::Overwrite, 1.0), 1);
     });
     seconds / (rows * cols * pairs) as f64
 }
@@ -190,7 +190,7 @@ pub(crate) fn pass_s() -> (f64, f64) {
     (reused_s / PASS_BYTES as f64, (fresh_s - reused_s).max(0.0) / PASS_BYTES as f64)
 }
 
-/// Bytes of the array of [`pass_s`]: more than a core's cache has.
+/// Bytes of the array of [`pass_s`]: more than a core's cache holds.
 const PASS_BYTES: usize = 8 << 20;
 
 impl Comm {
@@ -214,7 +214,7 @@ mod tests {
 
     #[test]
     fn indices_are_distinct_and_in_range() {
-        for n in [NEAR, MIDDLE, FAR] {
+        for n in [DENSE_N, MEDIUM_N, SPARSE_N] {
             let indices = drawn(n, 3);
             assert!(indices.windows(2).all(|w| w[0] < w[1]) && u64::from(*indices.last().unwrap()) < n);
         }
@@ -226,9 +226,9 @@ mod tests {
         for found in ranks.map_ranks(|comm| comm.kernel_times().unwrap()) {
             let k = found.kernels;
             assert!(k.numbers().iter().all(|s| s.is_finite() && *s >= 0.0), "{k:?}");
-            let sure =
+            let positive =
                 [k.encode_s, k.place_s, k.merge_s + 2.0 * k.merge_more_s, k.dense_byte_s, k.fresh_byte_s];
-            assert!(sure.iter().all(|s| *s > 0.0), "{k:?}");
+            assert!(positive.iter().all(|s| *s > 0.0), "{k:?}");
             assert!(found.product_s > 0.0 && found.product_s < 1e-7, "{found:?}");
             let (pass_s, fresh_s) = pass_s();
             assert!(pass_s > 0.0 && fresh_s >= 0.0);

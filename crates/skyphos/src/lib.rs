@@ -3,7 +3,7 @@
 //! ```
 //! use skyphos::{Comm, ConfigureOptions};
 //!
-//! // Two ranks in this process; each puts out two indices and wants one.
+//! // Two ranks in this process; each contributes two indices and wants one.
 //! let sums = Comm::local(2, &Default::default()).unwrap().map_ranks(|comm| {
 //!     let options = ConfigureOptions::with_n(10);
 //!     let mut plan = comm.configure([comm.rank(), 5], [5u32]).options(options).run()?;
@@ -66,7 +66,7 @@ mod vector_input;
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
 pub mod fuzzing {
-    //! The messages that rank 0 sends when a group starts, for the package `fuzz`.
+    //! Decoders of the messages that rank 0 sends when a group starts, for the package `fuzz`.
     use crate::group_start::{
         PROFILE_BYTES, decode_profile, decode_topology, encode_profile, encode_topology,
     };
@@ -74,14 +74,14 @@ pub mod fuzzing {
     use skyphos_plan::Profile;
     use skyphos_types::Result;
 
-    /// Profile and cores, and the profile encoded again; `None` for fewer bytes than that.
+    /// Profile and cores, and the profile encoded again; `None` if there are too few bytes.
     pub fn start(bytes: &[u8]) -> Option<(Option<Profile>, f64, Vec<u8>)> {
         let (profile, cores) = decode_profile(bytes.get(..PROFILE_BYTES)?);
         Some((profile, cores, encode_profile(profile)))
     }
 
     /// The topology, and its bytes encoded again.
-    pub fn places(bytes: &[u8]) -> Result<(Topology, Vec<u8>)> {
+    pub fn topology(bytes: &[u8]) -> Result<(Topology, Vec<u8>)> {
         decode_topology(bytes).map(|topology| (topology.clone(), encode_topology(&topology)))
     }
 }
@@ -93,14 +93,14 @@ pub use broadcast::{BroadcastOptions, Broadcasted};
 pub use call_builder::{Body, CallBuilder, OpSetting};
 pub use comm::{Comm, LocalRanks};
 pub use configure::{ConfigureOptions, ConfiguredReduction, predicted_rows};
-pub use exchange_blocks::{BlockExchange, ComingBlocks, PreparedExchange};
+pub use exchange_blocks::{BlockExchange, IncomingBlocks, PreparedExchange};
 pub use explain::Explanation;
 pub use index_input::IndexInput;
 pub use kernel_times::KernelTimes;
 pub use move_arrays::{ArrayMove, ArrayOptions, MovedArrays};
 pub use outer_product::{
-    GatheredPairs, GatheredSparsePairs, OuterAlgorithm, OuterChoice, OuterOptions, OuterProduct, OuterShape,
-    OuterSum, SparseFactors, SparseOuterSum, SparsePairs,
+    GatheredPairs, GatheredSparsePairs, OuterAlgorithm, OuterChoice, OuterOptions, OuterProduct, OuterReport,
+    OuterShape, SparseFactors, SparseOuterSum, SparsePairs,
 };
 pub use probe::{Flows, Pairs, Received, Streamed};
 pub use quantize::{QuantizeOptions, Stage};

@@ -39,29 +39,29 @@ impl Comm {
         }))
     }
 
-    /// Receives the first message that matches; `None` matches any rank, or any tag. If its first part equals that of `room`, and
-    /// its second part has the length of `room`'s memory, the second part is received there.
+    /// Receives the first message that matches; `None` matches any rank, or any tag. If the message's first part equals that of
+    /// `into`, and its second part has the length of `into`'s memory, the second part is received into that memory.
     ///
     /// Messages of one sender are received in the order of sending, by receives in the order in which they were posted.
     ///
     /// # Errors
     /// `BadInput` if `source` is not a rank, or is any rank in a replicated group, where replicas could receive different
-    /// messages. Later [`Error::PeerLost`]: the sender is lost, or, for any rank, a rank of the group.
+    /// messages. Later [`Error::PeerLost`] if the sender is lost; without a `source`, if any rank of the group is lost.
     pub fn receive<M: AsMut<[u8]> + Send + 'static>(
         &self,
         source: Option<u32>,
         tag: Option<u32>,
-        room: Option<ReceiveInto<M>>,
+        into: Option<ReceiveInto<M>>,
     ) -> Result<Call<ReceivedMessage<M>>> {
-        let sig = self.receiving(CallSig::RECEIVES, source, tag)?;
+        let sig = self.receive_sig(CallSig::RECEIVES, source, tag)?;
         Ok(self.node().prepare_message(self.group(), sig, move |ep| async move {
-            point_to_point::receive(&ep, room).await
+            point_to_point::receive(&ep, into).await
         }))
     }
 
     /// Waits for a message that matches, and does not receive it. Errors are those of [`Comm::receive`].
     pub fn probe(&self, source: Option<u32>, tag: Option<u32>) -> Result<Call<Status>> {
-        let sig = self.receiving(CallSig::PROBES, source, tag)?;
+        let sig = self.receive_sig(CallSig::PROBES, source, tag)?;
         Ok(self.node().prepare_message(
             self.group(),
             sig,
@@ -75,7 +75,7 @@ impl Comm {
     /// Those of [`Comm::receive`], and `BadInput` in a replicated group, whose replicas would get different answers.
     pub fn probe_now(&self, source: Option<u32>, tag: Option<u32>) -> Result<Option<Status>> {
         self.refuse_if_replicated("iprobe()", "probe(source=…)")?;
-        let sig = self.receiving(CallSig::PROBES, source, tag)?;
+        let sig = self.receive_sig(CallSig::PROBES, source, tag)?;
         self.node().look_for_message(self.group(), sig)
     }
 
@@ -87,7 +87,7 @@ impl Comm {
         }
     }
 
-    fn receiving(&self, role: u8, source: Option<u32>, tag: Option<u32>) -> Result<CallSig> {
+    fn receive_sig(&self, role: u8, source: Option<u32>, tag: Option<u32>) -> Result<CallSig> {
         self.check_usable()?;
         match source {
             Some(source) => self.check_member("source", source)?,
@@ -100,7 +100,7 @@ impl Comm {
         match self.node().is_replicated() {
             false => Ok(()),
             true => Err(Error::bad_input(format!(
-                "{what} may get another message on each replica of a rank: name the sender ({instead})"
+                "{what} may get a different message on each replica of a rank: name the sender ({instead})"
             ))),
         }
     }

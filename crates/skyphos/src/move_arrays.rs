@@ -1,7 +1,7 @@
 //! Allgather, gather, alltoall, scatter and messages of arrays, which are not encoded.
 
 use crate::Comm;
-use crate::arguments::of_arrays;
+use crate::arguments::array_arguments;
 use crate::call_builder::{Body, CallBuilder};
 use crate::input_checksum;
 use crate::signature::{Shape, shape_hash};
@@ -55,7 +55,7 @@ impl ArrayMove {
             ArrayMove::Allgather(schedule) => vec![("algorithm".to_owned(), schedule.name().to_owned())],
             _ => vec![],
         };
-        of_arrays(shape, others)
+        array_arguments(shape, others)
     }
 
     /// Refuses arrays whose lengths do not match.
@@ -114,7 +114,7 @@ pub struct MoveArrays<T, V, Out> {
     what: ArrayMove,
     values: V,
     out: Out,
-    of: PhantomData<T>,
+    element: PhantomData<T>,
 }
 
 impl<T: Element, V: AsRef<[T]> + Send, Out: AsMut<[T]> + Send> Body for MoveArrays<T, V, Out> {
@@ -179,7 +179,7 @@ impl Comm {
         values: V,
         out: Out,
     ) -> CallBuilder<'_, MoveArrays<T, V, Out>> {
-        CallBuilder::new(self, MoveArrays { what, values, out, of: PhantomData })
+        CallBuilder::new(self, MoveArrays { what, values, out, element: PhantomData })
     }
 
     /// Sends `sends[rank]` bytes of `values` to each rank, and receives `receives[rank]` bytes from each into `out`, both in rank
@@ -189,12 +189,12 @@ impl Comm {
     /// use skyphos::Comm;
     ///
     /// let ranks = Comm::local(2, &Default::default()).unwrap();
-    /// let came = ranks.map_ranks(|comm| {
+    /// let received = ranks.map_ranks(|comm| {
     ///     let rank = comm.rank() as usize; // each rank sends rank 0 one byte, and rank 1 two
     ///     let out = vec![0; 2 * (rank + 1)];
     ///     comm.alltoall_uneven([rank as u8; 3], out, vec![1, 2], vec![rank + 1; 2]).run().unwrap()
     /// });
-    /// assert_eq!(came, [vec![0, 1], vec![0, 0, 1, 1]]);
+    /// assert_eq!(received, [vec![0, 1], vec![0, 0, 1, 1]]);
     /// ```
     pub fn alltoall_uneven<V: AsRef<[u8]> + Send, Out: AsMut<[u8]> + Send>(
         &self,

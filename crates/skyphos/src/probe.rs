@@ -5,8 +5,8 @@
 //! first byte of a message says whether it is the last, so one side decides when the measurement ends.
 //!
 //! Ping-pong gives half a round trip (Hockney 1994; *Kylix*, Fig. 2). Overheads are those of LogGP (Alexandrov et al. 1997),
-//! measured separately as by Kielmann et al. (2000): a receiver spins until the message must have arrived, so that its overhead
-//! has no waiting in it. Each measurement is collective: ranks outside all pairs wait at its end.
+//! measured separately as by Kielmann et al. (2000): a receiver spins until the message must have arrived, so its overhead
+//! includes no waiting. Each measurement is collective: ranks outside all pairs wait at its end.
 
 mod fan;
 mod messages;
@@ -70,7 +70,13 @@ fn partner(me: u32, pairs: &Pairs) -> Option<(u32, bool)> {
     })
 }
 
-async fn ping_on(ep: &Endpoint, pairs: &Pairs, bytes: usize, most: u32, limit: Duration) -> Result<Vec<f64>> {
+async fn ping_on(
+    ep: &Endpoint,
+    pairs: &Pairs,
+    bytes: usize,
+    max_rounds: u32,
+    limit: Duration,
+) -> Result<Vec<f64>> {
     let mut times = Vec::new();
     barrier_from(ep, BEGIN_ROUND).await?;
     if let Some((other, first)) = partner(ep.rank().0, pairs) {
@@ -80,7 +86,7 @@ async fn ping_on(ep: &Endpoint, pairs: &Pairs, bytes: usize, most: u32, limit: D
         while !last {
             let start = ep.now();
             if first {
-                last = times.len() + 1 >= most as usize || start - begin >= limit;
+                last = times.len() + 1 >= max_rounds as usize || start - begin >= limit;
                 to.send(last).await?;
                 from.receive().await?;
                 times.push((ep.now() - start).as_secs_f64() / 2.0);
@@ -183,7 +189,7 @@ async fn stream_on(
     ep: &Endpoint,
     flows: &Flows,
     bytes: usize,
-    most: u32,
+    max_messages: u32,
     limit: Duration,
     settle: Duration,
 ) -> Result<Streamed> {
@@ -200,18 +206,18 @@ async fn stream_on(
     barrier_from(ep, BEGIN_ROUND).await?;
     let (begin, cpu_begin, sent_before) = (ep.now(), cpu_s(), ep.traffic().sent_bytes);
     let window = (settle.as_secs_f64(), limit.as_secs_f64().max(settle.as_secs_f64()));
-    out.iter_mut().for_each(|(sender, _)| sender.begin(most <= 1));
+    out.iter_mut().for_each(|(sender, _)| sender.begin(max_messages <= 1));
     loop {
         let mut moved = false;
-        // One message to each receiver in turn, while the network takes them.
-        let mut taking = true;
-        while taking {
-            taking = false;
+        // One message to each receiver in turn, while the network accepts them.
+        let mut accepted = true;
+        while accepted {
+            accepted = false;
             for (sender, sent) in &mut out {
                 if sender.push() && !sender.last {
                     *sent += 1;
-                    sender.begin(*sent + 1 >= most || ep.now() - begin >= limit);
-                    (taking, moved) = (true, true);
+                    sender.begin(*sent + 1 >= max_messages || ep.now() - begin >= limit);
+                    (accepted, moved) = (true, true);
                 }
             }
         }
@@ -233,10 +239,10 @@ async fn stream_on(
 
 impl Comm {
     /// Seconds of half a round trip of messages of `bytes` bytes, one figure per round, on the first rank of each pair. Empty on
-    /// other ranks. Ends after `limit`, or after `most` rounds. Collective.
-    pub fn ping(&self, pairs: &Pairs, bytes: usize, most: u32, limit: Duration) -> Result<Vec<f64>> {
+    /// other ranks. Ends after `limit`, or after `max_rounds` rounds. Collective.
+    pub fn ping(&self, pairs: &Pairs, bytes: usize, max_rounds: u32, limit: Duration) -> Result<Vec<f64>> {
         let sig = self.check_measure(1, pairs, bytes)?;
-        self.call(sig, async |ep| ping_on(ep, pairs, bytes, most.max(1), limit).await)
+        self.call(sig, async |ep| ping_on(ep, pairs, bytes, max_rounds.max(1), limit).await)
     }
 
     /// Processor seconds of messages of `bytes` bytes: of sending on the first rank of each pair, of receiving on the second.
@@ -246,22 +252,22 @@ impl Comm {
         self.call(sig, async |ep| overhead_on(ep, pairs, bytes, times, gap).await)
     }
 
-    /// Sends messages of `bytes` bytes by all flows at once, for `limit`, at most `most` messages by each flow. Traffic in the
+    /// Sends messages of `bytes` bytes by all flows at once, for `limit`, at most `max_messages` by each flow. Traffic in the
     /// first `settle` does not count. Collective.
     pub fn stream(
         &self,
         flows: &Flows,
         bytes: usize,
-        most: u32,
+        max_messages: u32,
         limit: Duration,
         settle: Duration,
     ) -> Result<Streamed> {
         let sig = self.check_measure(3, flows, bytes)?;
-        self.call(sig, async |ep| stream_on(ep, flows, bytes, most.max(1), limit, settle).await)
+        self.call(sig, async |ep| stream_on(ep, flows, bytes, max_messages.max(1), limit, settle).await)
     }
 
     /// Refuses pairs and lengths that cannot be measured.
-    fn check_measure(&self, what: u64, pairs: &[(u32, u32)], bytes: usize) -> Result<CallSig> {
+    fn check_measure(&self, kind: u64, pairs: &[(u32, u32)], bytes: usize) -> Result<CallSig> {
         let bad = |(a, b): &&(u32, u32)| a == b || *a >= self.size() || *b >= self.size();
         if let Some((a, b)) = pairs.iter().find(bad) {
             let error =
@@ -273,7 +279,7 @@ impl Comm {
         }
         let mix = |hash: u64, word: u64| (hash ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29);
         let words = pairs.iter().flat_map(|(a, b)| [u64::from(*a), u64::from(*b)]);
-        let extra = (words.fold(what, mix) >> 32) as u32;
+        let extra = (words.fold(kind, mix) >> 32) as u32;
         Ok(CallSig { n: bytes as u64, extra, ..CallSig::plain(CallKind::Measure) })
     }
 }

@@ -58,8 +58,8 @@ impl QuantizeOptions {
     /// Words for the call's signature.
     pub(crate) fn words(&self) -> [u32; 4] {
         let (seed, scale) = (self.params.seed(), u32::from(self.params.scale() == Scale::Max));
-        let how = u32::from(self.params.bits()) | scale << 8 | (self.stage as u32 + 1) << 16;
-        [how, self.params.bucket() as u32, seed as u32, (seed >> 32) as u32]
+        let quantiser = u32::from(self.params.bits()) | scale << 8 | (self.stage as u32 + 1) << 16;
+        [quantiser, self.params.bucket() as u32, seed as u32, (seed >> 32) as u32]
     }
 
     /// Refuses operations and types that cannot be quantised.
@@ -67,7 +67,7 @@ impl QuantizeOptions {
         match op {
             ReduceOp::Sum | ReduceOp::Mean => QuantisedValues::new(self.params, dtype, width),
             other => Err(Error::bad_input(format!(
-                "quantize= goes with op=\"sum\" and op=\"mean\", of which quantised values are unbiased, not with op={:?}",
+                "quantize= needs op=\"sum\" or \"mean\", whose results stay unbiased, not op={:?}",
                 other.name()
             ))),
         }
@@ -78,8 +78,8 @@ impl QuantizeOptions {
         match algorithm {
             Algorithm::RecursiveDoubling | Algorithm::Allgather if self.result() => {
                 Err(Error::bad_input(format!(
-                    "algorithm={:?} has no owner of a part that could quantise it for all, as where={:?} asks for: use \
-                     split_allgather, split_allgather_dense, butterfly, ring or auto, or where=\"input\"",
+                    "algorithm={:?} has no owners of parts, which quantise results with where={:?}: use split_allgather, \
+                     split_allgather_dense, butterfly, ring or auto, or where=\"input\"",
                     algorithm.name(),
                     self.stage.name()
                 )))

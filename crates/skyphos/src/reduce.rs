@@ -31,7 +31,7 @@ pub trait PlanAccess: Send {
     /// The signature of a reduction over the plan.
     fn sig(&self) -> CallSig;
 
-    /// Takes a place in the plan's queue.
+    /// Enters the plan's queue.
     fn turn(self) -> Self::Turn;
 }
 
@@ -85,16 +85,16 @@ impl PlanAccess for SharedPlan {
     fn turn(self) -> Turn {
         let mut waiting = Box::pin(self.plan.lock_owned());
         match waiting.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
-            Poll::Ready(plan) => Turn::Here(Some(plan)),
+            Poll::Ready(plan) => Turn::First(Some(plan)),
             Poll::Pending => Turn::Queued(waiting),
         }
     }
 }
 
-/// A place in a shared plan's queue.
+/// A call in a shared plan's queue.
 pub enum Turn {
-    /// The head of the queue.
-    Here(Option<OwnedMutexGuard<Plan>>),
+    /// The first call of the queue.
+    First(Option<OwnedMutexGuard<Plan>>),
     /// Behind other calls.
     Queued(Pin<Box<dyn Future<Output = OwnedMutexGuard<Plan>> + Send>>),
 }
@@ -104,7 +104,7 @@ impl Future for Turn {
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         match self.get_mut() {
-            Turn::Here(plan) => Poll::Ready(plan.take().expect("polled until it is ready, and no further")),
+            Turn::First(plan) => Poll::Ready(plan.take().expect("no poll after the future is ready")),
             Turn::Queued(waiting) => waiting.as_mut().poll(context),
         }
     }
@@ -117,7 +117,7 @@ pub struct Reduce<T, P: PlanAccess, V, Out> {
     turn: Option<P::Turn>,
     values: V,
     out: Out,
-    of: PhantomData<T>,
+    element: PhantomData<T>,
 }
 
 impl<T: Element, P: PlanAccess, V: AsRef<[T]> + Send, Out: AsMut<[T]> + Send> Body for Reduce<T, P, V, Out> {
@@ -126,7 +126,7 @@ impl<T: Element, P: PlanAccess, V: AsRef<[T]> + Send, Out: AsMut<[T]> + Send> Bo
     type Options = ReduceOptions;
 
     fn request(&mut self, _: &Comm, op: &ReduceOp, _: &ReduceOptions) -> CallRequest {
-        let plan = self.plan.take().expect("asked once");
+        let plan = self.plan.take().expect("`request` is called once");
         let sig = plan.sig();
         self.turn = Some(plan.turn());
         CallSig { op: op.code(), dtype: T::DTYPE as u8, flags: custom_tag(op), ..sig }.into()
@@ -135,7 +135,7 @@ impl<T: Element, P: PlanAccess, V: AsRef<[T]> + Send, Out: AsMut<[T]> + Send> Bo
     async fn perform(mut self, ep: &Endpoint, op: &ReduceOp, options: &ReduceOptions) -> Result<Out> {
         check_order(ep, options.order)?;
         input_checksum::values(ep, self.values.as_ref());
-        let mut plan = self.turn.expect("queued as the call was made").await;
+        let mut plan = self.turn.expect("`request` has queued the call").await;
         reduce::reduce(ep, &mut plan, self.values.as_ref(), self.out.as_mut(), op, options.order).await?;
         Ok(self.out)
     }
@@ -164,7 +164,7 @@ impl Comm {
         values: V,
         out: Out,
     ) -> CallBuilder<'_, Reduce<T, P, V, Out>> {
-        CallBuilder::new(self, Reduce { plan: Some(plan), turn: None, values, out, of: PhantomData })
+        CallBuilder::new(self, Reduce { plan: Some(plan), turn: None, values, out, element: PhantomData })
     }
 }
 
@@ -172,7 +172,7 @@ impl Comm {
 fn check_order(ep: &Endpoint, order: Order) -> Result<()> {
     match order {
         Order::Arrival if ep.node().is_replicated() => Err(Error::bad_input(
-            "order=\"arrival\" adds up in the order in which messages come, which replicas of a rank do not share: use \
+            "order=\"arrival\" adds values in the order in which messages arrive, which differs between replicas of a rank: use \
              order=\"rank\"",
         )),
         _ => Ok(()),

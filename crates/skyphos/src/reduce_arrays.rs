@@ -1,7 +1,7 @@
 //! Reduce-scatter and reduce of arrays, which are not encoded.
 
 use crate::Comm;
-use crate::arguments::of_arrays;
+use crate::arguments::array_arguments;
 use crate::call_builder::{Body, CallBuilder};
 use crate::input_checksum;
 use crate::move_arrays::ArrayOptions;
@@ -18,7 +18,7 @@ use skyphos_tune::{Algorithm, choose_dense};
 use skyphos_types::{Element, Error, ReduceOp, Result};
 use std::marker::PhantomData;
 
-/// Reduces this rank's share of `values` of all ranks into `out`, or to one rank.
+/// Reduces the arrays of all ranks. `out` gets this rank's share; with a root, the root's `out` gets the whole array.
 async fn reduce_on<T: Element>(
     ep: &Endpoint,
     root: Option<u32>,
@@ -30,13 +30,13 @@ async fn reduce_on<T: Element>(
     let (me, size) = (ep.rank().index(), ep.size());
     check_root(ep, root.unwrap_or(0))?;
     let bounds = split_ranges(0, values.len() as u64, size);
-    let due = match root {
+    let expected = match root {
         None => (bounds[me + 1] - bounds[me]) as usize,
         Some(root) if root as usize == me => values.len(),
         Some(_) => 0,
     };
-    if out.len() != due {
-        return Err(Error::bad_input(format!("out holds {} numbers where {due} are due", out.len())));
+    if out.len() != expected {
+        return Err(Error::bad_input(format!("out holds {} numbers, not {expected}", out.len())));
     }
     input_checksum::values(ep, values);
     let by_ring = choose_dense(size, size_of_val(values), false) == Algorithm::DenseRing;
@@ -61,7 +61,7 @@ pub struct ReduceArrays<T, V, Out> {
     root: Option<u32>,
     values: V,
     out: Out,
-    of: PhantomData<T>,
+    element: PhantomData<T>,
 }
 
 impl<T: Element, V: AsRef<[T]> + Send, Out: AsMut<[T]> + Send> Body for ReduceArrays<T, V, Out> {
@@ -71,7 +71,7 @@ impl<T: Element, V: AsRef<[T]> + Send, Out: AsMut<[T]> + Send> Body for ReduceAr
 
     fn request(&mut self, _: &Comm, op: &ReduceOp, options: &ArrayOptions) -> CallRequest {
         let sig = reduce_sig::<T>(self.root, self.values.as_ref().len(), op, &options.shape);
-        (sig, of_arrays(options.shape.clone(), vec![])).into()
+        (sig, array_arguments(options.shape.clone(), vec![])).into()
     }
 
     async fn perform(mut self, ep: &Endpoint, op: &ReduceOp, _: &ArrayOptions) -> Result<Out> {
@@ -99,6 +99,6 @@ impl Comm {
         values: V,
         out: Out,
     ) -> CallBuilder<'_, ReduceArrays<T, V, Out>> {
-        CallBuilder::new(self, ReduceArrays { root, values, out, of: PhantomData })
+        CallBuilder::new(self, ReduceArrays { root, values, out, element: PhantomData })
     }
 }

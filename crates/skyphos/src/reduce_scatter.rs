@@ -39,7 +39,7 @@ pub struct ReduceScatter<T, X> {
     x: X,
     /// The results of earlier calls, once the call has its number.
     basis: Basis,
-    of: PhantomData<T>,
+    element: PhantomData<T>,
 }
 
 impl<T: Element, X: VectorInput<T>> Body for ReduceScatter<T, X> {
@@ -55,15 +55,15 @@ impl<T: Element, X: VectorInput<T>> Body for ReduceScatter<T, X> {
     }
 
     async fn perform(self, ep: &Endpoint, op: &ReduceOp, options: &AllreduceOptions) -> Result<Scattered<T>> {
-        let (of, view) = ((self.x.n(), self.x.width()), self.x.view());
-        reduce_scatter_on(ep, of, view, op, options, self.basis).await.map(|(done, _)| done)
+        let (dims, view) = ((self.x.n(), self.x.width()), self.x.view());
+        reduce_scatter_on(ep, dims, view, op, options, self.basis).await.map(|(done, _)| done)
     }
 
     fn run(self, comm: &Comm, op: &ReduceOp, options: &AllreduceOptions) -> Result<Scattered<T>> {
-        let (of, view) = ((self.x.n(), self.x.width()), self.x.view());
-        let call_sig = options.sig::<T>(CallKind::ReduceScatter, op, of.0, of.1);
-        let bytes = view.nnz(of.1) * size_of::<T>();
-        let body = async |ep: &Endpoint, basis| reduce_scatter_on(ep, of, view, op, options, basis).await;
+        let (dims, view) = ((self.x.n(), self.x.width()), self.x.view());
+        let call_sig = options.sig::<T>(CallKind::ReduceScatter, op, dims.0, dims.1);
+        let bytes = view.nnz(dims.1) * size_of::<T>();
+        let body = async |ep: &Endpoint, basis| reduce_scatter_on(ep, dims, view, op, options, basis).await;
         // Timings of reduce-scatters do not correct predictions of allreduces.
         comm.tuned((call_sig, options.arguments()), bytes, body, |done| (done.explanation.traffic, None))
     }
@@ -92,7 +92,7 @@ impl Comm {
         &self,
         x: X,
     ) -> CallBuilder<'_, ReduceScatter<T, X>> {
-        CallBuilder::new(self, ReduceScatter { x, basis: Basis::default(), of: PhantomData })
+        CallBuilder::new(self, ReduceScatter { x, basis: Basis::default(), element: PhantomData })
     }
 }
 
@@ -150,6 +150,6 @@ async fn reduce_scatter_on<T: Element>(
 fn one_layer(ep: &Endpoint, op: &ReduceOp) -> Option<Vec<u32>> {
     let size = ep.size();
     let is_prime = (2..).take_while(|d| d * d <= size).all(|d| !size.is_multiple_of(d));
-    let one = matches!(op, ReduceOp::MeanPresent) || is_prime;
-    one.then(|| vec![size])
+    let has_one = matches!(op, ReduceOp::MeanPresent) || is_prime;
+    has_one.then(|| vec![size])
 }

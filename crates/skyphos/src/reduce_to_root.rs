@@ -20,7 +20,7 @@ use std::marker::PhantomData;
 pub struct ReduceToRoot<T, X> {
     x: X,
     root: u32,
-    of: PhantomData<T>,
+    element: PhantomData<T>,
 }
 
 impl<T: Element, X: VectorInput<T>> Body for ReduceToRoot<T, X> {
@@ -65,6 +65,6 @@ impl Comm {
         x: X,
         root: u32,
     ) -> CallBuilder<'_, ReduceToRoot<T, X>> {
-        CallBuilder::new(self, ReduceToRoot { x, root, of: PhantomData })
+        CallBuilder::new(self, ReduceToRoot { x, root, element: PhantomData })
     }
 }

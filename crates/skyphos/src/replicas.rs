@@ -25,12 +25,12 @@ impl Comm {
     /// same data and make the same calls. The group lives as long as each rank has a live process, and does not wait for slow
     /// replicas. All replicas get the same bits.
     ///
-    /// `auto` starts with process 0's `mine`: a profile, and the hosts and racks of all processes. It does not learn from calls,
-    /// because replicas would measure different times.
+    /// Only process 0's `mine` counts: the profile that `auto` starts with, and the hosts and racks of all processes. `auto` does
+    /// not learn from calls, because replicas would measure different times.
     ///
     /// # Errors
-    /// `BadInput` on all processes if there are too few of them, or if replicas of a rank share a host (the error has the
-    /// numbering to use). Process 0's own error in `mine`, on all processes.
+    /// `BadInput` on all processes if there are too few of them, or if replicas of a rank share a host (the error shows
+    /// a numbering that works). If process 0's `mine` is an error, all processes get it.
     pub fn replicated(
         mut transport: Box<dyn Transport>,
         replication: Replication,
@@ -42,24 +42,25 @@ impl Comm {
             [encode_profile(profile), topology.as_ref().map_or_else(Vec::new, encode_topology)].concat()
         });
         let bytes = startup_broadcast(&mut *transport, mine, settings.timeout, &mut waiting)?;
-        let Some((start, places)) = bytes.split_at_checked(PROFILE_BYTES) else {
+        let Some((profile, topology)) = bytes.split_at_checked(PROFILE_BYTES) else {
             let message = format!("a message of {} bytes that cannot start a group", bytes.len());
             return Err(Error::Corrupt { rank: 0, message });
         };
         let processes = transport.size() as usize;
-        if !places.is_empty() && places.len() != 8 * processes {
-            let told = places.len() / 8;
-            let message = format!("process 0 has a topology of {told} processes, of {processes}");
+        if !topology.is_empty() && topology.len() != 8 * processes {
+            let count = topology.len() / 8;
+            let message =
+                format!("process 0 has a topology of {count} processes, and the group has {processes}");
             return Err(Error::bad_input(message));
         }
         let replicated = Replicated::new(transport, replication.each, replication.share_hosts, waiting)?;
-        Comm::over_replicas(replicated, settings, decode_profile(start), |ranks| match places {
+        Comm::over_replicas(replicated, settings, decode_profile(profile), |ranks| match topology {
             [] => Ok(None),
-            _ => Ok(Some(decode_topology(places)?.of_group(ranks))),
+            _ => Ok(Some(decode_topology(topology)?.of_group(ranks))),
         })
     }
 
-    /// Groups for `size` threads of this process that stand for processes, `each` per rank; in the order of processes.
+    /// A replicated group of `size` threads of this process in place of processes, `each` per rank; in the order of processes.
     pub fn local_replicated(size: u32, each: u32, settings: &Settings) -> Result<LocalRanks> {
         let comms = local_group(size).into_iter().map(|local| {
             let replicated = Replicated::new(Box::new(local), each, true, Vec::new())?;
@@ -72,9 +73,9 @@ impl Comm {
         replicated: Replicated,
         settings: Settings,
         (profile, cores): (Option<Profile>, f64),
-        placed: impl FnOnce(&[u32]) -> Result<Option<Topology>>,
+        topology_of: impl FnOnce(&[u32]) -> Result<Option<Topology>>,
     ) -> Result<Comm> {
-        let comm = Comm::over_placed(Box::new(replicated), settings, placed)?;
+        let comm = Comm::over_with_topology(Box::new(replicated), settings, topology_of)?;
         let mut tuner = comm.tuner();
         let observations = &mut tuner.observations;
         (observations.base, observations.host_cores, observations.fixed) = (profile, Some(cores), true);

@@ -7,7 +7,7 @@ use skyphos_plan::RowKernels;
 use skyphos_types::{ReduceOp, Result};
 use std::hint::black_box;
 
-/// Rows of an array: more than a cache has, and 20 times the indices, a density as in the middle of a butterfly.
+/// Rows of an array: more than a cache holds, and 20 times the indices, a density as in the middle of a butterfly.
 const ROWS: u64 = ENTRIES as u64 * 20;
 
 /// Numbers per row of a wide array.
@@ -36,11 +36,11 @@ pub(crate) fn measure() -> Result<RowKernels> {
 fn rows_s(width: usize) -> Result<(f64, f64)> {
     let map = drawn(ROWS, 5);
     let mut all = vec![1f32; ROWS as usize * width];
-    let mut some = vec![1f32; ENTRIES * width];
-    let gather_s = median_s(|| gather_rows(black_box(&all), &map, width, black_box(&mut some)));
+    let mut rows = vec![1f32; ENTRIES * width];
+    let gather_s = median_s(|| gather_rows(black_box(&all), &map, width, black_box(&mut rows)));
     let mut failed = Ok(());
     let fold_s = median_s(|| {
-        failed = fold_rows(&ReduceOp::Sum, black_box(&mut all), 0, &map, black_box(&some), width);
+        failed = fold_rows(&ReduceOp::Sum, black_box(&mut all), 0, &map, black_box(&rows), width);
     });
     failed.map(|()| (gather_s / ENTRIES as f64, fold_s / ENTRIES as f64))
 }
@@ -48,8 +48,8 @@ fn rows_s(width: usize) -> Result<(f64, f64)> {
 /// Seconds to encode or decode an index of a set, and to join an index with other sets and find its position in the union.
 fn sets_s() -> Result<(f64, f64)> {
     let hash = BlockHash::new(ROWS, 1);
-    let of = |seed| prepare(&drawn(ROWS, seed), ROWS, hash, "a measurement").map(|prepared| prepared.set);
-    let sets = (0..SETS).map(of).collect::<Result<Vec<_>>>()?;
+    let set_of = |seed| prepare(&drawn(ROWS, seed), ROWS, hash, "a measurement").map(|prepared| prepared.set);
+    let sets = (0..SETS).map(set_of).collect::<Result<Vec<_>>>()?;
     let range = hash.range();
     let mut bytes = vec![0; Encoding::new(sets[0].blocks(), 0, range).bytes()];
     let write_s =

@@ -25,8 +25,8 @@ impl Comm {
     pub fn shrink(&self) -> Result<Comm> {
         if self.node().is_replicated() {
             return Err(Error::bad_input(
-                "shrink cannot run in a replicated group: its ranks go on without processes that are lost; once a rank has \
-                 none left, start a group of those that are",
+                "shrink cannot run in a replicated group: its ranks go on without lost processes; once a rank has no process \
+                 left, start a new group of the remaining ones",
             ));
         }
         let mut state = self.shrink_state.lock().unwrap_or_else(PoisonError::into_inner);

@@ -13,8 +13,8 @@ pub(crate) struct Stopwatch {
 impl Stopwatch {
     /// Starts the measurement of a call on `bytes` bytes. Busy time takes some microseconds to read, so only large calls have it.
     pub(crate) fn start(bytes: usize) -> Stopwatch {
-        let closely = bytes >= TuningParameters::DEFAULT.timed_bytes;
-        Stopwatch { busy: closely.then(busy).flatten(), start: Instant::now() }
+        let is_large = bytes >= TuningParameters::DEFAULT.timed_bytes;
+        Stopwatch { busy: is_large.then(busy).flatten(), start: Instant::now() }
     }
 
     pub(crate) fn stop(self) -> Timing {

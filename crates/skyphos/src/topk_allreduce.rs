@@ -33,7 +33,7 @@ pub struct TopkSum<T> {
 pub struct TopkAllreduce<T, X> {
     x: X,
     k: u64,
-    of: PhantomData<T>,
+    element: PhantomData<T>,
 }
 
 impl<T: Magnitude, X: VectorInput<T>> Body for TopkAllreduce<T, X> {
@@ -71,7 +71,7 @@ impl Comm {
         x: X,
         k: u64,
     ) -> CallBuilder<'_, TopkAllreduce<T, X>> {
-        CallBuilder::new(self, TopkAllreduce { x, k, of: PhantomData })
+        CallBuilder::new(self, TopkAllreduce { x, k, element: PhantomData })
     }
 }
 
@@ -118,26 +118,26 @@ async fn topk_allreduce_on<T: Magnitude>(
 /// A vector's own largest entries.
 fn largest<T: Magnitude>(view: View<'_, T>, k: u64, wide: bool) -> Result<(IndexList, Vec<T>)> {
     let k = usize::try_from(k).unwrap_or(usize::MAX);
-    let (mut places, mut picked) = (Vec::new(), Vec::new());
-    let of = |indices: &mut dyn Iterator<Item = u64>| match wide {
+    let (mut positions, mut picked) = (Vec::new(), Vec::new());
+    let index_list = |indices: &mut dyn Iterator<Item = u64>| match wide {
         true => IndexList::Wide(indices.collect()),
         false => IndexList::Narrow(indices.map(|i| i as u32).collect()),
     };
     match view {
         View::Sparse { indices, values } => {
-            topk(values, Select::Whole { k }, &mut places, &mut picked)?;
+            topk(values, Select::Whole { k }, &mut positions, &mut picked)?;
             let list = indices.to_vec();
-            Ok((of(&mut places.iter().map(|p| list[*p as usize])), picked))
+            Ok((index_list(&mut positions.iter().map(|p| list[*p as usize])), picked))
         }
         View::Dense { values, present: None } => {
-            topk(values, Select::Whole { k }, &mut places, &mut picked)?;
-            Ok((of(&mut places.iter().map(|p| u64::from(*p))), picked))
+            topk(values, Select::Whole { k }, &mut positions, &mut picked)?;
+            Ok((index_list(&mut positions.iter().map(|p| u64::from(*p))), picked))
         }
         View::Dense { values, present: Some(bits) } => {
             let present = set_bits_between(bits, 0, values.len());
             let rows: Vec<T> = present.iter().map(|k| values[*k]).collect();
-            topk(&rows, Select::Whole { k }, &mut places, &mut picked)?;
-            Ok((of(&mut places.iter().map(|p| present[*p as usize] as u64)), picked))
+            topk(&rows, Select::Whole { k }, &mut positions, &mut picked)?;
+            Ok((index_list(&mut positions.iter().map(|p| present[*p as usize] as u64)), picked))
         }
     }
 }

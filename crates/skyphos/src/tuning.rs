@@ -40,30 +40,30 @@ impl Comm {
     }
 
     /// The state that a call depends on, and the signature by which ranks compare it.
-    pub(crate) fn basis(&self, asked: CallSig) -> (Basis, CallSig) {
+    pub(crate) fn basis(&self, call_sig: CallSig) -> (Basis, CallSig) {
         let mismatches = self.mismatches();
         let mut tuner = self.tuner();
-        let (recalled, stamp) = tuner.recall(&asked, mismatches);
-        let extra = stamp.map_or(asked.extra, |stamp| asked.extra.rotate_left(7) ^ stamp);
-        (Basis { recalled, observed: tuner.observations }, CallSig { extra, ..asked })
+        let (recalled, stamp) = tuner.recall(&call_sig, mismatches);
+        let extra = stamp.map_or(call_sig.extra, |stamp| call_sig.extra.rotate_left(7) ^ stamp);
+        (Basis { recalled, observed: tuner.observations }, CallSig { extra, ..call_sig })
     }
 
-    /// Runs a call on `bytes` bytes of values, and reports its time to the tuner. `shows` returns the traffic of the call, and
+    /// Runs a call on `bytes` bytes of values, and reports its time to the tuner. `explain` returns the traffic of the call, and
     /// the prediction that its duration corrects.
     pub(crate) fn tuned<R>(
         &self,
-        (asked, arguments): (CallSig, Arguments),
+        (call_sig, arguments): (CallSig, Arguments),
         bytes: usize,
         body: impl AsyncFnOnce(&Endpoint, Basis) -> Result<(R, CallReport)>,
-        shows: impl Fn(&R) -> (Traffic, Option<&Choice>),
+        explain: impl Fn(&R) -> (Traffic, Option<&Choice>),
     ) -> Result<R> {
-        let (basis, sig) = self.basis(asked);
+        let (basis, sig) = self.basis(call_sig);
         let watch = Stopwatch::start(bytes);
         let call = self.call((sig, arguments), async |ep| body(ep, basis).await);
         let timing = watch.stop();
         let (done, report) = call?;
-        let (traffic, choice) = shows(&done);
-        self.tuner().finish(asked, report, &timing, moved_bytes(traffic), choice);
+        let (traffic, choice) = explain(&done);
+        self.tuner().finish(call_sig, report, &timing, moved_bytes(traffic), choice);
         Ok(done)
     }
 }

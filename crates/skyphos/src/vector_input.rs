@@ -102,7 +102,7 @@ pub(crate) fn check_root(ep: &Endpoint, root: u32) -> Result<()> {
 pub(crate) fn check_count(ep: &Endpoint, count: usize) -> Result<()> {
     match count == ep.size() as usize {
         true => Ok(()),
-        false => Err(Error::bad_input(format!("{count} vectors for {} ranks: pass one a rank", ep.size()))),
+        false => Err(Error::bad_input(format!("{count} vectors for {} ranks: pass one per rank", ep.size()))),
     }
 }
 
@@ -128,8 +128,8 @@ pub(crate) fn decode<T: Element>(
 /// Vectors from the segments of each rank.
 pub(crate) fn decode_all<T: Element>(
     ep: &Endpoint,
-    of: (u64, usize, bool),
+    dims: (u64, usize, bool),
     items: &[Item],
 ) -> Result<Vec<SparseVec<T>>> {
-    (0..).zip(items).map(|(rank, item)| decode(ep, rank, of, item)).collect()
+    (0..).zip(items).map(|(rank, item)| decode(ep, rank, dims, item)).collect()
 }

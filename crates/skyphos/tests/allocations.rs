@@ -40,8 +40,8 @@ static ALLOCATOR: Counting = Counting;
 /// Consecutive reductions in which no rank may allocate.
 const STEADY: usize = 400;
 
-/// Attempts to see [`STEADY`] such reductions. Queues and the pool grow until they fit the worst interleaving of messages, which may
-/// occur late. Code that allocates regularly does so in each attempt.
+/// Attempts of [`STEADY`] reductions each; one without allocations suffices. Queues and the pool grow until they fit the worst
+/// interleaving of messages, which may occur late. Code that allocates regularly does so in each attempt.
 const TRIES: usize = 12;
 
 #[test]
@@ -60,15 +60,15 @@ fn steady_reductions_allocate_nothing() {
                 let mut plan = comm.configure(&mine, &mine).options(options.clone()).run().unwrap();
                 let values = vec![1.0f64; mine.len()];
                 let mut out = values.clone();
-                tries.iter().any(|all| {
+                tries.iter().any(|allocations| {
                     let before = ALLOCATIONS.get();
                     for _ in 0..STEADY {
                         comm.reduce(&mut plan, &values, &mut out).run().unwrap();
                     }
-                    all.fetch_add(ALLOCATIONS.get() - before, Ordering::Relaxed);
-                    // All have added theirs.
+                    allocations.fetch_add(ALLOCATIONS.get() - before, Ordering::Relaxed);
+                    // After this all ranks have added their numbers.
                     comm.barrier().run().unwrap();
-                    all.load(Ordering::Relaxed) == 0
+                    allocations.load(Ordering::Relaxed) == 0
                 })
             });
             let steady = steady.iter().all(|steady| *steady);

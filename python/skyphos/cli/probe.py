@@ -108,7 +108,7 @@ def _take_part(path: str, chart: str | None, seconds: float, as_json: bool, time
         sys.exit(2 if isinstance(error, BadInput) else 1)
     with comm, Progress(1.0, visible=comm.rank == 0) as progress:
         try:
-            found = probe(comm, seconds=seconds, tell=progress.share)
+            found = probe(comm, seconds=seconds, report=progress.share)
         except (PeerLost, Timeout) as error:
             _lost(error)
         comm.barrier()

@@ -69,11 +69,11 @@ def stacked_like(xs: Sequence[Any] | None, like: npt.NDArray[Any]) -> npt.NDArra
 def check_count(comm: Comm, xs: Sequence[Any] | None) -> None:
     """Refuse anything but one vector or object per rank."""
     if xs is None:
-        raise BadInput(f"0 vectors for {comm.size} ranks: pass one a rank")
+        raise BadInput(f"0 vectors for {comm.size} ranks: pass one per rank")
     if isinstance(xs, (dict, set, frozenset, str, bytes)) or not hasattr(xs, "__getitem__") or _is_single(xs):
         raise BadInput(f"pass a list of one vector or object a rank, not {type(xs).__name__}")
     if len(xs) != comm.size:
-        raise BadInput(f"{len(xs)} vectors for {comm.size} ranks: pass one a rank")
+        raise BadInput(f"{len(xs)} vectors for {comm.size} ranks: pass one per rank")
 
 
 def _is_single(xs: Any) -> bool:

@@ -32,7 +32,7 @@ from .pairings import Pairs, across, incast_flows, message_sizes, neighbours, pa
 __all__ = ["measure_machine", "probe"]
 
 Numbers = npt.NDArray[np.float64]
-Tell = Callable[[str, float], None]
+Report = Callable[[str, float], None]
 
 # Seconds for which matrix products are timed: many time slices.
 _PRODUCTS_S = 0.15
@@ -62,7 +62,7 @@ _ROUNDS, _PAUSE_S = 5, 0.01
 
 
 @collective()
-def probe(comm: Comm, *, seconds: float = 10.0, tell: Tell | None = None) -> Measured:
+def probe(comm: Comm, *, seconds: float = 10.0, report: Report | None = None) -> Measured:
     """Measure the network between the ranks, and their machines. Collective.
 
     Parameters
@@ -72,7 +72,7 @@ def probe(comm: Comm, *, seconds: float = 10.0, tell: Tell | None = None) -> Mea
     seconds : float, default 10.0
         Approximate total time, at least 0.5; the same on all ranks. A longer time gives more stable numbers. Ranks that
         share cores, and links below 100 Mbit/s, take somewhat longer.
-    tell : callable, optional
+    report : callable, optional
         Called with the name of the next measurement and the completed share, from 0 to 1.
 
     Returns
@@ -101,14 +101,14 @@ def probe(comm: Comm, *, seconds: float = 10.0, tell: Tell | None = None) -> Mea
         raise BadInput("a probe measures between ranks, and this is a group of one: start at least two")
     if not 0.5 <= seconds <= 3600:
         raise BadInput(f"a probe takes from 0.5 to 3600 seconds, not {seconds:g}")
-    return _Probe(comm, seconds, tell or (lambda _words, _share: None)).run()
+    return _Probe(comm, seconds, report or (lambda _words, _share: None)).run()
 
 
 class _Probe:
     """One measurement on one rank."""
 
-    def __init__(self, comm: Comm, seconds: float, tell: Tell) -> None:
-        self._comm, self._native, self._seconds, self._tell = comm, comm._native, seconds, tell
+    def __init__(self, comm: Comm, seconds: float, report: Report) -> None:
+        self._comm, self._native, self._seconds, self._progress = comm, comm._native, seconds, report
         self._done = 0.0
 
     def run(self) -> Measured:
@@ -177,7 +177,7 @@ class _Probe:
         return Measured.from_text(self._of_rank_0(measured.to_json()), "rank 0's measurements")
 
     def _report(self, stage: str, share: float) -> None:
-        self._tell(stage, min(1.0, self._done))
+        self._progress(stage, min(1.0, self._done))
         self._done += share
 
     def _all(self, numbers: Sequence[float] | Numbers) -> Numbers:

@@ -122,10 +122,10 @@ def test_a_killed_rank_is_named(processes: Processes) -> None:
         "import os\nfrom skyphos.probe import probe\n"
         "say(os.getpid())\n"
         "steps = []\n"
-        "def tell(step, share):\n"
+        "def report(step, share):\n"
         "    steps.append(step)\n"
         "    if len(steps) == 2: say('measures')\n"
-        "try: probe(comm, seconds=60, tell=tell)\n"
+        "try: probe(comm, seconds=60, report=report)\n"
         "except sky.PeerLost as e: say('lost', e.rank)\n"
     )
     ranks = processes.start(3, code)

@@ -22,12 +22,12 @@ pub(super) fn mismatch_named(
     differ: Differences,
 ) -> Error {
     let call = |(rank, sig): (WorldRank, CallSig), function: &str, differ: &str| match (function, differ) {
-        ("", "") => (rank, format!("{sig}, going by other calls before")),
+        ("", "") => (rank, format!("{sig}, chosen by other earlier calls")),
         ("", _) => (rank, format!("{sig} with {differ}")),
         (_, "") => (rank, function.to_owned()),
         (_, _) => (rank, format!("{function}({differ})")),
     };
-    let ours = call(one, &differ.function, &differ.ours);
+    let ours = call(one, &differ.our_function, &differ.ours);
     let theirs = call(other, &differ.their_function, &differ.theirs);
     let ((left, left_call), (right, right_call)) =
         if ours.0 <= theirs.0 { (ours, theirs) } else { (theirs, ours) };
@@ -67,7 +67,7 @@ mod tests {
     fn differing_arguments_are_named() {
         let texts = |function: &str, ours: &str, theirs: &str| {
             let differ = Differences {
-                function: function.to_owned(),
+                our_function: function.to_owned(),
                 their_function: function.to_owned(),
                 ours: ours.to_owned(),
                 theirs: theirs.to_owned(),
@@ -80,6 +80,6 @@ mod tests {
         assert_eq!(texts("", "k=1", "k=2"), (format!("{call} with k=1"), format!("{call} with k=2")));
         assert_eq!(texts("f", "k=1", "k=2"), ("f(k=1)".to_owned(), "f(k=2)".to_owned()));
         assert_eq!(texts("f", "", ""), ("f".to_owned(), "f".to_owned()));
-        assert!(texts("", "", "").0.contains("other calls before"));
+        assert!(texts("", "", "").0.contains("other earlier calls"));
     }
 }

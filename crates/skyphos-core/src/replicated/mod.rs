@@ -39,8 +39,11 @@ pub use transport::{RACED_BYTES, Replicated};
 /// The acknowledgements in a frame from `rank`, and their encoding.
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
-pub fn fuzz_notices(bytes: &[u8], rank: skyphos_types::WorldRank) -> Option<(Vec<Acknowledgement>, Vec<u8>)> {
-    acknowledgements::decode(bytes, rank).map(|notices| (notices.clone(), acknowledgements::encode(&notices)))
+pub fn fuzz_acknowledgements(
+    bytes: &[u8],
+    rank: skyphos_types::WorldRank,
+) -> Option<(Vec<Acknowledgement>, Vec<u8>)> {
+    acknowledgements::decode(bytes, rank).map(|all| (all.clone(), acknowledgements::encode(&all)))
 }
 
 #[cfg(test)]

@@ -21,7 +21,11 @@ impl Replicated {
                 let origin = ProcessId(u32::from(header.origin));
                 let by = if header.kind == FrameKind::Forwarded { origin } else { from };
                 if by.0 >= self.numbering.processes() || self.numbering.rank_of(by) == self.numbering.rank() {
-                    return self.damaged(from, "brings what no process of another rank sent", events);
+                    return self.damaged(
+                        from,
+                        "sent a chunk whose origin is not a process of another rank",
+                        events,
+                    );
                 }
                 let raced = payload.len() <= RACED_BYTES;
                 let mismatch = self.inflow.chunk(from, by, header, payload, raced, &mut self.actions);
@@ -34,10 +38,10 @@ impl Replicated {
                     let header = Header::control(FrameKind::Acknowledge, CommId(0), CallNumber(0));
                     self.send(from, Frame { header, payload: Payload::default() });
                 }
-                let Some(notices) = acknowledgements::decode(payload.as_bytes(), rank) else {
-                    return self.damaged(from, "sent a notice that makes no sense", events);
+                let Some(acknowledgements) = acknowledgements::decode(payload.as_bytes(), rank) else {
+                    return self.damaged(from, "sent malformed acknowledgements", events);
                 };
-                for Acknowledgement { chunk, sum, by } in notices {
+                for Acknowledgement { chunk, sum, by } in acknowledgements {
                     let over = self.inflow.over().has(chunk.comm, chunk.call);
                     let mismatch = self.out.acknowledge(now, from, chunk, sum, by, over);
                     self.fail_by_chunk(mismatch, events);
@@ -85,9 +89,9 @@ impl Replicated {
         let (rank, one, other) = (self.numbering.rank_of(one), one.min(other), one.max(other));
         let Chunk { comm, call, round, seq, .. } = chunk;
         let message = format!(
-            "its replicas, processes {one} and {other}, sent different bytes (call {call} of group {comm:x}, round {round}, chunk \
-             {seq}): they hold different data or made different calls, or took in messages of another rank whose replicas do; all \
-             replicas of a rank must hold the same data and make the same calls"
+            "its replicas, processes {one} and {other}, sent different bytes in call {call} of group {comm:x} (round {round}, chunk \
+             {seq}). They differ, or have received messages of a rank whose replicas differ: all replicas of a rank must hold the \
+             same data and make the same calls"
         );
         self.end_with(comm, call, Error::Corrupt { rank: rank.0, message }, events);
     }
@@ -98,7 +102,7 @@ impl Replicated {
         let (one, other) = (process.min(self.numbering.me()), process.max(self.numbering.me()));
         let message = format!(
             "its replicas, processes {one} and {other}, put different data into call {call} of group {comm:x}, or made different \
-             calls: all replicas of a rank must hold the same data and make the same calls"
+             calls there. All replicas of a rank must hold the same data and make the same calls"
         );
         self.end_with(comm, call, Error::Corrupt { rank: self.numbering.rank().0, message }, events);
     }

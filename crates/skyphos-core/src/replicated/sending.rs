@@ -150,9 +150,9 @@ impl Replicated {
         if !self.inflow.has_acknowledgements() {
             return;
         }
-        for (process, notices) in self.inflow.take_acknowledgements() {
-            for some in notices.chunks(acknowledgements::MAX_CHUNKS) {
-                let payload = self.facts.pool.copy_of(&acknowledgements::encode(some));
+        for (process, all) in self.inflow.take_acknowledgements() {
+            for of_frame in all.chunks(acknowledgements::MAX_CHUNKS) {
+                let payload = self.facts.pool.copy_of(&acknowledgements::encode(of_frame));
                 self.send(
                     process,
                     Frame {

@@ -99,6 +99,6 @@ fn chunks_of_the_own_rank_from_a_sibling_are_refused() {
             panic!("{} events", events.len())
         };
         let error = Error::from_wire(frame.payload.as_bytes()).unwrap().to_string();
-        assert!(error.contains("process 2 brings what no process of another rank sent"), "{error}");
+        assert!(error.contains("whose origin is not a process of another rank"), "{error}");
     }
 }

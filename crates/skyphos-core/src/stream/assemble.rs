@@ -1,8 +1,8 @@
 //! Assembly of the whole vector from the reduced ranges of all ranks, as their segments arrive.
 //!
 //! A rank's range is a *leaf*; leaves follow each other in the index space. The first segment of a leaf has the leaf's number
-//! of entries. So once every leaf has begun, the size and the form of the result are known; it is allocated, and segments are
-//! decoded into their places in any order. Cost: one pass over the entries.
+//! of entries. So once every leaf has begun, the size and the form of the result are known and it is allocated. Segments are
+//! decoded into it in any order. Cost: one pass over the entries.
 
 use crate::clock::Effort;
 use crate::endpoint::Endpoint;
@@ -22,9 +22,9 @@ pub struct Assembler<T> {
     identity: T,
     leaves: Vec<Leaf>,
     /// Number of leaves that have not begun.
-    unknown: usize,
+    not_begun: usize,
     /// Segments that arrived before the result was allocated.
-    early: Vec<(Place, Payload)>,
+    early: Vec<(SegmentStart, Payload)>,
     result: Partial<T>,
     codec: Option<QuantisedValues>,
 }
@@ -72,7 +72,7 @@ struct Leaf {
     received: u32,
     /// Indices below this one are complete.
     reached: u64,
-    /// Place of the first entry in the result.
+    /// Position of the first entry in the result.
     start: usize,
 }
 
@@ -82,9 +82,9 @@ impl Leaf {
     }
 }
 
-/// The place of a segment's entries in the result.
+/// The start of a segment in its leaf.
 #[derive(Clone, Copy)]
-struct Place {
+struct SegmentStart {
     leaf: usize,
     /// Entries of the leaf in earlier segments.
     entry: u32,
@@ -101,7 +101,7 @@ impl<T: Element> Assembler<T> {
             shape,
             n: *bounds.last().expect("bounds"),
             identity,
-            unknown: leaves.len(),
+            not_begun: leaves.len(),
             leaves,
             early: Vec::new(),
             result: Partial::Sparse {
@@ -135,7 +135,7 @@ impl<T: Element> Assembler<T> {
 
     /// Whether the size of the result is known and its memory allocated.
     pub(super) fn is_allocated(&self) -> bool {
-        self.unknown == 0
+        self.not_begun == 0
     }
 
     /// Whether the first segment of a leaf has arrived.
@@ -162,7 +162,7 @@ impl<T: Element> Assembler<T> {
         if leaf.entries.is_some_and(|entries| entries != head.of) || head.of - leaf.received < head.count {
             return Err("segments that disagree on the number of entries of their stream");
         }
-        let place = Place { leaf: number, entry: leaf.received, lo: leaf.reached };
+        let segment_start = SegmentStart { leaf: number, entry: leaf.received, lo: leaf.reached };
         let first = leaf.entries.is_none();
         if first && u64::from(head.of) > leaf.hi - leaf.reached {
             return Err("a stream of more entries than its range has");
@@ -173,17 +173,17 @@ impl<T: Element> Assembler<T> {
             return Err("a stream that ends before its range does");
         }
         if first {
-            self.unknown -= 1;
-            if self.unknown == 0 {
+            self.not_begun -= 1;
+            if self.not_begun == 0 {
                 self.allocate()?;
-                for (place, payload) in std::mem::take(&mut self.early) {
-                    self.decode(place, &payload)?;
+                for (early_start, payload) in std::mem::take(&mut self.early) {
+                    self.decode(early_start, &payload)?;
                 }
             }
         }
-        match self.unknown {
-            0 => self.decode(place, &payload)?,
-            _ => self.early.push((place, payload)),
+        match self.not_begun {
+            0 => self.decode(segment_start, &payload)?,
+            _ => self.early.push((segment_start, payload)),
         }
         Ok(complete)
     }
@@ -214,12 +214,12 @@ impl<T: Element> Assembler<T> {
         Ok(())
     }
 
-    /// Decodes a segment into its place.
-    fn decode(&mut self, place: Place, payload: &Payload) -> std::result::Result<(), &'static str> {
-        let (width, leaf) = (self.shape.width, &self.leaves[place.leaf]);
-        let segment = Segment::parse(payload.as_bytes(), width * size_of::<T>(), place.lo, leaf.hi)?;
+    /// Decodes a segment into the result.
+    fn decode(&mut self, at: SegmentStart, payload: &Payload) -> std::result::Result<(), &'static str> {
+        let (width, leaf) = (self.shape.width, &self.leaves[at.leaf]);
+        let segment = Segment::parse(payload.as_bytes(), width * size_of::<T>(), at.lo, leaf.hi)?;
         let (rows, count, first) = (segment.values::<T>(), segment.head.count as usize, segment.head.first);
-        let start = leaf.start + place.entry as usize;
+        let start = leaf.start + at.entry as usize;
         if let Partial::Sparse { values, .. } = &mut self.result {
             values.put(start * width, rows);
         }
@@ -234,45 +234,42 @@ impl<T: Element> Assembler<T> {
                 _ => {}
             }
         }
-        let (mut reader, mut offsets, mut at) = (Reader::default(), [0; STEP], 0);
-        while let Some(some) = reader.step(&segment, &mut offsets)? {
-            let listed = match some {
-                Offsets::Listed(count) => count,
-                Offsets::Run(_, count) => count,
-            };
-            match (&mut self.result, some) {
+        let (mut reader, mut offsets, mut done) = (Reader::default(), [0; STEP], 0);
+        while let Some(step) = reader.step(&segment, &mut offsets)? {
+            let (Offsets::Listed(rows_of_step) | Offsets::Run(_, rows_of_step)) = step;
+            match (&mut self.result, step) {
                 (Partial::Sparse { indices, .. }, Offsets::Listed(_)) => {
-                    indices.put(start + at, listed, offsets.iter().map(|offset| first + offset));
+                    indices.put(start + done, rows_of_step, offsets.iter().map(|offset| first + offset));
                 }
                 (Partial::Sparse { indices, .. }, Offsets::Run(from, _)) => {
-                    indices.put(start + at, listed, first + from..);
+                    indices.put(start + done, rows_of_step, first + from..);
                 }
                 (Partial::Dense { values, present }, Offsets::Run(from, _)) => {
                     let row = (first + from) as usize;
-                    values[row * width..][..listed * width]
-                        .copy_from_slice(&rows[at * width..][..listed * width]);
+                    values[row * width..][..rows_of_step * width]
+                        .copy_from_slice(&rows[done * width..][..rows_of_step * width]);
                     if let Some(bits) = present {
-                        set_run(bits, row, listed);
+                        set_run(bits, row, rows_of_step);
                     }
                 }
                 (Partial::Dense { values, present }, Offsets::Listed(_)) => {
-                    let places = offsets[..listed].iter().map(|offset| (first + offset) as usize);
-                    put_entries(values, present.as_deref_mut(), width, places, &rows[at * width..]);
+                    let positions = offsets[..rows_of_step].iter().map(|offset| (first + offset) as usize);
+                    put_entries(values, present.as_deref_mut(), width, positions, &rows[done * width..]);
                 }
             }
-            at += listed;
+            done += rows_of_step;
         }
-        debug_assert_eq!(at, count);
+        debug_assert_eq!(done, count);
         Ok(())
     }
 
     /// The whole vector, once every leaf is complete.
     pub fn finish(self) -> Form<T> {
-        let all = "every leaf is complete";
         match self.result {
-            Partial::Sparse { indices, values } => {
-                Form::Sparse { indices: indices.finish().expect(all), values: values.finish().expect(all) }
-            }
+            Partial::Sparse { indices, values } => Form::Sparse {
+                indices: indices.finish().expect("every leaf is complete"),
+                values: values.finish().expect("every leaf is complete"),
+            },
             Partial::Dense { values, present } => Form::Dense { values, present },
         }
     }

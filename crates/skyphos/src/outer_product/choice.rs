@@ -51,16 +51,16 @@ fn measured() -> OuterRates {
     })
 }
 
-/// This rank's numbers.
+/// This rank's numbers for the choice.
 pub(super) fn numbers<T: Factor>(
     ep: &Endpoint,
     shape: OuterShape,
     options: &OuterOptions,
-    seen: Observations,
+    observed: Observations,
 ) -> OuterNumbers {
-    let default = start_profile(&seen, ep);
+    let default = start_profile(&observed, ep);
     let measures = options.algorithm == OuterAlgorithm::Auto && ep.size() > 1;
-    let rates = match measures && seen.measures_kernels() && ep.node().knows_hosts() {
+    let rates = match measures && observed.measures_kernels() && ep.node().knows_hosts() {
         true => measured(),
         false => OuterRates {
             product_s: default.product_s,
@@ -83,7 +83,7 @@ pub(super) fn numbers<T: Factor>(
         fresh: options.fresh,
         free_bytes,
         rates: OuterRates { product_s, ..rates },
-        profile: seen.profile_words(default).to_vec(),
+        profile: observed.profile_words(default).to_vec(),
     }
 }
 
@@ -145,7 +145,7 @@ pub(super) fn choose<T: Factor>(
     options: &OuterOptions,
     factors: bool,
     all: &[OuterNumbers],
-    seen: Observations,
+    observed: Observations,
 ) -> OuterChoice {
     let size = OuterSize {
         n: shape.n,
@@ -154,7 +154,7 @@ pub(super) fn choose<T: Factor>(
         sum_bytes: size_of::<T::Sum>(),
         scatter: options.scatter,
     };
-    let (work, profile) = agreed_work(size, all, start_profile(&seen, ep));
+    let (work, profile) = agreed_work(size, all, start_profile(&observed, ep));
     let ranks = ep.size();
     let named = |algorithm, level, grid, exchange| OuterChoice {
         algorithm,

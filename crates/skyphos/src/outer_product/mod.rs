@@ -31,7 +31,7 @@ use std::marker::PhantomData;
 
 /// The report of a sum.
 #[derive(Clone, Debug)]
-pub struct OuterSum {
+pub struct OuterReport {
     /// The algorithm and its prediction.
     pub choice: OuterChoice,
     /// Bytes and frames on this rank.
@@ -44,18 +44,18 @@ pub struct OuterProduct<Out> {
     /// The array with the sum.
     pub out: Out,
     /// The algorithm, its prediction and its traffic.
-    pub report: OuterSum,
+    pub report: OuterReport,
 }
 
 /// Rows of all ranks' factors, in rank order.
 #[derive(Clone, Debug)]
 pub struct GatheredPairs<T> {
-    /// K rows of N numbers.
+    /// K rows of N numbers, for the K pairs of all ranks.
     pub a: Vec<T>,
-    /// K rows of M.
+    /// K rows of M numbers.
     pub b: Vec<T>,
     /// The exchange, its prediction and its traffic.
-    pub sum: OuterSum,
+    pub report: OuterReport,
 }
 
 /// See [`Comm::outer_product_sum`].
@@ -63,8 +63,8 @@ pub struct OuterProductSum<T, A, B, Out> {
     shape: OuterShape,
     factors: (A, B),
     out: Out,
-    seen: Observations,
-    of: PhantomData<T>,
+    observed: Observations,
+    element: PhantomData<T>,
 }
 
 impl<T, A, B, Out> Body for OuterProductSum<T, A, B, Out>
@@ -79,13 +79,13 @@ where
     type Options = OuterOptions;
 
     fn request(&mut self, comm: &Comm, (): &(), options: &OuterOptions) -> CallRequest {
-        self.seen = comm.tuner().observations;
+        self.observed = comm.tuner().observations;
         (options.sig::<T>(self.shape, false), options.arguments(false)).into()
     }
 
     async fn perform(mut self, ep: &Endpoint, (): &(), options: &OuterOptions) -> Result<OuterProduct<Out>> {
         let own = Pairs { a: self.factors.0.as_ref(), b: self.factors.1.as_ref() };
-        let report = sum_on(ep, self.shape, own, self.out.as_mut(), options, self.seen).await?;
+        let report = sum_on(ep, self.shape, own, self.out.as_mut(), options, self.observed).await?;
         Ok(OuterProduct { out: self.out, report })
     }
 
@@ -102,8 +102,8 @@ where
 pub struct GatherOuterFactors<T, A, B> {
     shape: OuterShape,
     factors: (A, B),
-    seen: Observations,
-    of: PhantomData<T>,
+    observed: Observations,
+    element: PhantomData<T>,
 }
 
 impl<T, A, B> Body for GatherOuterFactors<T, A, B>
@@ -117,13 +117,13 @@ where
     type Options = OuterOptions;
 
     fn request(&mut self, comm: &Comm, (): &(), options: &OuterOptions) -> CallRequest {
-        self.seen = comm.tuner().observations;
+        self.observed = comm.tuner().observations;
         (options.sig::<T>(self.shape, true), options.arguments(true)).into()
     }
 
     async fn perform(self, ep: &Endpoint, (): &(), options: &OuterOptions) -> Result<GatheredPairs<T>> {
         let own = Pairs { a: self.factors.0.as_ref(), b: self.factors.1.as_ref() };
-        gather_on(ep, self.shape, own, options, self.seen).await
+        gather_on(ep, self.shape, own, options, self.observed).await
     }
 }
 
@@ -160,7 +160,7 @@ impl Comm {
     {
         CallBuilder::new(
             self,
-            OuterProductSum { shape, factors, out, seen: Observations::default(), of: PhantomData },
+            OuterProductSum { shape, factors, out, observed: Observations::default(), element: PhantomData },
         )
     }
 
@@ -188,14 +188,14 @@ impl Comm {
     {
         CallBuilder::new(
             self,
-            GatherOuterFactors { shape, factors, seen: Observations::default(), of: PhantomData },
+            GatherOuterFactors { shape, factors, observed: Observations::default(), element: PhantomData },
         )
     }
 }
 
 /// The sizes and the choice, on which all ranks agree.
 struct Agreed {
-    terms: ProductShape,
+    product: ProductShape,
     choice: OuterChoice,
 }
 
@@ -204,20 +204,20 @@ async fn agree<T: Factor>(
     shape: OuterShape,
     options: &OuterOptions,
     factors: bool,
-    seen: Observations,
+    observed: Observations,
 ) -> Result<Agreed> {
     options.check(factors)?;
-    let own = choice::numbers::<T>(ep, shape, options, seen);
+    let own = choice::numbers::<T>(ep, shape, options, observed);
     let messages = gather_numbers(ep, &own.words()).await?;
     let all: Option<Vec<_>> = messages.iter().map(|words| OuterNumbers::from_words(words)).collect();
-    let all =
-        all.ok_or_else(|| Error::bad_input("ranks sent different numbers of words about their factors"))?;
+    let all = all
+        .ok_or_else(|| Error::bad_input("ranks sent statistics of different lengths about their factors"))?;
     let pairs = all.iter().map(|one| one.pairs).collect();
-    let terms = ProductShape { n: shape.n, m: shape.m, pairs };
-    let choice = choose::<T>(ep, &terms, options, factors, &all, seen);
+    let product = ProductShape { n: shape.n, m: shape.m, pairs };
+    let choice = choose::<T>(ep, &product, options, factors, &all, observed);
     let layout = (choice.algorithm, choice.grid.unwrap_or((1, 1)));
-    check_memory::<T>(ep, &terms, layout, (factors, options.scatter), &all)?;
-    Ok(Agreed { terms, choice })
+    check_memory::<T>(ep, &product, layout, (factors, options.scatter), &all)?;
+    Ok(Agreed { product, choice })
 }
 
 async fn sum_on<T: Factor>(
@@ -226,8 +226,8 @@ async fn sum_on<T: Factor>(
     own: Pairs<'_, T>,
     out: &mut [T],
     options: &OuterOptions,
-    seen: Observations,
-) -> Result<OuterSum> {
+    observed: Observations,
+) -> Result<OuterReport> {
     if !ep.is_sized() {
         check_pairs(shape.n, shape.m, shape.pairs, own.a.len(), own.b.len())?;
         let rows = if options.scatter {
@@ -238,47 +238,47 @@ async fn sum_on<T: Factor>(
             shape.n
         };
         if rows.checked_mul(shape.m) != Some(out.len()) {
-            let message = format!("out holds {} numbers, {rows} rows of {} are due", out.len(), shape.m);
+            let message = format!("out holds {} numbers, not {rows} rows of {}", out.len(), shape.m);
             return Err(Error::bad_input(message));
         }
     }
     input_checksum::values(ep, own.a);
     input_checksum::values(ep, own.b);
-    let Agreed { terms, choice } = agree::<T>(ep, shape, options, false, seen).await?;
-    run(ep, &terms, &choice, own, out, options.scatter).await?;
-    Ok(OuterSum { choice, traffic: ep.traffic() })
+    let Agreed { product, choice } = agree::<T>(ep, shape, options, false, observed).await?;
+    run(ep, &product, &choice, own, out, options.scatter).await?;
+    Ok(OuterReport { choice, traffic: ep.traffic() })
 }
 
 async fn run<T: Factor>(
     ep: &Endpoint,
-    terms: &ProductShape,
+    product: &ProductShape,
     choice: &OuterChoice,
     own: Pairs<'_, T>,
     out: &mut [T],
     scatter: bool,
 ) -> Result<()> {
-    let (size, me, of) = (ep.size(), ep.rank(), (terms.n, terms.m));
+    let (size, me, dims) = (ep.size(), ep.rank(), (product.n, product.m));
     match choice.algorithm {
         OuterAlgorithm::Allgather => {
-            let how = Exchange::Whole(choice.exchange.unwrap_or(Schedule::Direct));
+            let exchange = Exchange::Whole(choice.exchange.unwrap_or(Schedule::Direct));
             let assignment = if scatter {
-                BlockAssignment::rows(size, me.0, of)
+                BlockAssignment::rows(size, me.0, dims)
             } else {
-                BlockAssignment::whole(size, me.0, of)
+                BlockAssignment::whole(size, me.0, dims)
             };
-            by_owners(ep, terms, &assignment, how, own, out, scatter).await
+            by_owners(ep, product, &assignment, exchange, own, out, scatter).await
         }
         OuterAlgorithm::Rabenseifner => {
             let assignment = match scatter {
-                true => BlockAssignment::rows(size, me.0, of),
-                false => BlockAssignment::new(ep.topology(), me.0, choice.level, choice.grid, of)?,
+                true => BlockAssignment::rows(size, me.0, dims),
+                false => BlockAssignment::new(ep.topology(), me.0, choice.level, choice.grid, dims)?,
             };
-            by_owners(ep, terms, &assignment, Exchange::Slices, own, out, scatter).await
+            by_owners(ep, product, &assignment, Exchange::Slices, own, out, scatter).await
         }
-        OuterAlgorithm::Ring if scatter => ring_reduce_scatter(ep, terms, own, out).await,
-        OuterAlgorithm::Ring => ring(ep, terms, own, out).await,
-        OuterAlgorithm::Butterfly => butterfly(ep, terms, own, out).await,
-        OuterAlgorithm::Allreduce => reduced(ep, terms, own, out).await,
+        OuterAlgorithm::Ring if scatter => ring_reduce_scatter(ep, product, own, out).await,
+        OuterAlgorithm::Ring => ring(ep, product, own, out).await,
+        OuterAlgorithm::Butterfly => butterfly(ep, product, own, out).await,
+        OuterAlgorithm::Allreduce => reduced(ep, product, own, out).await,
         OuterAlgorithm::Auto => unreachable!("an algorithm was chosen"),
     }
 }
@@ -286,18 +286,18 @@ async fn run<T: Factor>(
 /// Each rank's own product, then an allreduce of arrays.
 async fn reduced<T: Factor>(
     ep: &Endpoint,
-    terms: &ProductShape,
+    product: &ProductShape,
     own: Pairs<'_, T>,
     out: &mut [T],
 ) -> Result<()> {
     if ep.is_sized() {
-        own_product::<T>(ep, terms, own, &mut []);
-        let made = ProductShape { pairs: vec![0; terms.pairs.len()], ..terms.clone() };
-        return ring(ep, &made, own, out).await;
+        own_product::<T>(ep, product, own, &mut []);
+        let without_pairs = ProductShape { pairs: vec![0; product.pairs.len()], ..product.clone() };
+        return ring(ep, &without_pairs, own, out).await;
     }
     let sums_of = |len: usize| ep.node().pool().large(len * size_of::<T::Sum>());
     let mut values = sums_of(out.len());
-    own_product(ep, terms, own, values.as_slice_mut());
+    own_product(ep, product, own, values.as_slice_mut());
     let values: &[T::Sum] = values.as_slice();
     let op = ReduceOp::Sum;
     if let Some(sums) = T::as_sums(out) {
@@ -315,19 +315,21 @@ async fn gather_on<T: Factor>(
     shape: OuterShape,
     own: Pairs<'_, T>,
     options: &OuterOptions,
-    seen: Observations,
+    observed: Observations,
 ) -> Result<GatheredPairs<T>> {
     check_pairs(shape.n, shape.m, shape.pairs, own.a.len(), own.b.len())?;
     input_checksum::values(ep, own.a);
     input_checksum::values(ep, own.b);
-    let Agreed { terms, choice } = agree::<T>(ep, shape, options, true, seen).await?;
+    let Agreed { product, choice } = agree::<T>(ep, shape, options, true, observed).await?;
     let schedule = choice.exchange.unwrap_or(Schedule::Direct);
-    let gathered = gather_factors(ep, &terms, schedule, own).await?;
-    let back = |sums: &[T::Sum]| {
-        let mut numbers = vec![<T as Element>::ZERO; sums.len()];
-        T::narrow(sums, &mut numbers);
-        numbers
-    };
-    let (a, b) = (back(gathered.a.as_slice()), back(gathered.b.as_slice()));
-    Ok(GatheredPairs { a, b, sum: OuterSum { choice, traffic: ep.traffic() } })
+    let gathered = gather_factors(ep, &product, schedule, own).await?;
+    let (a, b) = (narrowed(gathered.a.as_slice()), narrowed(gathered.b.as_slice()));
+    Ok(GatheredPairs { a, b, report: OuterReport { choice, traffic: ep.traffic() } })
+}
+
+/// Sums in the type of the factors.
+fn narrowed<T: Factor>(values: &[T::Sum]) -> Vec<T> {
+    let mut numbers = vec![<T as Element>::ZERO; values.len()];
+    T::narrow(values, &mut numbers);
+    numbers
 }

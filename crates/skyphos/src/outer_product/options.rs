@@ -63,9 +63,9 @@ pub struct OuterOptions {
     pub level: Option<Level>,
     /// Rows and columns of a sub-group's blocks, for `Rabenseifner`. `None`: the grid that needs the fewest factors.
     pub grid: Option<(u32, u32)>,
-    /// Each rank gets only its own rows: an even, contiguous share.
+    /// Whether each rank gets only its own rows: an even, contiguous share.
     pub scatter: bool,
-    /// The memory of `out` is fresh: its first use takes page faults.
+    /// Whether the memory of `out` is fresh, so its first use takes page faults.
     pub fresh: bool,
 }
 

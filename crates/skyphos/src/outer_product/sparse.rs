@@ -1,11 +1,11 @@
-//! Sums of outer products of sparse factors: G is sparse while it has few entries.
+//! Sums of outer products of sparse factors: the sum G is sparse while it has few entries.
 //!
-//! The algorithms are those for dense factors. Factors are encoded like all sparse vectors. Either every rank gets all factors; or
-//! ranks own rows of G, get the entries of a in their rows and all of b, and gather all rows; or an allreduce of sparse vectors
-//! reduces the ranks' own products.
+//! The algorithms are those for dense factors; factors are encoded like all sparse vectors. By `Allgather` every rank gets all
+//! factors. By `Rabenseifner` ranks own rows of G, get the entries of a in their rows and all of b, and gather all rows. Otherwise an
+//! allreduce of sparse vectors reduces the ranks' own products.
 
 use super::options::{OuterAlgorithm, OuterOptions};
-use super::{OuterChoice, OuterShape, OuterSum};
+use super::{OuterChoice, OuterReport, OuterShape, narrowed};
 use crate::Comm;
 use crate::allreduce::allreduce_on;
 use crate::allreduce_options::AllreduceOptions;
@@ -28,11 +28,11 @@ use skyphos_types::{Element, Error, ReduceOp, Result, Round};
 use std::marker::PhantomData;
 use std::ops::Range;
 
-/// Rounds of the gather of rows of G, after those of factors.
-const ROWS: Round = Round(0x2100);
+/// First round of the gather of rows of G, after the rounds of factors.
+const ROWS_ROUND: Round = Round(0x2100);
 
-/// Positions in a rank's numbers: its pairs, entries of a and of b, multiply-adds of its own product; then its profile.
-const PROFILE: usize = 4;
+/// Statistics of a rank before its profile: its pairs, entries of a and of b, and multiply-adds of its own product.
+const STATISTICS: usize = 4;
 
 /// A rank's sparse factors: entries of ascending index k N + i of a, and k M + j of b.
 #[derive(Clone, Copy, Debug)]
@@ -49,18 +49,18 @@ pub struct SparseOuterSum<T> {
     /// The sum, or the rows of this rank.
     pub sum: SparseVec<T>,
     /// The algorithm, its prediction and its traffic.
-    pub done: OuterSum,
+    pub report: OuterReport,
 }
 
 /// Sparse factors of all ranks, in the order of ranks.
 #[derive(Clone, Debug)]
 pub struct GatheredSparsePairs<T> {
-    /// Index k N + i, among K pairs.
+    /// Index k N + i: number i of pair k, among the pairs of all ranks.
     pub a: (Vec<u64>, Vec<T>),
     /// Index k M + j.
     pub b: (Vec<u64>, Vec<T>),
     /// The exchange and its traffic.
-    pub done: OuterSum,
+    pub report: OuterReport,
 }
 
 /// Sparse factors as input of a collective. The method must return the same factors each time.
@@ -79,8 +79,8 @@ impl<T: Factor> SparseFactors<T> for SparsePairs<'_, T> {
 pub struct SparseOuterProductSum<T, F> {
     shape: OuterShape,
     factors: F,
-    seen: Observations,
-    of: PhantomData<T>,
+    observed: Observations,
+    element: PhantomData<T>,
 }
 
 impl<T: Factor, F: SparseFactors<T>> Body for SparseOuterProductSum<T, F> {
@@ -89,12 +89,12 @@ impl<T: Factor, F: SparseFactors<T>> Body for SparseOuterProductSum<T, F> {
     type Options = OuterOptions;
 
     fn request(&mut self, comm: &Comm, (): &(), options: &OuterOptions) -> CallRequest {
-        self.seen = comm.tuner().observations;
+        self.observed = comm.tuner().observations;
         (sig::<T>(options, self.shape, false), options.arguments(false)).into()
     }
 
     async fn perform(self, ep: &Endpoint, (): &(), options: &OuterOptions) -> Result<SparseOuterSum<T>> {
-        sum_on(ep, self.shape, self.factors.pairs(), options, self.seen).await
+        sum_on(ep, self.shape, self.factors.pairs(), options, self.observed).await
     }
 }
 
@@ -102,8 +102,8 @@ impl<T: Factor, F: SparseFactors<T>> Body for SparseOuterProductSum<T, F> {
 pub struct GatherSparseOuterFactors<T, F> {
     shape: OuterShape,
     factors: F,
-    seen: Observations,
-    of: PhantomData<T>,
+    observed: Observations,
+    element: PhantomData<T>,
 }
 
 impl<T: Factor, F: SparseFactors<T>> Body for GatherSparseOuterFactors<T, F> {
@@ -112,12 +112,12 @@ impl<T: Factor, F: SparseFactors<T>> Body for GatherSparseOuterFactors<T, F> {
     type Options = OuterOptions;
 
     fn request(&mut self, comm: &Comm, (): &(), options: &OuterOptions) -> CallRequest {
-        self.seen = comm.tuner().observations;
+        self.observed = comm.tuner().observations;
         (sig::<T>(options, self.shape, true), options.arguments(true)).into()
     }
 
     async fn perform(self, ep: &Endpoint, (): &(), options: &OuterOptions) -> Result<GatheredSparsePairs<T>> {
-        gather_on(ep, self.shape, self.factors.pairs(), options, self.seen).await
+        gather_on(ep, self.shape, self.factors.pairs(), options, self.observed).await
     }
 }
 
@@ -140,8 +140,8 @@ impl Comm {
         shape: OuterShape,
         factors: F,
     ) -> CallBuilder<'_, SparseOuterProductSum<T, F>> {
-        let (seen, of) = (Observations::default(), PhantomData);
-        CallBuilder::new(self, SparseOuterProductSum { shape, factors, seen, of })
+        let (observed, element) = (Observations::default(), PhantomData);
+        CallBuilder::new(self, SparseOuterProductSum { shape, factors, observed, element })
     }
 
     /// The sparse factors of all ranks instead of their product. Collective.
@@ -162,8 +162,8 @@ impl Comm {
         shape: OuterShape,
         factors: F,
     ) -> CallBuilder<'_, GatherSparseOuterFactors<T, F>> {
-        let (seen, of) = (Observations::default(), PhantomData);
-        CallBuilder::new(self, GatherSparseOuterFactors { shape, factors, seen, of })
+        let (observed, element) = (Observations::default(), PhantomData);
+        CallBuilder::new(self, GatherSparseOuterFactors { shape, factors, observed, element })
     }
 }
 
@@ -182,13 +182,13 @@ struct Agreed {
     n: u64,
     m: u64,
     /// The most pairs of a rank.
-    most: u64,
+    max_pairs: u64,
 }
 
 impl Agreed {
-    /// Indices of a rank's entries in messages: those of a, then those of b.
+    /// The size of the index space of a message: indices of a, then those of b.
     fn span(&self) -> u64 {
-        self.most * (self.n + self.m)
+        self.max_pairs * (self.n + self.m)
     }
 
     fn choice(&self) -> OuterChoice {
@@ -223,7 +223,7 @@ async fn agree<T: Factor>(
     own: SparsePairs<'_, T>,
     options: &OuterOptions,
     factors: bool,
-    seen: Observations,
+    observed: Observations,
 ) -> Result<Agreed> {
     options.check(factors)?;
     if options.grid.is_some() || options.level.is_some() {
@@ -236,26 +236,30 @@ async fn agree<T: Factor>(
     check(shape, own.b.0, own.b.1.len(), shape.m, "b")?;
     input_checksum::lists(ep, [Indices::U64(own.a.0), Indices::U64(own.b.0)], own.a.1);
     input_checksum::values(ep, own.b.1);
-    let default = start_profile(&seen, ep);
+    let default = start_profile(&observed, ep);
     let rows = rows_of(shape.pairs, own.b.0, shape.m);
-    let met = |(pair, of_a): (usize, Range<usize>)| of_a.len() as f64 * rows[pair].len() as f64;
-    let multiply_adds: f64 = rows_of(shape.pairs, own.a.0, shape.n).into_iter().enumerate().map(met).sum();
+    let of_pair = |(pair, of_a): (usize, Range<usize>)| of_a.len() as f64 * rows[pair].len() as f64;
+    let multiply_adds: f64 =
+        rows_of(shape.pairs, own.a.0, shape.n).into_iter().enumerate().map(of_pair).sum();
     let mine = [shape.pairs as f64, own.a.0.len() as f64, own.b.0.len() as f64, multiply_adds];
-    let words: Vec<f64> = mine.into_iter().chain(seen.profile_words(default)).collect();
+    let words: Vec<f64> = mine.into_iter().chain(observed.profile_words(default)).collect();
     let gathered = gather_numbers(ep, &words).await?;
-    if gathered.iter().any(|numbers| numbers.len() != PROFILE + PROFILE_WORDS) {
-        return Err(Error::bad_input("ranks sent different numbers of words about their factors"));
+    if gathered.iter().any(|numbers| numbers.len() != STATISTICS + PROFILE_WORDS) {
+        return Err(Error::bad_input("ranks sent statistics of different lengths about their factors"));
     }
-    let of = |place: usize| -> Vec<f64> { gathered.iter().map(|numbers| numbers[place]).collect() };
-    let sum = |place: usize| of(place).iter().sum::<f64>();
-    let pairs: Vec<usize> = of(0).into_iter().map(|pairs| pairs as usize).collect();
-    let (n, m, most) = (shape.n as u64, shape.m as u64, pairs.iter().copied().max().unwrap_or(0) as u64);
+    let column = |k: usize| -> Vec<f64> { gathered.iter().map(|numbers| numbers[k]).collect() };
+    let sum = |k: usize| column(k).iter().sum::<f64>();
+    let pairs: Vec<usize> = column(0).into_iter().map(|pairs| pairs as usize).collect();
+    let (n, m, max_pairs) = (shape.n as u64, shape.m as u64, pairs.iter().copied().max().unwrap_or(0) as u64);
     let fits = n.checked_mul(m).is_some_and(|all| all < 1 << 63)
-        && n.checked_add(m).and_then(|width| width.checked_mul(most.max(1))).is_some_and(|all| all < 1 << 63);
+        && n.checked_add(m)
+            .and_then(|width| width.checked_mul(max_pairs.max(1)))
+            .is_some_and(|all| all < 1 << 63);
     if !fits {
         return Err(Error::bad_input(format!("a sum of {n} by {m} numbers has more than 2^63")));
     }
-    let profile = agreed_profile(default, |k| if k < PROFILE_WORDS { of(PROFILE + k) } else { Vec::new() });
+    let profile =
+        agreed_profile(default, |k| if k < PROFILE_WORDS { column(STATISTICS + k) } else { Vec::new() });
     let work = SparseOuterWork {
         ranks: ep.size(),
         numbers: n as f64 * m as f64,
@@ -283,7 +287,7 @@ async fn agree<T: Factor>(
     let (algorithm, _) = ranked.remove(0);
     let others = ranked.into_iter().map(|(one, seconds)| (one.name().to_owned(), seconds)).collect();
     let exchange = options.exchange.unwrap_or(Schedule::Direct);
-    Ok(Agreed { pairs, algorithm, exchange, others, n, m, most })
+    Ok(Agreed { pairs, algorithm, exchange, others, n, m, max_pairs })
 }
 
 /// The ranges of each pair's entries in a list of indices k width + i.
@@ -314,7 +318,7 @@ fn message_entries<T: Factor>(
             });
         }
     }
-    indices.extend(own.b.0.iter().map(|index| agreed.most * agreed.n + index));
+    indices.extend(own.b.0.iter().map(|index| agreed.max_pairs * agreed.n + index));
     values.extend_from_slice(own.b.1);
     (indices, values)
 }
@@ -322,7 +326,7 @@ fn message_entries<T: Factor>(
 /// Indices and values.
 type Entries<S> = (Vec<u64>, Vec<S>);
 
-/// Received entries of a rank, of a and of b: for each pair, the indices within it and the values.
+/// Received entries of a rank: those of a and of b, by pair, with indices within the pair.
 struct ReceivedFactors<S> {
     a: Vec<Entries<S>>,
     b: Vec<Entries<S>>,
@@ -333,7 +337,7 @@ fn by_pair<T: Factor>(agreed: &Agreed, rank: usize, vector: &SparseVec<T>) -> Re
     let (list, values) = vector.entries();
     let mut wide = vec![<T::Sum as Element>::ZERO; values.len()];
     T::widen(&values, &mut wide);
-    let first_of_b = agreed.most * agreed.n;
+    let first_of_b = agreed.max_pairs * agreed.n;
     let cut = list.partition_point(|index| *index < first_of_b);
     let pairs = agreed.pairs[rank];
     let part = |list: &[u64], values: &[T::Sum], width: u64, first: u64| {
@@ -362,12 +366,6 @@ fn product<S: skyphos_kernels::product::Multiply>(
         .map(|(a, b)| (SparseRow { indices: &a.0, values: &a.1 }, SparseRow { indices: &b.0, values: &b.1 }))
         .collect();
     sparse_product(&pairs, rows, m)
-}
-
-fn narrowed<T: Factor>(values: &[T::Sum]) -> Vec<T> {
-    let mut numbers = vec![<T as Element>::ZERO; values.len()];
-    T::narrow(values, &mut numbers);
-    numbers
 }
 
 async fn gathered<T: Factor>(
@@ -408,8 +406,8 @@ fn sparse_or_dense<T: Element>(n: u64, first: u64, indices: Vec<u64>, values: Ve
         true => {
             let mut all = vec![T::ZERO; n as usize];
             let mut present = vec![0; (n as usize).div_ceil(64)];
-            let places = indices.iter().map(|index| (index - first) as usize);
-            put_entries(&mut all, Some(&mut present), 1, places, &values);
+            let positions = indices.iter().map(|index| (index - first) as usize);
+            put_entries(&mut all, Some(&mut present), 1, positions, &values);
             Form::Dense { values: all, present: Some(present) }
         }
     };
@@ -421,9 +419,9 @@ async fn sum_on<T: Factor>(
     shape: OuterShape,
     own: SparsePairs<'_, T>,
     options: &OuterOptions,
-    seen: Observations,
+    observed: Observations,
 ) -> Result<SparseOuterSum<T>> {
-    let agreed = agree(ep, shape, own, options, false, seen).await?;
+    let agreed = agree(ep, shape, own, options, false, observed).await?;
     let (me, size, numbers) = (ep.rank(), ep.size(), agreed.n * agreed.m);
     let mine = rows_at(&agreed, size, me.0);
     let sum = match agreed.algorithm {
@@ -454,7 +452,7 @@ async fn sum_on<T: Factor>(
                 false => {
                     let view = View::Sparse { indices: Indices::U64(&indices), values: &values };
                     let item = encode(ep, view, 1, 0, 0, numbers);
-                    let items = allgather_then(ep, ROWS, Schedule::Direct, item, |_, _| Ok(())).await?;
+                    let items = allgather_then(ep, ROWS_ROUND, Schedule::Direct, item, |_, _| Ok(())).await?;
                     let parts = decode_all::<T>(ep, (numbers, 1, true), &items)?;
                     let (mut indices, mut values) = (Vec::new(), Vec::new());
                     for part in parts {
@@ -482,7 +480,7 @@ async fn sum_on<T: Factor>(
             };
             let options = AllreduceOptions { algorithm, ..AllreduceOptions::default() };
             let view = View::Sparse { indices: Indices::U64(&indices), values: &values };
-            let basis = Basis { recalled: Default::default(), observed: seen };
+            let basis = Basis { recalled: Default::default(), observed };
             let (done, _) = allreduce_on(ep, (numbers, 1), view, &ReduceOp::Sum, &options, basis).await?;
             let form = match done.sum.form {
                 Form::Sparse { indices, values } => Form::Sparse { indices, values: narrowed::<T>(&values) },
@@ -491,7 +489,7 @@ async fn sum_on<T: Factor>(
             SparseVec { n: numbers, width: 1, form }
         }
     };
-    Ok(SparseOuterSum { sum, done: OuterSum { choice: agreed.choice(), traffic: ep.traffic() } })
+    Ok(SparseOuterSum { sum, report: OuterReport { choice: agreed.choice(), traffic: ep.traffic() } })
 }
 
 async fn gather_on<T: Factor>(
@@ -499,9 +497,9 @@ async fn gather_on<T: Factor>(
     shape: OuterShape,
     own: SparsePairs<'_, T>,
     options: &OuterOptions,
-    seen: Observations,
+    observed: Observations,
 ) -> Result<GatheredSparsePairs<T>> {
-    let agreed = agree(ep, shape, own, options, true, seen).await?;
+    let agreed = agree(ep, shape, own, options, true, observed).await?;
     let received = gathered(ep, &agreed, own).await?;
     let joined = |width: u64, all: Vec<&Entries<T::Sum>>| {
         let (mut indices, mut values) = (Vec::new(), Vec::new());
@@ -515,5 +513,5 @@ async fn gather_on<T: Factor>(
         joined(agreed.n, received.iter().flat_map(|rank| &rank.a).collect()),
         joined(agreed.m, received.iter().flat_map(|rank| &rank.b).collect()),
     );
-    Ok(GatheredSparsePairs { a, b, done: OuterSum { choice: agreed.choice(), traffic: ep.traffic() } })
+    Ok(GatheredSparsePairs { a, b, report: OuterReport { choice: agreed.choice(), traffic: ep.traffic() } })
 }

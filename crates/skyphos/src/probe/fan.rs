@@ -12,7 +12,7 @@ use skyphos_types::{Error, GroupRank, Result};
 /// The most rounds of a barrier.
 const BARRIER_ROUNDS: u32 = 32;
 
-/// The order of ranks that defines a rank's next ones.
+/// The order of ranks, which defines the next ranks of each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
     /// By rank.
@@ -30,9 +30,9 @@ async fn fan_on(ep: &Endpoint, order: Order, k: u32, bytes: usize, times: u32) -
     };
     let sources: Vec<GroupRank> = (1..=k).map(|step| GroupRank(at(size - step))).collect();
     let mut seconds = Vec::with_capacity(times as usize);
-    for turn in 0..times {
-        // Each turn has the rounds of a barrier, and one for data.
-        let round = turn * BARRIER_ROUNDS;
+    for exchange in 0..times {
+        // Each exchange has the rounds of a barrier, and one for data.
+        let round = exchange * BARRIER_ROUNDS;
         barrier_from(ep, BEGIN_ROUND + round).await?;
         let start = ep.now();
         let messages = (1..=k).map(|step| (GroupRank(at(step)), ep.message(bytes))).collect();

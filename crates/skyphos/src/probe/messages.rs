@@ -5,11 +5,11 @@ use skyphos_core::slab::{CHUNK_BYTES, Payload};
 use skyphos_core::{Endpoint, Incoming, Outgoing};
 use skyphos_types::{GroupRank, Result};
 
-/// The chunks of a message, which all messages share.
+/// The chunks of a message. All messages share their memory.
 struct Chunks {
-    /// Of a message that others follow.
+    /// Chunks of a message that is not the last.
     more: Vec<Payload>,
-    /// Of the last message.
+    /// Chunks of the last message.
     last: Vec<Payload>,
 }
 
@@ -36,7 +36,7 @@ pub(super) struct Sender<'a> {
     out: Outgoing,
     /// The next chunk of the current message.
     next: usize,
-    /// The current message is the last.
+    /// Whether the current message is the last.
     pub(super) last: bool,
 }
 
@@ -88,7 +88,7 @@ pub(super) struct Receiver<'a> {
     into: Incoming,
     /// Bytes received of the current message.
     received: usize,
-    /// The current message is the last.
+    /// Whether the current message is the last.
     pub(super) last: bool,
 }
 

@@ -10,7 +10,7 @@ use super::transfers::{broadcast_call, shuffle_call};
 use crate::allreduce_options::AllreduceOptions;
 use crate::configure::ConfigureOptions;
 use crate::reduce::SharedPlan;
-use crate::{Comm, Indices, SparseVec};
+use crate::{Comm, Explanation, Indices, SparseVec};
 use skyphos_core::collectives::configure::{Missing, Request, configure};
 use skyphos_core::collectives::reduce::reduce_sized;
 use skyphos_core::collectives::sets::{SetSizes, UnionSize};
@@ -41,28 +41,28 @@ pub(super) struct Ranks {
 }
 
 impl Ranks {
-    /// Makes the ranks and draws their indices. Calls `progress(ranks)` from time to time with the number of ranks that have
-    /// their indices; drawing ends with an error if it returns false.
+    /// Makes the ranks and draws their indices. Calls `progress(ranks)` now and then with the number of ranks that have their
+    /// indices; drawing ends with an error if it returns false.
     pub(super) fn new(
         scenario: &Scenario,
         cluster: &Cluster,
         mut progress: impl FnMut(usize) -> bool,
     ) -> Result<Ranks> {
         let Scenario { n, entries, law, seed, sized, collective, .. } = *scenario;
-        let without = sized || !collective.has_indices();
+        let has_no_indices = sized || !collective.has_indices();
         let sampler = Sampler::new(law, n, entries);
         let profile = scenario.asks_planner().then(|| probe(&scenario.network, seed)).transpose()?;
-        let one = |(rank, transport): (u32, _)| {
+        let make_rank = |(rank, transport): (u32, _)| {
             let comm = Comm::over(transport, Cluster::settings())?;
             comm.set_profile(profile);
-            let indices = if without {
+            let indices = if has_no_indices {
                 Vec::new()
             } else {
                 sampler.draw(seed, rank, &mut || progress(rank as usize))?
             };
             Ok(Rank { comm, indices: Arc::new(indices), plan: Slot::default(), shared: None })
         };
-        let all = (0..).zip(cluster.transports()).map(one).collect::<Result<_>>()?;
+        let all = (0..).zip(cluster.transports()).map(make_rank).collect::<Result<_>>()?;
         let curve = law.union(n, entries).at_divisors(scenario.network.ranks);
         let degrees = match (&scenario.degrees, profile) {
             (None, Some(profile)) if sized && collective.is_plan() => {
@@ -130,7 +130,7 @@ impl Rank {
             ..ConfigureOptions::default()
         };
         let (list, slot) = (|| self.indices.clone(), self.plan.clone());
-        let (choices, first) = (choices.clone(), self.comm.rank() == 0);
+        let (choices, is_rank_0) = (choices.clone(), self.comm.rank() == 0);
         let rows = || (ones(self.indices.len()), ones(self.indices.len()));
         match phase {
             "barrier" => comm.barrier().prepare(),
@@ -139,7 +139,7 @@ impl Rank {
                 Ok(call.map(move |plan| put(&slot, plan)))
             }
             "reduce" => {
-                let plan = self.shared.clone().expect("configured before");
+                let plan = self.shared.clone().expect("`configure` runs first");
                 let (values, out) = rows();
                 Ok(comm.reduce(plan, values, out).prepare()?.map(drop))
             }
@@ -149,20 +149,17 @@ impl Rank {
                 Ok(call.map(move |done| put(&slot, done.plan)))
             }
             "allreduce" => Ok(comm.allreduce(x()).options(allreduce).prepare()?.map(move |done| {
-                let how = done.explanation;
-                if first {
-                    let layered = how.algorithm == Algorithm::Butterfly;
-                    put(
-                        &choices,
-                        Choices::new(how.algorithm, if layered { how.degrees } else { Vec::new() }),
-                    );
+                let Explanation { algorithm, degrees, .. } = done.explanation;
+                if is_rank_0 {
+                    let has_layers = algorithm == Algorithm::Butterfly;
+                    put(&choices, Choices::new(algorithm, if has_layers { degrees } else { Vec::new() }));
                 }
             })),
             "allreduce_dense" => {
                 let (values, out) = (ones(n as usize), ones(n as usize));
                 let call = comm.allreduce_dense(values, out).options(allreduce).prepare()?;
                 Ok(call.map(move |done| {
-                    if first {
+                    if is_rank_0 {
                         put(&choices, Choices::new(done.explanation.algorithm, Vec::new()));
                     }
                 }))
@@ -170,7 +167,7 @@ impl Rank {
             "reduce_scatter" => {
                 let call = comm.reduce_scatter(x()).options(allreduce).prepare()?;
                 Ok(call.map(move |done| {
-                    if first {
+                    if is_rank_0 {
                         put(&choices, Choices::new(Algorithm::Butterfly, done.explanation.degrees));
                     }
                 }))
@@ -208,7 +205,7 @@ impl Rank {
     ) -> Result<Call<()>> {
         let (slot, row_bytes, n) = (self.plan.clone(), scenario.row_bytes, scenario.n);
         if phase == "reduce" {
-            let mut plan = take(&slot).expect("configured before");
+            let mut plan = take(&slot).expect("`configure` runs first");
             let sig = CallSig::plain(CallKind::Reduce);
             return self.comm.prepare(sig, false, move |ep| async move {
                 let done = reduce_sized(&ep, &mut plan, row_bytes).await;

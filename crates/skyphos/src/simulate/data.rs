@@ -1,4 +1,4 @@
-//! Random indices of ranks, drawn by a model of their distribution.
+//! Random index sets of ranks, drawn from a model distribution.
 
 use rand::{RngExt, SeedableRng};
 use rand_distr::{Distribution, Poisson};
@@ -12,7 +12,7 @@ use std::collections::HashSet;
 pub enum Law {
     /// Uniform, and independent of other ranks.
     Uniform,
-    /// Feature r occurs Poisson(λ r^-α) times (Kylix §IV). The indices of features are in no order.
+    /// Feature r occurs Poisson(λ r^-α) times (Kylix §IV). Indices of features are a permutation.
     PowerLaw {
         /// The exponent α.
         alpha: f64,
@@ -38,7 +38,7 @@ pub(super) struct Sampler {
 }
 
 enum Kind {
-    /// A number of uniform indices.
+    /// The number of indices, which are uniform.
     Uniform(u64),
     /// Features, and the factor that maps a feature to its index.
     PowerLaw { features: Features, factor: u64 },
@@ -55,7 +55,7 @@ struct DrawCounter<'a> {
 
 impl DrawCounter<'_> {
     /// Counts a draw. Fails if `go_on` has returned false.
-    fn drew(&mut self) -> Result<()> {
+    fn count(&mut self) -> Result<()> {
         self.draws += 1;
         match self.draws.is_multiple_of(CHECK_EVERY) && !(self.go_on)() {
             true => Err(Error::Interrupted),
@@ -100,39 +100,42 @@ impl Sampler {
 /// its expected size.
 ///
 /// ```text
-/// r ≤ R = λ^(1/α), where λ r^-α ≥ 1: one trial each (of them more than 63 % are there)
+/// r ≤ R = λ^(1/α), where λ r^-α ≥ 1: one trial each (each is drawn with more than 63 %)
 /// r > R: points x of a Poisson process of rate λ x^-α on (R, n]; r = ⌈x⌉ is kept with probability (x/r)^α
-///        ∫_{r-1}^{r} λ x^-α (x/r)^α dx = λ r^-α, and few features come twice
+///        ∫_{r-1}^{r} λ x^-α (x/r)^α dx = λ r^-α, and few features are drawn twice
 /// ```
 struct Features {
     n: u64,
     lambda: f64,
     alpha: f64,
     /// R, at least 1.
-    head: u64,
+    last_of_head: u64,
     /// ln(n / R).
-    span: f64,
+    tail_span: f64,
 }
 
 impl Features {
     fn new(n: u64, lambda: f64, alpha: f64) -> Features {
-        let head = (lambda.ln() / alpha).exp().max(1.0).min(n as f64) as u64;
-        Features { n, lambda, alpha, head, span: (n as f64 / head as f64).ln().max(0.0) }
+        let last_of_head = (lambda.ln() / alpha).exp().max(1.0).min(n as f64) as u64;
+        let tail_span = (n as f64 / last_of_head as f64).ln().max(0.0);
+        Features { n, lambda, alpha, last_of_head, tail_span }
     }
 
     /// Expected points beyond R: λ ∫ x^-α.
     fn points(&self) -> f64 {
-        let (slope, head) = (1.0 - self.alpha, self.head as f64);
-        let integral = if slope == 0.0 { self.span } else { (slope * self.span).exp_m1() / slope };
+        let (slope, head) = (1.0 - self.alpha, self.last_of_head as f64);
+        let integral = if slope == 0.0 { self.tail_span } else { (slope * self.tail_span).exp_m1() / slope };
         self.lambda * head.powf(slope) * integral
     }
 
-    /// The point before which there is a share u of the expected points.
-    fn point(&self, u: f64) -> f64 {
+    /// The point x that a share u of the expected points lies below: the quantile u.
+    fn quantile(&self, u: f64) -> f64 {
         let slope = 1.0 - self.alpha;
-        let far =
-            if slope == 0.0 { u * self.span } else { (u * (slope * self.span).exp_m1()).ln_1p() / slope };
-        self.head as f64 * far.exp()
+        let log_ratio = match slope == 0.0 {
+            true => u * self.tail_span,
+            false => (u * (slope * self.tail_span).exp_m1()).ln_1p() / slope,
+        };
+        self.last_of_head as f64 * log_ratio.exp()
     }
 
     fn draw(&self, random: &mut Pcg64, counter: &mut DrawCounter<'_>) -> Result<Vec<u64>> {
@@ -140,8 +143,8 @@ impl Features {
         if self.lambda == 0.0 {
             return Ok(drawn);
         }
-        for r in 1..=self.head {
-            counter.drew()?;
+        for r in 1..=self.last_of_head {
+            counter.count()?;
             if random.random::<f64>() < -(-self.lambda * (r as f64).powf(-self.alpha)).exp_m1() {
                 drawn.push(r);
             }
@@ -150,9 +153,9 @@ impl Features {
         let count =
             if points > 0.0 { Poisson::new(points).expect("above 0").sample(random) as u64 } else { 0 };
         for _ in 0..count {
-            counter.drew()?;
-            let x = self.point(random.random());
-            let r = x.ceil().clamp(self.head as f64 + 1.0, self.n as f64);
+            counter.count()?;
+            let x = self.quantile(random.random());
+            let r = x.ceil().clamp(self.last_of_head as f64 + 1.0, self.n as f64);
             if random.random::<f64>() < (x / r).powf(self.alpha) {
                 drawn.push((r as u64).min(self.n));
             }
@@ -161,13 +164,13 @@ impl Features {
     }
 }
 
-/// A number of distinct numbers below n.
+/// `count` distinct numbers below n.
 fn distinct(n: u64, count: u64, random: &mut Pcg64, counter: &mut DrawCounter<'_>) -> Result<Vec<u64>> {
     if count > n / 4 {
         // If many are needed: each number in turn, with the probability that remains (Knuth, Algorithm S).
         let (mut left, mut chosen) = (count, Vec::with_capacity(count as usize));
         for index in 0..n {
-            counter.drew()?;
+            counter.count()?;
             if random.random_range(0..n - index) < left {
                 chosen.push(index);
                 left -= 1;
@@ -177,7 +180,7 @@ fn distinct(n: u64, count: u64, random: &mut Pcg64, counter: &mut DrawCounter<'_
     }
     let mut chosen = HashSet::with_capacity(count as usize);
     while (chosen.len() as u64) < count {
-        counter.drew()?;
+        counter.count()?;
         chosen.insert(random.random_range(0..n));
     }
     Ok(chosen.into_iter().collect())
@@ -191,11 +194,11 @@ fn coprime(n: u64) -> u64 {
         }
         a
     };
-    let mut shift = ((n as f64 * 0.618) as u64).max(1);
-    while gcd(shift, n) != 1 {
-        shift += 1;
+    let mut factor = ((n as f64 * 0.618) as u64).max(1);
+    while gcd(factor, n) != 1 {
+        factor += 1;
     }
-    shift
+    factor
 }
 
 #[cfg(test)]
@@ -229,9 +232,8 @@ mod tests {
         assert_eq!(drawn(Law::Uniform, 10, 10.0, 1, 0), (0..10).collect::<Vec<_>>());
     }
 
-    /// Each feature has the probability of the law, and the time of drawing is bounded by the number of entries.
     #[test]
-    fn steep_laws_and_dense_sets() {
+    fn features_have_the_probabilities_of_the_law_and_take_few_draws() {
         for alpha in [0.0, 0.5, 1.0, 1.1, 2.0, 5.0, 10.0] {
             let law = Law::PowerLaw { alpha };
             for (n, entries) in
@@ -240,7 +242,7 @@ mod tests {
                 let sampler = Sampler::new(law, n, entries);
                 let Kind::PowerLaw { features, .. } = &sampler.kind else { panic!("a power law") };
                 assert!(
-                    features.head as f64 + features.points() < 4.0 * entries + 2.0,
+                    features.last_of_head as f64 + features.points() < 4.0 * entries + 2.0,
                     "α={alpha}: {n} {entries}"
                 );
                 let indices = sampler.draw(5, 0, &mut || true).unwrap();

@@ -50,8 +50,8 @@ impl Scenario {
         if self.n == 0 || self.n > 1 << 63 {
             return refuse(format!("the size of the index space must be 1 to 2^63, not n = {}", self.n));
         }
-        let most = if self.collective.has_indices() { self.n as f64 } else { MOST_ROWS };
-        if !self.entries.is_finite() || self.entries < 0.0 || self.entries > most {
+        let max_entries = if self.collective.has_indices() { self.n as f64 } else { MOST_ROWS };
+        if !self.entries.is_finite() || self.entries < 0.0 || self.entries > max_entries {
             return refuse(format!(
                 "{} entries per rank of n = {}: there can be at most n",
                 self.entries, self.n

@@ -44,9 +44,9 @@ pub struct Phase {
     pub ran: Ran<()>,
 }
 
-/// Runs a scenario. Calls `progress(phase, ranks, seconds)` from time to time with the number of ranks that have completed a
-/// phase, and the virtual time; while indices are drawn, the phase is `draw`, and `ranks` are those that have their indices.
-/// The simulation ends with an error if `progress` returns false.
+/// Runs a scenario. Calls `progress(phase, ranks, seconds)` now and then with the number of ranks that have completed a phase, and
+/// the virtual time. While indices are drawn, the phase is `draw`, and `ranks` counts the ranks that have their indices. The
+/// simulation ends with an error if `progress` returns false.
 pub fn simulate(
     scenario: &Scenario,
     mut progress: impl FnMut(&str, usize, f64) -> bool,

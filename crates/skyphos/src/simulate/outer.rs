@@ -63,9 +63,9 @@ fn call<T: Factor>(comm: &Comm, scenario: &Scenario, choices: &Slot<Choices>) ->
     let factors = (ones(shape.pairs * shape.n), ones(shape.pairs * shape.m));
     let options = OuterOptions { algorithm: scenario.outer, ..OuterOptions::default() };
     let call = comm.outer_product_sum(shape, factors, ones(shape.n * shape.m)).options(options).prepare()?;
-    let (choices, algorithm, first) = (choices.clone(), scenario.algorithm, comm.rank() == 0);
+    let (choices, algorithm, is_rank_0) = (choices.clone(), scenario.algorithm, comm.rank() == 0);
     Ok(call.map(move |done| {
-        if first {
+        if is_rank_0 {
             put(
                 &choices,
                 Choices { algorithm, degrees: Vec::new(), route: None, outer: Some(done.report.choice) },

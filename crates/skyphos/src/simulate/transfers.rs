@@ -17,7 +17,7 @@ use std::ops::Range;
 /// The root of broadcasts.
 const ROOT: u32 = 0;
 
-/// A receiver's room in a simulation without data.
+/// A receive buffer without memory, for a simulation without data.
 struct NoMemory;
 
 impl ReceiveBuffer for NoMemory {
@@ -66,7 +66,7 @@ pub(super) fn broadcast_call(comm: &Comm, scenario: &Scenario, choices: &Slot<Ch
     }))
 }
 
-/// A rank's rows, evenly many for each rank.
+/// A rank's rows. Each rank gets an even share of them.
 struct RowBlocks {
     /// The first row for each rank, and the end.
     bounds: Vec<u64>,
@@ -80,7 +80,7 @@ struct RowBlocks {
 impl RowBlocks {
     fn new(scenario: &Scenario) -> RowBlocks {
         let Scenario { row_bytes, sized, .. } = *scenario;
-        let bounds = shares(scenario);
+        let bounds = row_bounds(scenario);
         let all = bounds.last().map_or(0, |rows| *rows as usize * row_bytes);
         RowBlocks {
             bounds,
@@ -96,7 +96,7 @@ impl RowBlocks {
 }
 
 /// The first row for each rank, and the end.
-fn shares(scenario: &Scenario) -> Vec<u64> {
+fn row_bounds(scenario: &Scenario) -> Vec<u64> {
     split_ranges(0, scenario.entries.round() as u64, scenario.network.ranks)
 }
 

@@ -3,7 +3,7 @@
 
 #[path = "../../../skyphos-tcp/tests/common/certificates.rs"]
 mod certificates;
-pub mod fragile;
+pub mod crashing;
 pub mod programs;
 
 use proptest::prelude::*;
@@ -18,6 +18,9 @@ use std::collections::BTreeMap;
 /// Makes the Comms of a group, in rank order.
 pub type MakeGroup = fn(u32) -> Vec<Comm>;
 
+/// The transport of threads, and sockets.
+pub const LOCAL_AND_TCP: [(&str, MakeGroup); 2] = [("local", local), ("tcp", tcp)];
+
 pub fn local(size: u32) -> Vec<Comm> {
     Comm::local(size, &settings()).unwrap().into_vec()
 }
@@ -28,8 +31,8 @@ pub fn tcp(size: u32) -> Vec<Comm> {
 }
 
 /// A group over loopback sockets and shared memory.
-pub fn near(size: u32) -> Vec<Comm> {
-    on_each(near_transports(size), |_, transport| Comm::over(transport, settings()).unwrap())
+pub fn shared_memory(size: u32) -> Vec<Comm> {
+    on_each(shared_memory_transports(size), |_, transport| Comm::over(transport, settings()).unwrap())
 }
 
 /// A group over sockets with TLS.
@@ -37,32 +40,34 @@ pub fn tls(size: u32) -> Vec<Comm> {
     on_each(tls_transports(size), |_, transport| Comm::over(transport, settings()).unwrap())
 }
 
-/// Groups of `size` ranks of two processes each.
-pub fn local_twice(size: u32) -> Vec<Comm> {
+/// A group of `size` ranks with two replicas each.
+pub fn local_replicated(size: u32) -> Vec<Comm> {
     on_each(local_transports(2 * size), |_, transport| replicated(transport, 2))
 }
 
-pub fn tcp_twice(size: u32) -> Vec<Comm> {
+pub fn tcp_replicated(size: u32) -> Vec<Comm> {
     on_each(tcp_transports(2 * size), |_, transport| replicated(transport, 2))
 }
 
-/// One process of a group of ranks with `each` processes, which are threads here.
+/// One process of a group of ranks with `each` replicas. Processes are threads here.
 pub fn replicated(transport: Box<dyn Transport>, each: u32) -> Comm {
     let replication = Replication { each, share_hosts: true };
     Comm::replicated(transport, replication, settings(), Ok((None, None))).unwrap()
 }
 
-/// Runs a function on each transport, with its number, in a thread of its own.
-pub fn on_each<R: Send>(
-    transports: Vec<Box<dyn Transport>>,
-    body: impl Fn(u32, Box<dyn Transport>) -> R + Sync,
-) -> Vec<R> {
+/// Runs a function on each item, with its number, in a thread of its own.
+pub fn on_each<T: Send, R: Send>(items: Vec<T>, body: impl Fn(u32, T) -> R + Sync) -> Vec<R> {
     std::thread::scope(|scope| {
         let body = &body;
-        let each = transports.into_iter().enumerate();
-        let threads: Vec<_> = each.map(|(k, t)| scope.spawn(move || body(k as u32, t))).collect();
+        let numbered = (0..).zip(items);
+        let threads: Vec<_> = numbered.map(|(k, item)| scope.spawn(move || body(k, item))).collect();
         threads.into_iter().map(|t| t.join().unwrap()).collect()
     })
+}
+
+/// Runs `body` for every rank in a thread of its own, which closes the Comm, too.
+pub fn on_all<R: Send>(comms: Vec<Comm>, body: impl Fn(&Comm) -> R + Sync) -> Vec<R> {
+    on_each(comms, |_, comm| body(&comm))
 }
 
 pub fn local_transports(size: u32) -> Vec<Box<dyn Transport>> {
@@ -73,7 +78,7 @@ pub fn tcp_transports(size: u32) -> Vec<Box<dyn Transport>> {
     connected(size, None, false)
 }
 
-pub fn near_transports(size: u32) -> Vec<Box<dyn Transport>> {
+pub fn shared_memory_transports(size: u32) -> Vec<Box<dyn Transport>> {
     connected(size, None, true)
 }
 
@@ -84,45 +89,27 @@ pub fn tls_transports(size: u32) -> Vec<Box<dyn Transport>> {
 fn connected(size: u32, tls: Option<TlsFiles>, shared_memory: bool) -> Vec<Box<dyn Transport>> {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let rendezvous = listener.local_addr().unwrap().to_string();
-    let mut listen_fd = Some(std::os::fd::IntoRawFd::into_raw_fd(listener));
-    let join = |rank, listen_fd| {
+    let listen_fd = std::os::fd::IntoRawFd::into_raw_fd(listener);
+    let join = |rank| {
         let mut options = skyphos::tcp::Options::new(rank, size, rendezvous.clone());
-        (options.listen_fd, options.timeout) = (listen_fd, settings().timeout);
+        (options.listen_fd, options.timeout) = ((rank == 0).then_some(listen_fd), settings().timeout);
         options.token = Some("a secret".to_owned());
         options.tls.clone_from(&tls);
         options.shared_memory = shared_memory;
         Box::new(skyphos::tcp::connect(options).unwrap()) as Box<dyn Transport>
     };
-    std::thread::scope(|scope| {
-        let join = &join;
-        let ranks: Vec<_> = (0..size)
-            .map(|rank| {
-                let fd = listen_fd.take();
-                scope.spawn(move || join(rank, fd))
-            })
-            .collect();
-        ranks.into_iter().map(|t| t.join().unwrap()).collect()
-    })
+    on_each((0..size).collect(), |_, rank| join(rank))
 }
 
 /// A number of random cases; PROPTEST_CASES overrides it.
 pub fn random(cases: u32) -> ProptestConfig {
-    let asked = std::env::var("PROPTEST_CASES").ok().and_then(|text| text.parse().ok());
-    ProptestConfig { cases: asked.unwrap_or(cases), ..ProptestConfig::default() }
+    let from_environment = std::env::var("PROPTEST_CASES").ok().and_then(|text| text.parse().ok());
+    ProptestConfig { cases: from_environment.unwrap_or(cases), ..ProptestConfig::default() }
 }
 
 /// Settings with a time-out after 30 s without progress.
 pub fn settings() -> Settings {
     Settings { timeout: std::time::Duration::from_secs(30), ..Settings::default() }
-}
-
-/// Runs `body` for every rank in a thread of its own, which closes the Comm, too.
-pub fn on_all<R: Send>(comms: Vec<Comm>, body: impl Fn(&Comm) -> R + Sync) -> Vec<R> {
-    std::thread::scope(|scope| {
-        let body = &body;
-        let threads: Vec<_> = comms.into_iter().map(|comm| scope.spawn(move || body(&comm))).collect();
-        threads.into_iter().map(|t| t.join().unwrap()).collect()
-    })
 }
 
 /// Every ordered factorisation of `size` (into factors of at least 2; [size] alone for primes and 1).
@@ -141,7 +128,7 @@ pub fn factorisations(size: u32) -> Vec<Vec<u32>> {
     all
 }
 
-/// The factorisations, and each with an additional layer of one rank somewhere, which changes nothing.
+/// The factorisations, and each with an additional layer of degree 1 at each position, which changes nothing.
 pub fn layerings(size: u32) -> Vec<Vec<u32>> {
     let mut all = factorisations(size);
     for degrees in all.clone() {
@@ -222,8 +209,8 @@ pub fn cases_of(sizes: std::ops::RangeInclusive<u32>) -> impl Strategy<Value = C
 }
 
 /// A small value, so that sums and products are exact in every type.
-fn value<T: Element>(rank: u32, place: usize, column: usize, op: &ReduceOp) -> T {
-    let k = rank as usize * 31 + place * 7 + column * 3;
+fn value<T: Element>(rank: u32, row: usize, column: usize, op: &ReduceOp) -> T {
+    let k = rank as usize * 31 + row * 7 + column * 3;
     let mut v = T::ZERO;
     let steps = match op {
         ReduceOp::Prod => 1 + k % 5 % 2,
@@ -237,7 +224,7 @@ fn value<T: Element>(rank: u32, place: usize, column: usize, op: &ReduceOp) -> T
     v
 }
 
-/// Plain reduction of two numbers.
+/// Reduces two numbers.
 pub fn combine<T: Element>(op: &ReduceOp, a: T, b: T) -> T {
     match op {
         ReduceOp::Prod => a.mul(b),
@@ -254,10 +241,10 @@ fn oracle<T: Element>(case: &Case, values: &[Vec<T>]) -> Result<Vec<Vec<T>>, Vec
     let identity = case.op.identity::<T>().unwrap();
     let mut sums: BTreeMap<u64, (Vec<T>, Vec<usize>)> = BTreeMap::new();
     for (rank, list) in case.contribute.iter().enumerate() {
-        for (place, index) in list.iter().enumerate() {
+        for (position, index) in list.iter().enumerate() {
             let (row, ranks) = sums.entry(*index).or_insert((vec![identity; case.width], vec![]));
             for (w, v) in row.iter_mut().enumerate() {
-                *v = combine(&case.op, *v, values[rank][place * case.width + w]);
+                *v = combine(&case.op, *v, values[rank][position * case.width + w]);
             }
             ranks.push(rank);
         }
@@ -275,8 +262,8 @@ fn oracle<T: Element>(case: &Case, values: &[Vec<T>]) -> Result<Vec<Vec<T>>, Vec
         return Err(unmet);
     }
     let absent = vec![identity; case.width];
-    let answer = |i: &u64| sums.get(i).map_or(&absent, |(row, _)| row).clone();
-    Ok(case.want.iter().map(|list| list.iter().flat_map(answer).collect()).collect())
+    let result = |i: &u64| sums.get(i).map_or(&absent, |(row, _)| row).clone();
+    Ok(case.want.iter().map(|list| list.iter().flat_map(result).collect()).collect())
 }
 
 /// Configures, reduces twice, and does both at once; compares all with the oracle.
@@ -291,7 +278,7 @@ fn check_typed<T: Element>(case: &Case, make: MakeGroup) {
     let first = got[0].0.as_ref().err().map(Error::to_string);
     for (process, (separate, both)) in got.into_iter().enumerate() {
         let rank = process % case.size as usize;
-        judge(case, &want, rank, &separate, &both);
+        compare(case, &want, rank, &separate, &both);
         for error in [separate.err(), both.err()].iter().flatten() {
             assert_eq!(Some(error.to_string()), first);
         }
@@ -303,23 +290,23 @@ pub fn check_alone(case: &Case, comm: &Comm) {
     with_element!(case.dtype, T => {
         let values = values_of::<T>(case);
         let (separate, both) = run(case, &values, comm);
-        judge(case, &oracle(case, &values), comm.rank() as usize, &separate, &both);
+        compare(case, &oracle(case, &values), comm.rank() as usize, &separate, &both);
     })
 }
 
 fn values_of<T: Element>(case: &Case) -> Vec<Vec<T>> {
-    let of = |rank: u32| {
+    let of_rank = |rank: u32| {
         let rows = case.contribute[rank as usize].len();
         (0..rows * case.width).map(|k| value(rank, k / case.width, k % case.width, &case.op)).collect()
     };
-    (0..case.size).map(of).collect()
+    (0..case.size).map(of_rank).collect()
 }
 
 /// The results of two reductions, and of configuring and reducing at once.
-type Got<T> = (Result<Vec<Vec<T>>, Error>, Result<Vec<T>, Error>);
+type Results<T> = (Result<Vec<Vec<T>>, Error>, Result<Vec<T>, Error>);
 
 /// Runs one rank's calls of a case.
-fn run<T: Element>(case: &Case, values: &[Vec<T>], comm: &Comm) -> Got<T> {
+fn run<T: Element>(case: &Case, values: &[Vec<T>], comm: &Comm) -> Results<T> {
     let options = ConfigureOptions {
         n: Some(case.n),
         width: case.width,
@@ -354,7 +341,7 @@ fn run<T: Element>(case: &Case, values: &[Vec<T>], comm: &Comm) -> Got<T> {
 }
 
 /// Compares a rank's results with the oracle.
-fn judge<T: Element>(
+fn compare<T: Element>(
     case: &Case,
     want: &Result<Vec<Vec<T>>, Vec<u64>>,
     rank: usize,
@@ -373,15 +360,18 @@ fn judge<T: Element>(
             let separate = separate.as_ref().err().map(Error::to_string);
             for text in [separate, both.as_ref().err().map(Error::to_string)] {
                 let text = text.unwrap_or_else(|| panic!("no error: {case:?}"));
-                assert!(text.starts_with(&format!("{} wanted", distinct(case, unmet))), "{text}\n{case:?}");
+                assert!(
+                    text.starts_with(&format!("{} wanted", unmet_requests(case, unmet))),
+                    "{text}\n{case:?}"
+                );
                 assert!(text.contains(&unmet.iter().min().unwrap().to_string()), "{text}");
             }
         }
     }
 }
 
-/// Requests for unmet indices; an index counts once per rank.
-fn distinct(case: &Case, unmet: &[u64]) -> usize {
+/// The number of unmet requests: an index counts once per rank.
+fn unmet_requests(case: &Case, unmet: &[u64]) -> usize {
     let unmet: std::collections::BTreeSet<_> = unmet.iter().collect();
     case.want
         .iter()

@@ -54,11 +54,11 @@ fn dense(comm: &Comm, count: usize, algorithm: Algorithm) -> Result<Vec<u64>> {
     Ok(bits(&out))
 }
 
-/// The indices that a rank contributes, and those that it wants: some that the next rank contributes.
+/// The indices that a rank contributes, those that it wants (the next rank contributes them), and its values.
 fn sets(comm: &Comm, count: usize) -> (Vec<u64>, Vec<u64>, Vec<f64>) {
-    let of = |rank: u32| vector(rank % comm.size(), 0, count).entries();
-    let (contribute, values) = of(comm.rank());
-    (contribute, of(comm.rank() + 1).0.into_iter().rev().collect(), values)
+    let entries = |rank: u32| vector(rank % comm.size(), 0, count).entries();
+    let (contribute, values) = entries(comm.rank());
+    (contribute, entries(comm.rank() + 1).0.into_iter().rev().collect(), values)
 }
 
 fn to_each(comm: &Comm, count: usize) -> Vec<SparseVec<f64>> {
@@ -71,28 +71,28 @@ fn moved(comm: &Comm, what: ArrayMove, len: usize, out: usize) -> Result<Vec<u64
     Ok(bits(&result))
 }
 
-/// The prefix of an error on ranks that have the message all the same.
-pub const HAS_MESSAGE: &str = "the message is here, and yet: ";
+/// Prefix of the error on ranks that have received the message although a rank was lost.
+pub const HAS_MESSAGE: &str = "the message has arrived, but: ";
 
 /// The root of broadcasts.
 pub fn root_of(size: u32) -> u32 {
     1 % size
 }
 
-/// Broadcasts; a lost rank is an error only after the data were compared.
+/// Broadcasts. Compares the data before it reports a lost rank.
 fn broadcast(comm: &Comm, count: usize, route: Option<Route>) -> Result<Vec<u64>> {
     let (root, message) = (root_of(comm.size()), array(7, 16 * count));
     let part: Vec<u8> = message.iter().flat_map(|v| v.to_le_bytes()).collect();
     let halves = part.split_at(part.len() / 2);
     let parts: [&[u8]; 3] = [halves.0, &[], halves.1];
-    let here = (comm.rank() == root).then(|| parts.to_vec());
+    let own = (comm.rank() == root).then(|| parts.to_vec());
     let options = BroadcastOptions { route, ..BroadcastOptions::default() };
-    let done = comm.broadcast(root, here.clone(), MessageBuffer::default()).options(options).run()?;
-    let came: Vec<u8> = match here {
+    let done = comm.broadcast(root, own.clone(), MessageBuffer::default()).options(options).run()?;
+    let received: Vec<u8> = match own {
         Some(parts) => parts.concat(),
         None => done.buffer.into_parts().iter().flat_map(|part| part.as_ref()).copied().collect(),
     };
-    let words = came.chunks(8).map(|word| u64::from_le_bytes(word.try_into().unwrap())).collect();
+    let words = received.chunks(8).map(|word| u64::from_le_bytes(word.try_into().unwrap())).collect();
     match done.missed {
         Some(Error::PeerLost { rank, address, cause }) if words == bits(&message) => {
             Err(Error::PeerLost { rank, address, cause: format!("{HAS_MESSAGE}{cause}") })
@@ -101,7 +101,7 @@ fn broadcast(comm: &Comm, count: usize, route: Option<Route>) -> Result<Vec<u64>
     }
 }
 
-/// Exchanges blocks, some pushed and some fetched, two at a time, while earlier ones are taken.
+/// Exchanges blocks, some pushed and some fetched (two at a time), and takes them as they arrive.
 fn exchange_blocks(comm: &Comm, count: usize) -> Result<Vec<u64>> {
     let len = |to: u32| count * 8 * ((comm.rank() + 2 * to) % 4) as usize;
     let block =
@@ -117,12 +117,12 @@ fn exchange_blocks(comm: &Comm, count: usize) -> Result<Vec<u64>> {
     exchange.finish().map(|_| words)
 }
 
-/// Two messages around the ring, received in the other order, and one from each rank to the last.
+/// Two messages to the next rank, received in reverse order, and one from each rank to the last.
 fn messages(comm: &Comm, count: usize) -> Result<Vec<u64>> {
     let (me, size) = (comm.rank(), comm.size());
     let (next, before, last) = ((me + 1) % size, (me + size - 1) % size, size - 1);
     let bytes = |tag: u32| bytemuck::cast_slice(&array(me + tag, 30 * count * tag as usize)).to_vec();
-    let coming: Vec<_> = [2, 1]
+    let receives: Vec<_> = [2, 1]
         .into_iter()
         .map(|tag| Ok(comm.receive::<Vec<u8>>(Some(before), Some(tag), None)?.start()))
         .collect::<Result<_>>()?;
@@ -130,11 +130,11 @@ fn messages(comm: &Comm, count: usize) -> Result<Vec<u64>> {
         comm.send::<Vec<u8>>(next, tag, vec![bytes(tag), vec![]])?.run()?;
     }
     comm.send(last, 3, vec![bytes(1)])?.run()?;
-    let mut came = coming.into_iter().map(|work| work.wait()).collect::<Result<Vec<_>>>()?;
+    let mut received = receives.into_iter().map(|work| work.wait()).collect::<Result<Vec<_>>>()?;
     for from in (0..size).filter(|_| me == last) {
-        came.push(comm.receive(Some(from), None, None)?.run()?);
+        received.push(comm.receive(Some(from), None, None)?.run()?);
     }
-    let words = came.iter().flat_map(|message| {
+    let words = received.iter().flat_map(|message| {
         let words =
             message.parts[0].chunks(8).map(|word| u64::from_le_bytes(word.try_into().expect("words")));
         [u64::from(message.status.source), u64::from(message.status.tag)].into_iter().chain(words)
@@ -220,7 +220,7 @@ pub const ALL: [Program; 31] = [
     ("broadcast scatter_allgather", |comm, count| broadcast(comm, count, Some(Route::ScatterAllgather))),
     ("exchange_blocks", exchange_blocks),
     ("messages", messages),
-    (UNDER_WAY, |comm, count| under_way(comm, count, 0)),
+    (NON_BLOCKING, |comm, count| non_blocking(comm, count, 0)),
 ];
 
 /// An error of a sub-group, with rank numbers of the whole group.
@@ -230,17 +230,17 @@ pub fn in_first_group(first: &Comm, part: &Comm, error: Error) -> Error {
         _ => None,
     };
     error.renumbered(|rank| match rank {
-        NO_MEMBER => outside.expect("its address is a rank's"),
+        NO_MEMBER => outside.expect("the address of a rank"),
         rank => part.world_rank(rank),
     })
 }
 
-/// The name of the program of several non-blocking calls.
-pub const UNDER_WAY: &str = "under way";
+/// The program of several non-blocking calls.
+pub const NON_BLOCKING: &str = "non-blocking";
 
-/// Sums in flight at once, without the first few.
-fn under_way(comm: &Comm, count: usize, without: u64) -> Result<Vec<u64>> {
-    let calls: Vec<_> = (without..3)
+/// Three sums in flight at once, without the first `skip`.
+fn non_blocking(comm: &Comm, count: usize, skip: u64) -> Result<Vec<u64>> {
+    let calls: Vec<_> = (skip..3)
         .map(|k| {
             let mine = vector(comm.rank(), k, count);
             comm.allreduce(mine).prepare().map(|c| c.start())
@@ -251,8 +251,8 @@ fn under_way(comm: &Comm, count: usize, without: u64) -> Result<Vec<u64>> {
     Ok(words(&sums))
 }
 
-/// [`under_way`] on a rank on which the first call fails before it begins, and which makes the others all the same.
-pub fn under_way_but_the_first(comm: &Comm, count: usize, error: Error) -> Result<Vec<u64>> {
+/// [`non_blocking`] on a rank whose first call fails before it begins. The rank makes the other calls.
+pub fn non_blocking_after_failure(comm: &Comm, count: usize, error: Error) -> Result<Vec<u64>> {
     let error = comm.fail_call_and_go_on(error);
-    under_way(comm, count, 1).and(Err(error))
+    non_blocking(comm, count, 1).and(Err(error))
 }

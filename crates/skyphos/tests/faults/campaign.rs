@@ -40,7 +40,7 @@ impl Campaign {
     }
 }
 
-/// Runs all seeds below `seeds` that have not been run. With `until_wrong`, stops at the first seed that finds an error.
+/// Runs all seeds below `seeds` that have not been run. With `until_wrong`, stops after the first batch with an error.
 pub fn run(seeds: u64, file: PathBuf, until_wrong: bool) -> Tally {
     let mut campaign = Campaign::resume(&file);
     if campaign.tried > 0 {
@@ -49,7 +49,9 @@ pub fn run(seeds: u64, file: PathBuf, until_wrong: bool) -> Tally {
     while campaign.tried < seeds && (campaign.tally.wrong.is_empty() || !until_wrong) {
         let first = campaign.tried;
         let count = BATCH.min(seeds - first);
-        campaign.tally.add(on_all_cores(count as usize, |k| Tally::play(&Scenario::of(first + k as u64))));
+        campaign
+            .tally
+            .add(on_all_cores(count as usize, |k| Tally::play(&Scenario::from_seed(first + k as u64))));
         campaign.tried += count;
         campaign.save(&file);
         println!("{} of {seeds} seeds, {} of them wrong", campaign.tried, campaign.tally.wrong.len());

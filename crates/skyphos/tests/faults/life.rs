@@ -1,6 +1,6 @@
 //! The program of each process in a play, and its results.
 
-use crate::common::programs::{ALL, N, UNDER_WAY, in_first_group, under_way_but_the_first};
+use crate::common::programs::{ALL, N, NON_BLOCKING, in_first_group, non_blocking_after_failure};
 use crate::scenario::{Before, HEARTBEAT_S, Scenario, Then};
 use skyphos::{Comm, Error, IndexList, Replication, Result, Settings, SparseVec};
 use skyphos_sim::{Cluster, Outcome, Play, Played, Process};
@@ -8,11 +8,11 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-/// Seconds without progress after which a call must have raised: more is a hang.
+/// Time-out of calls, in seconds: a call that takes longer hangs.
 const HANG_S: f64 = 60.0;
 
-/// Seconds for which a process that joins again waits for the others.
-const PATIENCE_S: f64 = 120.0;
+/// Seconds for which a process waits for the others to join.
+const JOIN_TIMEOUT_S: f64 = 120.0;
 
 /// The record of a process.
 #[derive(Clone, Debug, PartialEq)]
@@ -21,11 +21,12 @@ pub struct Life {
     pub began: bool,
     /// Results of the calls of its last group, and the first error.
     pub results: Vec<Result<Vec<u64>>>,
-    /// The members of the group after a shrink, and their sum.
-    pub left: Option<Result<Left>>,
-    /// The time at which it was done, in nanoseconds, and the time that it took to leave the group.
-    pub over: u64,
-    pub leaving: u64,
+    /// The result of a shrink, if there was one.
+    pub shrunk: Option<Result<Shrunk>>,
+    /// When it was done, in nanoseconds.
+    pub done_at: u64,
+    /// Nanoseconds that it took to leave the group.
+    pub leave_ns: u64,
     /// Every attempt of a step, where programs repeat failed calls.
     pub tries: Vec<Try>,
 }
@@ -34,17 +35,17 @@ pub struct Life {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Try {
     pub step: usize,
-    /// Nanoseconds.
+    /// When it began and ended, in nanoseconds.
     pub entered: u64,
     pub left: u64,
     pub error: Option<Error>,
 }
 
-/// A bound on attempts of a step: more than interrupts and errors can cause.
-const MOST_TRIES: usize = 20;
+/// Upper bound on the attempts of a step: more than interrupts and errors can cause.
+const MAX_TRIES: usize = 20;
 
 /// The members after a shrink, and their sum.
-pub type Left = (Vec<u32>, Result<Vec<u64>>);
+pub type Shrunk = (Vec<u32>, Result<Vec<u64>>);
 
 /// The records of all processes.
 pub type Lives = Played<Life>;
@@ -71,8 +72,9 @@ fn live(process: &mut Process, scenario: &Scenario) -> Life {
 
 /// Runs a program in one group.
 fn in_group(process: &mut Process, scenario: &Scenario) -> Life {
-    let mut life = Life { began: true, results: vec![], left: None, over: 0, leaving: 0, tries: vec![] };
-    let Some(transport) = process.join(PATIENCE_S) else { return life };
+    let mut life =
+        Life { began: true, results: vec![], shrunk: None, done_at: 0, leave_ns: 0, tries: vec![] };
+    let Some(transport) = process.join(JOIN_TIMEOUT_S) else { return life };
     let timeout = Duration::from_secs_f64(HANG_S);
     let repeats = scenario.then == Then::Repeat;
     let interrupted: Option<fn() -> bool> = if repeats { Some(skyphos_sim::interrupted) } else { None };
@@ -90,7 +92,7 @@ fn in_group(process: &mut Process, scenario: &Scenario) -> Life {
     let comm = match comm {
         Ok(comm) => comm,
         Err(error) => {
-            (life.results, life.over, life.began) = (vec![Err(error)], process.now(), false);
+            (life.results, life.done_at, life.began) = (vec![Err(error)], process.now(), false);
             return life;
         }
     };
@@ -106,19 +108,19 @@ fn in_group(process: &mut Process, scenario: &Scenario) -> Life {
     }
     let shrinks = scenario.then == Then::Shrink && scenario.each == 1 || repeats;
     if shrinks && life.results.iter().any(Result::is_err) {
-        life.left = Some(shrink(&comm));
+        life.shrunk = Some(shrink(&comm));
     }
-    life.over = process.now();
+    life.done_at = process.now();
     drop(comm);
-    life.leaving = process.now() - life.over;
+    life.leave_ns = process.now() - life.done_at;
     life
 }
 
-/// Repeats each step until it succeeds, or can no longer.
+/// Repeats each step until it succeeds, or the group has failed.
 fn repeat(process: &mut Process, scenario: &Scenario, comm: &Comm, life: &mut Life) {
     for (step, (program, count)) in scenario.steps.iter().enumerate() {
-        let here = process.number();
-        let mut before = scenario.before.iter().filter(|(of, at, _)| (*of, *at) == (here, step));
+        let me = process.number();
+        let mut before = scenario.before.iter().filter(|(process, at, _)| (*process, *at) == (me, step));
         for number in 0.. {
             let mut fails = false;
             match before.next().map(|(.., before)| before) {
@@ -126,13 +128,13 @@ fn repeat(process: &mut Process, scenario: &Scenario, comm: &Comm, life: &mut Li
                 Some(Before::Error) => fails = true,
                 None => {}
             }
-            // An interrupt between two calls does not concern the library.
+            // Drops an interrupt between two calls, which does not concern the library.
             skyphos_sim::interrupted();
             let entered = process.now();
             let result = match fails {
                 // Some programs continue with the next call after a failed one.
-                true if ALL[*program].0 == UNDER_WAY && here % 2 == 1 => {
-                    under_way_but_the_first(comm, *count, Error::bad_input("no such file"))
+                true if ALL[*program].0 == NON_BLOCKING && me % 2 == 1 => {
+                    non_blocking_after_failure(comm, *count, Error::bad_input("no such file"))
                 }
                 true => Err(comm.fail_call(Error::bad_input("no such file"))),
                 false => ALL[*program].1(comm, *count),
@@ -141,7 +143,7 @@ fn repeat(process: &mut Process, scenario: &Scenario, comm: &Comm, life: &mut Li
             let is_last = match &error {
                 None => true,
                 Some(Error::Diverged { .. } | Error::PeerLost { .. } | Error::Timeout { .. }) => true,
-                Some(_) => number == MOST_TRIES,
+                Some(_) => number == MAX_TRIES,
             };
             life.tries.push(Try { step, entered, left: process.now(), error });
             if is_last {
@@ -156,25 +158,25 @@ fn repeat(process: &mut Process, scenario: &Scenario, comm: &Comm, life: &mut Li
 }
 
 /// Shrinks the group and makes a sum in the new one.
-fn shrink(comm: &Comm) -> Result<Left> {
+fn shrink(comm: &Comm) -> Result<Shrunk> {
     let mut tries = 0;
-    let left = loop {
+    let smaller = loop {
         match comm.shrink() {
             Err(Error::Timeout { .. }) if tries < 3 => tries += 1,
             other => break other?,
         }
     };
-    let members: Vec<u32> = (0..left.size()).map(|rank| left.world_rank(rank)).collect();
-    // Each rank counts in entry 0, and in an entry of its own.
+    let members: Vec<u32> = (0..smaller.size()).map(|rank| smaller.world_rank(rank)).collect();
+    // Each rank adds 1 to entry 0, and to an entry of its own.
     let mine = vec![0, 1 + comm.rank()];
     let mine = SparseVec::new(N, 1, IndexList::Narrow(mine), vec![1.0; 2]).unwrap();
-    let sum = left.allreduce(&mine).run().map(|done| done.sum);
+    let sum = smaller.allreduce(&mine).run().map(|done| done.sum);
     Ok((
         members,
         sum.map(|sum| {
             sum.entries().0.into_iter().chain(sum.entries().1.into_iter().map(f64::to_bits)).collect()
         })
-        .map_err(|error| in_first_group(comm, &left, error)),
+        .map_err(|error| in_first_group(comm, &smaller, error)),
     ))
 }
 
@@ -192,11 +194,11 @@ pub fn oracle(scenario: &Scenario) -> Arc<Vec<Vec<Vec<u64>>>> {
         return found.clone();
     }
     let played = play(&Scenario::quiet(scenario.ranks(), 1, scenario.steps.clone()), false);
-    let of = |outcome: &Outcome<Life>| match outcome {
+    let results = |outcome: &Outcome<Life>| match outcome {
         Outcome::Done(life) => life.results.iter().map(|result| result.clone().unwrap()).collect(),
         other => panic!("undisturbed: {other:?} of {:?}", scenario.steps),
     };
-    let all = Arc::new(played.outcomes.iter().map(of).collect::<Vec<_>>());
+    let all = Arc::new(played.outcomes.iter().map(results).collect::<Vec<_>>());
     if keep {
         known().get_or_insert_default().insert(key, all.clone());
     }

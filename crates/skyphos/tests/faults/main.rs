@@ -59,9 +59,9 @@ fn plays_without_faults() {
 fn every_frame_of_every_collective_is_lost_once() {
     let mut tries = Vec::new();
     for quiet in single_collectives() {
-        let plays_without_faults = play(&quiet, false);
+        let played = play(&quiet, false);
         for process in 0..quiet.processes {
-            for number in 0..plays_without_faults.posted[process as usize] {
+            for number in 0..played.posted[process as usize] {
                 tries.push((quiet.clone(), process, number));
             }
         }
@@ -95,14 +95,13 @@ fn every_surviving_rank_has_a_broadcast() {
     let mut tries = Vec::new();
     for size in [2, 3, 5, 8] {
         // A group begins with a call in which all ranks must take part.
-        let begins = play(&Scenario::quiet(size, 1, vec![]), false);
+        let started = play(&Scenario::quiet(size, 1, vec![]), false);
         for program in &programs {
             for count in [40, 1500] {
                 let quiet = Scenario::quiet(size, 1, vec![(*program, count)]);
-                let plays_without_faults = play(&quiet, false);
+                let played = play(&quiet, false);
                 for process in (0..size).filter(|process| *process != root_of(size)) {
-                    let frames =
-                        begins.posted[process as usize]..plays_without_faults.posted[process as usize];
+                    let frames = started.posted[process as usize]..played.posted[process as usize];
                     tries.extend(frames.map(|number| (quiet.clone(), process, number)));
                 }
             }
@@ -112,7 +111,7 @@ fn every_surviving_rank_has_a_broadcast() {
         let (quiet, process, number) = &tries[k];
         let (size, when) = (quiet.processes, When::Frame { of: *process, number: *number });
         let crash = |process, sends_rest| Fault::Crash { process, sends_rest, back: None };
-        // Another rank, neither that one nor the root, at about the same time.
+        // A second rank, other than the root, is lost at about the same time.
         let other = (1..size).map(|far| (process + far) % size).find(|other| *other != root_of(size));
         let mut plays = vec![
             vec![(when, crash(*process, true))],
@@ -120,33 +119,33 @@ fn every_surviving_rank_has_a_broadcast() {
             vec![(when, Fault::CutOff { process: *process, heals: None })],
         ];
         plays.extend(other.map(|other| vec![(when, crash(*process, false)), (when, crash(other, false))]));
-        let (count, mut brought) = (plays.len() as u64, 0);
+        let (count, mut with_error) = (plays.len() as u64, 0);
         for faults in plays {
             let scenario = Scenario { faults: faults.clone(), then: Then::Shrink, ..quiet.clone() };
             let lives = play(&scenario, false);
             let lost: Vec<u32> =
-                lives.struck.iter().flat_map(|struck| struck.parted.iter().copied()).collect();
+                lives.struck.iter().flat_map(|struck| struck.separated.iter().copied()).collect();
             for (rank, outcome) in (0..).zip(&lives.outcomes).filter(|(rank, _)| !lost.contains(rank)) {
                 let Outcome::Done(life) = outcome else { panic!("{outcome:?}") };
                 if !life.began {
                     continue;
                 }
-                let and_yet = matches!(&life.results[0], Err(Error::PeerLost { cause, .. }) if cause.starts_with(HAS_MESSAGE));
-                brought += u64::from(and_yet);
-                let has_it = and_yet || life.results[0].is_ok();
+                let has_both = matches!(&life.results[0], Err(Error::PeerLost { cause, .. }) if cause.starts_with(HAS_MESSAGE));
+                with_error += u64::from(has_both);
+                let has_it = has_both || life.results[0].is_ok();
                 assert!(has_it, "rank {rank} of {:?}, {faults:?}: {:?}", scenario.steps, life.results[0]);
             }
         }
-        Tally { plays: count, right: brought, ..Tally::default() }
+        Tally { plays: count, right: with_error, ..Tally::default() }
     });
-    // Most ranks of most plays learn of the loss.
+    // In most plays most ranks learn of the loss.
     assert!(tally.right > tally.plays, "{tally}");
 }
 
 #[test]
 fn a_seed_replays_exactly() {
     for seed in 0..200 {
-        let scenario = Scenario::of(seed);
+        let scenario = Scenario::from_seed(seed);
         let (one, two) = (play(&scenario, false), play(&scenario, true));
         assert_eq!((one.trace, &one.outcomes, one.end), (two.trace, &two.outcomes, two.end), "seed {seed}");
     }
@@ -154,7 +153,7 @@ fn a_seed_replays_exactly() {
 
 #[test]
 fn ten_thousand_seeds() {
-    let tally = on_all_cores(10_000, |seed| Tally::play(&Scenario::of(seed as u64)));
+    let tally = on_all_cores(10_000, |seed| Tally::play(&Scenario::from_seed(seed as u64)));
     println!("{tally}");
     assert!(tally.wrong.is_empty(), "{tally}");
     let (struck, in_flight) = tally.faults();
@@ -171,15 +170,15 @@ fn campaign() {
     let until_wrong = std::env::var("SKYPHOS_FAULT_UNTIL_WRONG").is_ok();
     let tally = campaign::run(seeds, file.into(), until_wrong);
     println!("{tally}");
-    assert!(tally.wrong.is_empty(), "{} seeds found something wrong", tally.wrong.len());
+    assert!(tally.wrong.is_empty(), "{} seeds found an error", tally.wrong.len());
 }
 
 /// `SKYPHOS_FAULT_SEED=7 cargo test --test faults one_seed -- --ignored --nocapture`
 #[test]
-#[ignore = "for a seed that failed: says what happens in it"]
+#[ignore = "for a seed that failed: prints all events"]
 fn one_seed() {
     let seed = std::env::var("SKYPHOS_FAULT_SEED").unwrap().parse().unwrap();
-    let scenario = Scenario::of(seed);
+    let scenario = Scenario::from_seed(seed);
     println!("{scenario:#?}");
     let lives = play(&scenario, true);
     println!("{}\n{:#?}", lives.log.join("\n"), lives.outcomes);

@@ -59,10 +59,10 @@ impl Scenario {
         self.processes / self.each
     }
 
-    pub fn of(seed: u64) -> Scenario {
+    pub fn from_seed(seed: u64) -> Scenario {
         let mut random = Pcg64::seed_from_u64(seed);
         let processes = random.random_range(2..=15);
-        let each = *[1, 1, 2, 2, 2, 3].choose(&mut random).expect("some");
+        let each = *[1, 1, 2, 2, 2, 3].choose(&mut random).expect("not empty");
         let each = if each > processes { 1 } else { each };
         let rate = 10f64.powf(random.random_range(7.5..9.5));
         let mut network = Network::new(processes, rate, 10f64.powf(random.random_range(-5.0..-3.0)));
@@ -74,18 +74,18 @@ impl Scenario {
         }
         let mut steps: Vec<(usize, usize)> = (0..random.random_range(1..=4))
             .map(|_| {
-                let count = *[0, 3, 40, 40, 700, 700, 700, 6000].choose(&mut random).expect("some");
+                let count = *[0, 3, 40, 40, 700, 700, 700, 6000].choose(&mut random).expect("not empty");
                 (random.random_range(0..ALL.len()), count)
             })
             .collect();
-        // Some programs repeat the same call many times, so that choices are made anew from time to time.
-        let mut apart = Pcg64::seed_from_u64(!seed);
-        if apart.random_bool(0.1) {
+        // Some programs repeat the same call many times, so that the tuner takes new surveys.
+        let mut second = Pcg64::seed_from_u64(!seed);
+        if second.random_bool(0.1) {
             let (program, count) = steps[0];
-            steps = vec![(program, count.min(700)); apart.random_range(6..=16)];
+            steps = vec![(program, count.min(700)); second.random_range(6..=16)];
         }
-        let then = *[Then::Leave, Then::Shrink, Then::Rejoin].choose(&mut random).expect("some");
-        let mut faults: Vec<_> = (0..*[0, 1, 1, 1, 2, 2, 3, 5].choose(&mut random).expect("some"))
+        let then = *[Then::Leave, Then::Shrink, Then::Rejoin].choose(&mut random).expect("not empty");
+        let mut faults: Vec<_> = (0..*[0, 1, 1, 1, 2, 2, 3, 5].choose(&mut random).expect("not empty"))
             .map(|_| fault(&mut random, processes, then))
             .collect();
         // One slow process is enough: the delays of several may exceed the time-out of a call.
@@ -95,20 +95,20 @@ impl Scenario {
             slow <= 1 || !matches!(fault, Fault::Slow { .. })
         });
         let scenario = Scenario { seed, processes, each, network, steps, faults, then, before: vec![] };
-        // Separated parts of a group may see different calls fail; so may the two ends of a message.
-        let is_of_all = !["split", "messages"].contains(&ALL[scenario.steps[0].0].0);
-        if apart.random_bool(0.25) && is_of_all { scenario.interrupted(&mut apart) } else { scenario }
+        // In sub-groups, and at the two ends of a message, different calls may fail.
+        let is_group_wide = !["split", "messages"].contains(&ALL[scenario.steps[0].0].0);
+        if second.random_bool(0.25) && is_group_wide { scenario.interrupted(&mut second) } else { scenario }
     }
 
-    /// A scenario without losses, in which ranks are late, find errors before they enter, and are interrupted before, while and after
-    /// others enter. All steps run the same program with different sizes, so that results of different steps differ.
+    /// A scenario without losses. Ranks are late, find errors before they enter, and are interrupted before, while and after others
+    /// enter. All steps run the same program with different sizes, so that results of different steps differ.
     fn interrupted(self, random: &mut Pcg64) -> Scenario {
         let (program, count) = self.steps[0];
         let steps: Vec<_> = (0..random.random_range(2..=4)).map(|k| (program, count.min(700) + k)).collect();
         let process = |random: &mut Pcg64| random.random_range(0..self.processes);
         let mut before: Vec<_> = (0..random.random_range(1..=4))
             .map(|_| {
-                // Within moments of each other, or long after all messages of the others have arrived.
+                // At about the same time as others, or long after all messages of the others have arrived.
                 let seconds = match random.random_bool(0.4) {
                     true => random.random_range(0.6..3.0),
                     false => 10f64.powf(random.random_range(-5.0..0.0)),
@@ -116,24 +116,24 @@ impl Scenario {
                 (process(random), random.random_range(0..steps.len()), Before::Late(seconds))
             })
             .collect();
-        // Two ranks enter within moments of each other and of an interrupt, so that either may be first.
-        let whole: f64 =
+        // Interrupts may strike at about the time at which a late rank enters, so that either is first.
+        let total_late_s: f64 =
             before.iter().map(|(.., late)| if let Before::Late(s) = late { *s } else { 0.0 }).sum();
         if random.random_bool(0.3) {
             before.push((process(random), random.random_range(0..steps.len()), Before::Error));
         }
         let mut faults: Vec<_> = (0..random.random_range(1..=4))
             .map(|_| {
-                let of = process(random);
+                let interrupted = process(random);
                 let when = match random.random_range(0..3) {
                     0 => When::Frame {
                         of: process(random),
                         number: 2f64.powf(random.random_range(0.0..8.0)) as u64 - 1,
                     },
-                    1 => When::At(whole * random.random_range(0.0..1.2)),
+                    1 => When::At(total_late_s * random.random_range(0.0..1.2)),
                     _ => When::At(10f64.powf(random.random_range(-4.0..0.0))),
                 };
-                (when, Fault::Interrupt { process: of })
+                (when, Fault::Interrupt { process: interrupted })
             })
             .collect();
         if random.random_bool(0.2) {
@@ -155,8 +155,8 @@ fn fault(random: &mut Pcg64, processes: u32, then: Then) -> (When, Fault) {
         _ => When::Frame { of: process, number: 2f64.powf(random.random_range(0.0..8.0)) as u64 - 1 },
     };
     // Some stops are long enough to count as a loss, some are not, and some never end.
-    let long = 10f64.powf(random.random_range(-4.0..1.5));
-    let heals = random.random_bool(0.6).then_some(long);
+    let seconds = 10f64.powf(random.random_range(-4.0..1.5));
+    let heals = random.random_bool(0.6).then_some(seconds);
     let fault = match random.random_range(0..13) {
         0..4 => {
             let back = (then == Then::Rejoin).then(|| 10f64.powf(random.random_range(-4.0..0.5)));
@@ -165,9 +165,9 @@ fn fault(random: &mut Pcg64, processes: u32, then: Then) -> (When, Fault) {
         4..6 => Fault::Cut { from: process, to: other, both: true, heals },
         6 => Fault::Cut { from: process, to: other, both: false, heals },
         7..9 => Fault::CutOff { process, heals },
-        9 => Fault::Stop { process, seconds: long.min(20.0) },
+        9 => Fault::Stop { process, seconds: seconds.min(20.0) },
         10 => Fault::Slow { process, times: 10f64.powf(random.random_range(0.5..4.0)) },
-        11 => Fault::Part { below: random.random_range(1..processes), heals },
+        11 => Fault::Partition { below: random.random_range(1..processes), heals },
         _ => Fault::Corrupt { process },
     };
     (when, fault)

@@ -43,7 +43,7 @@ impl Tally {
         if let Err(what) = check(scenario, &lives) {
             let Scenario { seed, processes, each, then, faults, before, .. } = scenario;
             tally.wrong.push(format!(
-                "seed {seed}: {what}\n  {processes} processes, {each} a rank, {then:?}: {faults:?} {before:?}"
+                "seed {seed}: {what}\n  {processes} processes, {each} per rank, {then:?}: {faults:?} {before:?}"
             ));
         }
         tally
@@ -69,17 +69,17 @@ impl Tally {
                 self.repeated += failed(|error| !matches!(error, Error::Diverged { .. }));
                 self.diverged += failed(|error| matches!(error, Error::Diverged { .. }));
             }
-            let how = match outcome {
+            let end = match outcome {
                 Outcome::Crashed => "crashed",
                 Outcome::Panicked(_) => "panicked",
-                Outcome::Done(Life { results, left, .. }) => {
+                Outcome::Done(Life { results, shrunk, .. }) => {
                     self.right += results.iter().filter(|result| result.is_ok()).count() as u64;
-                    self.shrunk += u64::from(matches!(left, Some(Ok(_))));
+                    self.shrunk += u64::from(matches!(shrunk, Some(Ok(_))));
                     let failed = results.iter().any(Result::is_err);
                     if failed { "an error" } else { "all results" }
                 }
             };
-            *self.ends.entry(how.to_owned()).or_default() += 1;
+            *self.ends.entry(end.to_owned()).or_default() += 1;
         }
     }
 
@@ -90,7 +90,7 @@ impl Tally {
             let counts = self.struck.entry(kind).or_default();
             (counts.0, counts.1) = (counts.0 + all, counts.1 + in_flight);
         }
-        other.ends.into_iter().for_each(|(how, count)| *self.ends.entry(how).or_default() += count);
+        other.ends.into_iter().for_each(|(end, count)| *self.ends.entry(end).or_default() += count);
         other.before.into_iter().for_each(|(name, count)| *self.before.entry(name).or_default() += count);
         self.repeated += other.repeated;
         self.diverged += other.diverged;
@@ -112,11 +112,12 @@ impl Tally {
         0
     }
 
-    /// Faults that struck, and those that struck a frame in flight. Interrupts are excluded: they strike ranks, which may wait for a rank
-    /// that computes.
+    /// Faults that struck, and those that struck a frame in flight. Interrupts are excluded: an interrupted rank may wait for a rank
+    /// that computes, with no frame in flight.
     pub fn faults(&self) -> (u64, u64) {
-        let of_network = self.struck.iter().filter(|(name, _)| *name != "interrupt");
-        of_network.fold((0, 0), |(all, in_flight), (_, counts)| (all + counts.0, in_flight + counts.1))
+        let without_interrupts = self.struck.iter().filter(|(name, _)| *name != "interrupt");
+        without_interrupts
+            .fold((0, 0), |(all, in_flight), (_, counts)| (all + counts.0, in_flight + counts.1))
     }
 }
 
@@ -130,8 +131,8 @@ fn name(fault: &Fault) -> &'static str {
         Fault::Cut { .. } => "link delayed one way",
         Fault::CutOff { heals: None, .. } => "host cut off",
         Fault::CutOff { .. } => "host delayed",
-        Fault::Part { heals: None, .. } => "group parted",
-        Fault::Part { .. } => "group parted for a while",
+        Fault::Partition { heals: None, .. } => "partition",
+        Fault::Partition { .. } => "partition for a while",
         Fault::Stop { .. } => "stopped process",
         Fault::Slow { .. } => "slow host",
         Fault::Corrupt { .. } => "corrupted frame",
@@ -166,8 +167,8 @@ impl std::fmt::Display for Tally {
             self.repeated, self.diverged
         )?;
         writeln!(f, "processes ended with:")?;
-        for (how, count) in &self.ends {
-            writeln!(f, "  {count:9} {how}")?;
+        for (end, count) in &self.ends {
+            writeln!(f, "  {count:9} {end}")?;
         }
         writeln!(f, "{} right results; {} processes went on in a smaller group", self.right, self.shrunk)?;
         write!(f, "{} plays with something wrong", self.wrong.len())?;

@@ -1,6 +1,6 @@
 //! Arguments that differ between ranks: the error on every rank names the argument and both values.
 
-use crate::common::{local, near, on_all, tcp};
+use crate::common::{local, on_all, shared_memory, tcp};
 use skyphos::{
     Algorithm, AllreduceOptions, ArrayMove, ArrayOptions, Comm, ConfigureOptions, Error, Result, Schedule,
     shape_of,
@@ -13,10 +13,10 @@ fn raised_error(
     body: impl Fn(&Comm) -> Result<()> + Sync,
 ) -> String {
     let all = on_all(make(size), |comm| {
-        let told = body(comm).unwrap_err();
-        // The group goes on.
+        let error = body(comm).unwrap_err();
+        // The group is still usable.
         comm.barrier().run().unwrap();
-        told
+        error
     });
     for error in &all {
         assert!(matches!(error, Error::Mismatch { .. }), "{error}");
@@ -24,18 +24,18 @@ fn raised_error(
     all[0].to_string()
 }
 
-fn number(name: &str, value: u32) -> Vec<(String, String)> {
+fn arguments(name: &str, value: u32) -> Vec<(String, String)> {
     vec![(name.to_owned(), value.to_string()), ("tol".to_owned(), "1e-8".to_owned())]
 }
 
 #[test]
 fn the_argument_that_differs_is_named() {
-    for make in [local as crate::common::MakeGroup, tcp, near] {
+    for make in [local as crate::common::MakeGroup, tcp, shared_memory] {
         for size in [2, 3, 5] {
             for _ in 0..20 {
                 let last = |comm: &Comm| comm.rank() == size - 1;
                 let text = raised_error(make, size, |comm| {
-                    comm.agree_arguments("pagerank", number("damping", u32::from(last(comm))))
+                    comm.agree_arguments("pagerank", arguments("damping", u32::from(last(comm))))
                 });
                 assert!(text.contains("damping=0") && text.contains("damping=1"), "{text}");
                 assert!(!text.contains("tol"), "{text}");

@@ -1,14 +1,12 @@
 //! Allreduce of sparse vectors and arrays: every algorithm on every transport against a plain oracle.
 
-use crate::common::{MakeGroup, combine, layerings, local, on_all, tcp};
+use crate::common::{LOCAL_AND_TCP, MakeGroup, combine, layerings, local, on_all, on_each};
 use proptest::prelude::*;
 use skyphos::{
     Algorithm, AllreduceOptions, Comm, DType, DenseThreshold, Element, Form, IndexList, Indices, ReduceOp,
     Result, SparseVec, Split, VectorView, View, with_element,
 };
 use std::collections::BTreeMap;
-
-const TRANSPORTS: [(&str, MakeGroup); 2] = [("local", local), ("tcp", tcp)];
 
 /// The algorithms that take arrays, besides `auto`.
 fn dense() -> Vec<Algorithm> {
@@ -59,7 +57,7 @@ fn cases() -> impl Strategy<Value = Case> {
     let settings =
         (prop::sample::select(Algorithm::OURS.to_vec()), threshold, splits, any::<prop::sample::Index>());
     (1u32..=13, n, 0usize..DType::ALL.len(), 0usize..8, prop_oneof![Just(1usize), Just(16)], settings)
-        .prop_flat_map(|(size, n, dtype, op, width, (asked, dense_threshold, split, degrees))| {
+        .prop_flat_map(|(size, n, dtype, op, width, (drawn_algorithm, dense_threshold, split, degrees))| {
             let lists: Vec<_> = (0..size).map(|_| ascending(n)).collect();
             let flags = || prop::collection::vec(any::<bool>(), size as usize);
             (lists, flags(), flags()).prop_map(move |(indices, wide, dense)| {
@@ -67,10 +65,10 @@ fn cases() -> impl Strategy<Value = Case> {
                 let op = ReduceOp::NAMED[op].clone();
                 let op = if op.check(dtype).is_ok() { op } else { ReduceOp::Sum };
                 let small = n <= 5000;
-                let mut algorithm = asked;
-                let single =
+                let mut algorithm = drawn_algorithm;
+                let counts_ranks =
                     matches!(algorithm, Algorithm::Auto | Algorithm::SplitAllgather | Algorithm::Allgather);
-                if matches!(op, ReduceOp::MeanPresent) && !single
+                if matches!(op, ReduceOp::MeanPresent) && !counts_ranks
                     || (algorithm.is_dense() || algorithm == Algorithm::SplitAllgatherDense) && n > 1 << 20
                 {
                     algorithm = Algorithm::SplitAllgather;
@@ -172,21 +170,21 @@ fn check<T: Element>(case: &Case, make: MakeGroup) {
         match case.options.algorithm {
             Algorithm::SplitAllgather => assert!(!result.is_dense(), "SSAR stays sparse"),
             Algorithm::SplitAllgatherDense => assert!(result.is_dense(), "DSAR turns dense"),
-            dense if dense.is_dense() => assert!(result.is_dense(), "it is reduced as an array"),
+            dense if dense.is_dense() => assert!(result.is_dense(), "a dense schedule reduces an array"),
             _ => {}
         }
         if let Form::Dense { values, present: Some(bits) } = &result.form {
             let identity = case.op.identity::<T>().unwrap();
             for (k, row) in values.chunks(case.width).enumerate() {
-                let blank = row.iter().all(|v| *v == identity && v.is_absent() == identity.is_absent());
-                assert!(bits[k / 64] >> (k % 64) & 1 == 1 || blank, "rank {rank}, index {k} in {case:?}");
+                let is_absent = row.iter().all(|v| *v == identity && v.is_absent() == identity.is_absent());
+                assert!(bits[k / 64] >> (k % 64) & 1 == 1 || is_absent, "rank {rank}, index {k} in {case:?}");
             }
         }
         let (indices, values) = result.entries();
         let dsar = case.options.algorithm == Algorithm::SplitAllgatherDense;
         if let Form::Dense { values, present: None } = &result.form {
-            assert!(dsar, "only DSAR loses which rows are entries");
-            // An absent entry counts as the identity.
+            assert!(dsar, "only DSAR forgets which rows are entries");
+            // Absent is identity.
             let identity = vec![case.op.identity::<T>().unwrap(); case.width];
             for (k, row) in values.chunks(case.width).enumerate() {
                 assert_eq!(
@@ -207,14 +205,14 @@ proptest! {
     #![proptest_config(crate::common::random(300))]
 
     #[test]
-    fn sparse_vectors_match_the_oracle(case in cases(), transport in 0..TRANSPORTS.len()) {
-        with_element!(case.dtype, T => check::<T>(&case, TRANSPORTS[transport].1));
+    fn sparse_vectors_match_the_oracle(case in cases(), transport in 0..LOCAL_AND_TCP.len()) {
+        with_element!(case.dtype, T => check::<T>(&case, LOCAL_AND_TCP[transport].1));
     }
 
     #[test]
     fn dense_arrays_match_the_oracle(
         size in 1u32..=13, len in prop_oneof![0usize..50, 10_000usize..60_000], algorithm in prop::sample::select(dense()), op in 0usize..8,
-        dtype in 0usize..DType::ALL.len(), transport in 0..TRANSPORTS.len(),
+        dtype in 0usize..DType::ALL.len(), transport in 0..LOCAL_AND_TCP.len(),
     ) {
         let op = ReduceOp::NAMED[op].clone();
         let options = AllreduceOptions { algorithm, ..AllreduceOptions::default() };
@@ -223,7 +221,6 @@ proptest! {
                 let row = |rank: u32| -> Vec<T> {
                     (0..len as u64).map(|k| value(rank as usize, k, 0, &op)).collect()
                 };
-                let one_row = |rank: u32| SparseVec::dense(1, row(rank));
                 let mut want = row(0);
                 for rank in 1..size {
                     want.iter_mut().zip(row(rank)).for_each(|(a, v)| *a = combine(&op, *a, v));
@@ -231,13 +228,13 @@ proptest! {
                 if matches!(op, ReduceOp::Mean | ReduceOp::MeanPresent) {
                     want.iter_mut().for_each(|v| *v = v.divide(u64::from(size)));
                 }
-                let got = on_all(TRANSPORTS[transport].1(size), |comm| {
+                let got = on_all(LOCAL_AND_TCP[transport].1(size), |comm| {
                     let mut out = vec![T::ZERO; len];
                     comm.allreduce_dense(&row(comm.rank()), &mut out).op(op.clone()).options(options.clone()).run().unwrap();
-                    let stream = one_row(comm.rank());
+                    let vector = SparseVec::dense(1, row(comm.rank()));
                     let sparse = AllreduceOptions { algorithm: Algorithm::SplitAllgather, ..options.clone() };
-                    let also = comm.allreduce(&stream).op(op.clone()).options(sparse.clone()).run().unwrap().sum;
-                    assert_eq!(also.to_dense(T::ZERO), out);
+                    let sum = comm.allreduce(&vector).op(op.clone()).options(sparse.clone()).run().unwrap().sum;
+                    assert_eq!(sum.to_dense(T::ZERO), out);
                     out
                 });
                 prop_assert!(got.iter().all(|g| *g == want));
@@ -248,7 +245,7 @@ proptest! {
 
 #[test]
 fn vectors_of_many_segments_at_every_size_and_algorithm() {
-    for (_, make) in TRANSPORTS {
+    for (_, make) in LOCAL_AND_TCP {
         for size in [2u32, 3, 8, 13] {
             let all: Vec<Comm> = make(size);
             let list = |rank: u64| (0..40_000u64).map(|k| k * 37 + k * k % 31 + rank % 3).collect::<Vec<_>>();
@@ -259,7 +256,7 @@ fn vectors_of_many_segments_at_every_size_and_algorithm() {
             }
             for algorithm in Algorithm::OURS {
                 let options = AllreduceOptions { algorithm, ..AllreduceOptions::default() };
-                on_all_again(&all, |comm| {
+                on_each(all.iter().collect(), |_, comm: &Comm| {
                     let rank = u64::from(comm.rank());
                     let mine = list(rank);
                     let values: Vec<f64> = mine.iter().map(|i| (rank + i) as f64).collect();
@@ -286,7 +283,7 @@ fn vectors_of_many_segments_at_every_size_and_algorithm() {
 
 #[test]
 fn empty_arrays() {
-    for (_, make) in TRANSPORTS {
+    for (_, make) in LOCAL_AND_TCP {
         on_all(make(3), |comm| {
             for algorithm in dense() {
                 let options = AllreduceOptions { algorithm, ..AllreduceOptions::default() };
@@ -296,14 +293,13 @@ fn empty_arrays() {
     }
 }
 
-/// A mean that underflows its type is 0, and still an entry.
 #[test]
-fn a_mean_that_underflows() {
-    for (_, make) in TRANSPORTS {
+fn a_mean_that_underflows_to_zero_is_still_an_entry() {
+    for (_, make) in LOCAL_AND_TCP {
         let all: Vec<Comm> = make(4);
         for algorithm in dense() {
             let options = AllreduceOptions { algorithm, ..AllreduceOptions::default() };
-            on_all_again(&all, |comm| {
+            on_each(all.iter().collect(), |_, comm: &Comm| {
                 let (index, value) = ([u64::from(comm.rank()) * 300], [-f32::from_bits(1)]);
                 let view = View::Sparse { indices: Indices::U64(&index), values: &value };
                 let mean = comm
@@ -323,11 +319,11 @@ fn a_mean_that_underflows() {
 #[test]
 fn dense_arrays_larger_than_a_window() {
     let len = 3 * 2_500_000 + 1;
-    for (_, make) in TRANSPORTS {
+    for (_, make) in LOCAL_AND_TCP {
         let all: Vec<Comm> = make(3);
         for algorithm in dense().into_iter().chain([Algorithm::Auto]) {
             let options = AllreduceOptions { algorithm, ..AllreduceOptions::default() };
-            on_all_again(&all, |comm| {
+            on_each(all.iter().collect(), |_, comm: &Comm| {
                 let mine: Vec<f32> = (0..len).map(|k| (k % 1009) as f32 + comm.rank() as f32).collect();
                 let mut out = vec![0.0; len];
                 comm.allreduce_dense(&mine, &mut out).options(options.clone()).run().unwrap();
@@ -336,13 +332,6 @@ fn dense_arrays_larger_than_a_window() {
             });
         }
     }
-}
-
-fn on_all_again(comms: &[Comm], body: impl Fn(&Comm) + Sync) {
-    std::thread::scope(|scope| {
-        let threads: Vec<_> = comms.iter().map(|comm| scope.spawn(|| body(comm))).collect();
-        threads.into_iter().for_each(|t| t.join().unwrap());
-    });
 }
 
 #[test]

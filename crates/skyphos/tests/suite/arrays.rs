@@ -1,10 +1,8 @@
 //! Collectives of arrays other than allreduce, against a plain oracle.
 
-use crate::common::{MakeGroup, combine, local, on_all, tcp};
+use crate::common::{LOCAL_AND_TCP, combine, on_all, tcp};
 use proptest::prelude::*;
 use skyphos::{ArrayMove, Comm, DType, Element, ReduceOp, Schedule, with_element};
-
-const TRANSPORTS: [(&str, MakeGroup); 2] = [("local", local), ("tcp", tcp)];
 
 /// Number k of a rank's array: small, so that sums are exact in every type.
 fn number<T: Element>(rank: u32, k: usize) -> T {
@@ -64,12 +62,12 @@ proptest! {
     fn results_match_the_oracle(
         size in 1u32..=13, len in prop_oneof![3 => 0usize..40, 2 => 4_000usize..20_000], root in any::<u32>(),
         schedule in prop::sample::select(Schedule::ALL.to_vec()), op in 0..ReduceOp::NAMED.len(),
-        dtype in 0..DType::ALL.len(), transport in 0..TRANSPORTS.len(),
+        dtype in 0..DType::ALL.len(), transport in 0..LOCAL_AND_TCP.len(),
     ) {
         let op = ReduceOp::NAMED[op].clone();
         with_element!(DType::ALL[dtype], T => {
             if op.check(T::DTYPE).is_ok() {
-                on_all(TRANSPORTS[transport].1(size), |comm| check::<T>(comm, len, root % size, schedule, &op));
+                on_all(LOCAL_AND_TCP[transport].1(size), |comm| check::<T>(comm, len, root % size, schedule, &op));
             }
         });
     }
@@ -78,7 +76,7 @@ proptest! {
 /// Ranges of several chunks, and messages larger than the window.
 #[test]
 fn large_arrays() {
-    for (_, make) in TRANSPORTS {
+    for (_, make) in LOCAL_AND_TCP {
         on_all(make(3), |comm| {
             for schedule in Schedule::ALL {
                 check::<f32>(comm, 400_001, 1, schedule, &ReduceOp::Sum);
@@ -123,16 +121,16 @@ fn mismatches_raise_on_all_ranks() {
 fn alltoall_with_a_length_for_each_pair() {
     let len = |from: u32, to: u32| (from * 5 + to * 3) as usize % 7 * if from == 1 { 100_001 } else { 1 };
     let block = move |from: u32, to: u32| array::<u8>(from * 7 + to, len(from, to));
-    for (_, make) in TRANSPORTS {
+    for (_, make) in LOCAL_AND_TCP {
         for size in 1..=4 {
             on_all(make(size), |comm| {
                 let me = comm.rank();
                 let from: Vec<u8> = (0..size).flat_map(|to| block(me, to)).collect();
-                let came: Vec<u8> = (0..size).flat_map(|from| block(from, me)).collect();
+                let expected: Vec<u8> = (0..size).flat_map(|from| block(from, me)).collect();
                 let sends = (0..size).map(|to| len(me, to)).collect();
                 let receives = (0..size).map(|from| len(from, me)).collect();
-                let call = comm.alltoall_uneven(from, vec![0; came.len()], sends, receives).prepare();
-                assert_eq!(call.unwrap().run().unwrap(), came);
+                let call = comm.alltoall_uneven(from, vec![0; expected.len()], sends, receives).prepare();
+                assert_eq!(call.unwrap().run().unwrap(), expected);
             });
         }
     }
@@ -145,10 +143,10 @@ fn alltoall_with_a_length_for_each_pair() {
     assert!(errors.iter().all(|error| error.contains("rank 1 sends rank 0 2 bytes")), "{errors:?}");
 }
 
-/// A group that is made without messages between its ranks, whose messages are received in another order than they were sent.
+/// Messages of several groups, received in another order than they were sent. Making these groups sends no message.
 #[test]
 fn messages_between_two_ranks() {
-    for (_, make) in TRANSPORTS {
+    for (_, make) in LOCAL_AND_TCP {
         on_all(make(3), |comm| {
             let tags = [0, 1, 2].map(|tag| match comm.rank() {
                 0 => None,

@@ -1,22 +1,22 @@
 //! Exchange of blocks on every transport: order of delivery, and bounds on blocks in memory.
 
-use crate::common::{MakeGroup, local, near, on_all, tcp};
+use crate::common::{MakeGroup, local, on_all, shared_memory, tcp};
 use proptest::prelude::*;
 use skyphos::{BlockLimits, Comm, Error, Result, Traffic};
 
-const TRANSPORTS: [(&str, MakeGroup); 3] = [("local", local), ("near", near), ("tcp", tcp)];
+const TRANSPORTS: [(&str, MakeGroup); 3] = [("local", local), ("shared memory", shared_memory), ("tcp", tcp)];
 
 /// Blocks with their senders.
-type Came = Vec<(u32, Vec<u8>)>;
+type ReceivedBlocks = Vec<(u32, Vec<u8>)>;
 
 /// The blocks received, in order, and the call's traffic.
-fn exchange(comm: &Comm, blocks: Vec<Vec<u8>>, limits: BlockLimits) -> Result<(Came, Traffic)> {
+fn exchange(comm: &Comm, blocks: Vec<Vec<u8>>, limits: BlockLimits) -> Result<(ReceivedBlocks, Traffic)> {
     let mut exchange = comm.exchange_blocks(blocks, limits)?.start();
-    let mut came = Vec::new();
+    let mut received = Vec::new();
     while let Some(next) = exchange.next_block()? {
-        came.push(next);
+        received.push(next);
     }
-    exchange.finish().map(|traffic| (came, traffic))
+    exchange.finish().map(|traffic| (received, traffic))
 }
 
 fn block(from: u32, to: u32, len: usize) -> Vec<u8> {
@@ -38,24 +38,23 @@ proptest! {
             let got = on_all(make(size), |comm| {
                 let me = comm.rank();
                 let blocks = (0..size).map(|to| block(me, to, len(me, to))).collect();
-                let (came, traffic) = exchange(comm, blocks, BlockLimits { push_bytes, fetches }).unwrap();
+                let (received, traffic) = exchange(comm, blocks, BlockLimits { push_bytes, fetches }).unwrap();
                 let others = (0..size).filter(|to| *to != me).map(|to| len(me, to));
                 let sent: usize = others.map(|len| len + if len > push_bytes { 8 } else { 0 }).sum();
                 assert_eq!(traffic.sent_bytes, sent as u64);
-                came
+                received
             });
-            for (me, came) in (0..).zip(got) {
+            for (me, received) in (0..).zip(got) {
                 let want: Vec<_> = (1..size)
                     .map(|far| (me + far) % size)
                     .map(|from| (from, block(from, me, len(from, me))))
                     .collect();
-                prop_assert!(came == want, "{} rank {} of {}", name, me, size);
+                prop_assert!(received == want, "{} rank {} of {}", name, me, size);
             }
         }
     }
 }
 
-/// A receiver that takes no block until all are there: two blocks arrive, and no more are requested.
 #[test]
 fn a_receiver_that_takes_nothing_is_sent_only_the_requested_blocks() {
     let limits = BlockLimits { push_bytes: 0, fetches: 2 };
@@ -63,7 +62,7 @@ fn a_receiver_that_takes_nothing_is_sent_only_the_requested_blocks() {
         on_all(make(6), |comm| {
             let blocks = (0..6).map(|to| block(comm.rank(), to, 50_000)).collect();
             let mut exchange = comm.exchange_blocks(blocks, limits).unwrap().start();
-            // Other calls go by, in which all have had the time to send.
+            // Other calls give all ranks time to send.
             for _ in 0..20 {
                 comm.barrier().run().unwrap();
             }
@@ -83,10 +82,10 @@ fn errors_raise_on_all_ranks() {
     let limits = BlockLimits { push_bytes: 10, fetches: 1 };
     for (_, make) in TRANSPORTS {
         on_all(make(3), |comm| {
-            // Too few blocks on one rank: ranks that wait for blocks of others learn that none will come.
+            // Too few blocks on one rank: ranks that wait for blocks get its error.
             let count = if comm.rank() == 1 { 2 } else { 3 };
-            let said = exchange(comm, vec![vec![1; 5000]; count], limits).unwrap_err().to_string();
-            assert!(said.contains("2 blocks for 3 ranks"), "{said}");
+            let error = exchange(comm, vec![vec![1; 5000]; count], limits).unwrap_err().to_string();
+            assert!(error.contains("2 blocks for 3 ranks"), "{error}");
             // Limits that differ between ranks.
             let limits = BlockLimits { fetches: 1 + comm.rank() as usize, ..limits };
             let done = exchange(comm, vec![vec![1; 5000]; 3], limits).map(|_| ());

@@ -1,22 +1,22 @@
 //! Broadcast on every route and transport, with data and with lengths only.
 
-use crate::common::{MakeGroup, local, near, on_all, tcp};
+use crate::common::{MakeGroup, local, on_all, shared_memory, tcp};
 use proptest::prelude::*;
 use skyphos::{
     BroadcastOptions, Comm, Error, HostCopy, MessageBuffer, ReceiveBuffer, ReceivedPart, Result, Route,
     Topology,
 };
 
-/// On the third transport ranks share no memory.
-const TRANSPORTS: [(&str, MakeGroup); 3] = [("local", local), ("near", near), ("tcp", tcp)];
+/// Ranks of `tcp` share no memory.
+const TRANSPORTS: [(&str, MakeGroup); 3] = [("local", local), ("shared memory", shared_memory), ("tcp", tcp)];
 
-/// A room that refuses messages beyond a number of bytes.
-struct Little(usize);
+/// A receive buffer that refuses messages of more than this number of bytes.
+struct LimitedBuffer(usize);
 
-impl ReceiveBuffer for Little {
+impl ReceiveBuffer for LimitedBuffer {
     fn allocate(&mut self, lengths: &[usize]) -> Result<()> {
         match lengths.iter().sum::<usize>() > self.0 {
-            true => Err(Error::bad_input("no room")),
+            true => Err(Error::bad_input("too large")),
             false => Ok(()),
         }
     }
@@ -28,8 +28,8 @@ impl ReceiveBuffer for Little {
     fn set_shared(&mut self, _: HostCopy, _: Vec<std::ops::Range<usize>>) {}
 }
 
-fn parts_of(room: MessageBuffer) -> Vec<Vec<u8>> {
-    room.into_parts().iter().map(|part| part.as_ref().to_vec()).collect()
+fn parts_of(buffer: MessageBuffer) -> Vec<Vec<u8>> {
+    buffer.into_parts().iter().map(|part| part.as_ref().to_vec()).collect()
 }
 
 fn message(lengths: &[usize], salt: usize) -> Vec<Vec<u8>> {
@@ -37,10 +37,10 @@ fn message(lengths: &[usize], salt: usize) -> Vec<Vec<u8>> {
     lengths.iter().enumerate().map(|(part, len)| (0..*len).map(|k| byte(k + 7 * part)).collect()).collect()
 }
 
-/// The parts that each rank has at the end.
-fn bring(comm: &Comm, root: u32, message: &[Vec<u8>], options: BroadcastOptions) -> Result<Vec<Vec<u8>>> {
-    let here = (comm.rank() == root).then(|| message.iter().collect());
-    let done = comm.broadcast::<&Vec<u8>, _>(root, here, MessageBuffer::default()).options(options).run()?;
+/// Broadcasts a message. Returns the parts that this rank has at the end.
+fn broadcast(comm: &Comm, root: u32, message: &[Vec<u8>], options: BroadcastOptions) -> Result<Vec<Vec<u8>>> {
+    let parts = (comm.rank() == root).then(|| message.iter().collect());
+    let done = comm.broadcast::<&Vec<u8>, _>(root, parts, MessageBuffer::default()).options(options).run()?;
     assert!(done.missed.is_none(), "{:?}", done.missed);
     Ok(if comm.rank() == root { message.to_vec() } else { parts_of(done.buffer) })
 }
@@ -68,7 +68,7 @@ proptest! {
         for (name, make) in TRANSPORTS {
             let got = on_all(make(size), |comm| {
                 let comm = &comm.with_topology(Some(&topology)).unwrap();
-                routes().map(|route| bring(comm, root, &message, BroadcastOptions { route, chunk_bytes, ..BroadcastOptions::default() }).unwrap()).collect::<Vec<_>>()
+                routes().map(|route| broadcast(comm, root, &message, BroadcastOptions { route, chunk_bytes, ..BroadcastOptions::default() }).unwrap()).collect::<Vec<_>>()
             });
             for (rank, all) in got.iter().enumerate() {
                 for (route, got) in routes().zip(all) {
@@ -103,23 +103,23 @@ fn concurrent_long_messages() {
     }
 }
 
-/// Bytes that each rank sends by route: with `Chain` and `ScatterAllgather` no rank sends much more than the message twice.
+/// The bytes that the busiest rank sends, in messages.
 #[test]
 fn bytes_by_route() {
     let (size, message) = (8u32, message(&[4 << 20], 3));
-    for (route, most) in
+    for (route, messages) in
         [(Route::Chain, 1.0), (Route::ScatterAllgather, 2.0), (Route::Binomial, 3.0), (Route::Simple, 7.0)]
     {
         let sent = on_all(local(size), |comm| {
             let comm = comm.with_topology(Some(&Topology::flat(size))).unwrap();
-            let here = (comm.rank() == 2).then(|| message.iter().collect::<Vec<_>>());
+            let parts = (comm.rank() == 2).then(|| message.iter().collect::<Vec<_>>());
             let options = BroadcastOptions { route: Some(route), ..BroadcastOptions::default() };
-            let done = comm.broadcast(2, here, MessageBuffer::default()).options(options).run().unwrap();
+            let done = comm.broadcast(2, parts, MessageBuffer::default()).options(options).run().unwrap();
             assert_eq!(done.choice.route, route);
             done.traffic.sent_bytes as f64 / f64::from(4 << 20)
         });
         let largest = sent.iter().copied().fold(0.0, f64::max);
-        assert!((largest / most - 1.0).abs() < 0.13, "{route:?}: {sent:?}");
+        assert!((largest / messages - 1.0).abs() < 0.13, "{route:?}: {sent:?}");
     }
 }
 
@@ -127,21 +127,21 @@ fn bytes_by_route() {
 fn errors_raise_on_all_ranks() {
     for (_, make) in TRANSPORTS {
         let large = message(&[100_000], 4);
-        let said = on_all(make(4), |comm| {
-            let broadcast = |root: u32, parts: Option<Vec<&[u8; 1]>>| {
+        let errors = on_all(make(4), |comm| {
+            let broadcast_byte = |root: u32, parts: Option<Vec<&[u8; 1]>>| {
                 comm.broadcast(root, parts, MessageBuffer::default()).run().map(drop)
             };
             let all: Vec<String> = [
                 // A rank that refuses the message.
                 {
                     let parts = (comm.rank() == 0).then(|| large.iter().collect::<Vec<_>>());
-                    let room = Little(if comm.rank() == 2 { 10 } else { usize::MAX });
-                    comm.broadcast(0, parts, room).run().map(drop)
+                    let buffer = LimitedBuffer(if comm.rank() == 2 { 10 } else { usize::MAX });
+                    comm.broadcast(0, parts, buffer).run().map(drop)
                 },
-                // A root that is no rank; a root without data; two roots.
-                broadcast(9, None),
-                broadcast(1, None),
-                broadcast(comm.rank() % 2, Some(vec![b"x"])),
+                // A root that is not a rank; a root without data; two roots; a chunk length of 0.
+                broadcast_byte(9, None),
+                broadcast_byte(1, None),
+                broadcast_byte(comm.rank() % 2, Some(vec![b"x"])),
                 comm.broadcast::<&[u8], _>(0, None, MessageBuffer::default())
                     .options(BroadcastOptions { chunk_bytes: Some(0), ..BroadcastOptions::default() })
                     .run()
@@ -150,48 +150,49 @@ fn errors_raise_on_all_ranks() {
             .into_iter()
             .map(|done| done.unwrap_err().to_string())
             .collect();
-            assert_eq!(bring(comm, 3, &large, BroadcastOptions::default()).unwrap(), large);
+            assert_eq!(broadcast(comm, 3, &large, BroadcastOptions::default()).unwrap(), large);
             all
         });
-        for all in said {
-            for (said, part) in all.iter().zip(["no room", "root=9", "rank 1 is the root", "root", "0 bytes"])
+        for all in errors {
+            for (error, part) in
+                all.iter().zip(["too large", "root=9", "rank 1 is the root", "root", "0 bytes"])
             {
-                assert!(said.contains(part), "{said}");
+                assert!(error.contains(part), "{error}");
             }
         }
     }
 }
 
-/// Writes of a rank to its copy do not show in other ranks' copies, even when the memory is used again.
+/// A rank's writes to its copy do not change other ranks' copies, even when the memory is used again.
 #[test]
 fn copies_on_one_host_are_independent() {
     let size = 4;
-    on_all(near(size), |comm| {
-        let mut kept = Vec::new();
+    on_all(shared_memory(size), |comm| {
+        let mut copies = Vec::new();
         for call in 0..12usize {
             let root = call as u32 % size;
             let message = message(&[500_000, 3, 70_000], call);
-            let here = (comm.rank() == root).then(|| message.iter().collect::<Vec<_>>());
-            let done = comm.broadcast(root, here, MessageBuffer::default()).run().unwrap();
+            let parts = (comm.rank() == root).then(|| message.iter().collect::<Vec<_>>());
+            let done = comm.broadcast(root, parts, MessageBuffer::default()).run().unwrap();
             assert!(done.traffic.sent_bytes < 2000, "no part goes from rank to rank");
             if comm.rank() != root {
                 let parts = done.buffer.into_parts();
                 for part in &parts {
-                    let ReceivedPart::Shared(copy, range) = part else { panic!("a copy of its own") };
+                    let ReceivedPart::Shared(copy, range) = part else { panic!("the part is not shared") };
                     // SAFETY: this rank's own page, to which no other reference exists.
                     unsafe { *copy.as_mut_ptr(range.clone()) = 100 + comm.rank() as u8 };
                 }
-                kept.push((message, parts));
+                copies.push((message, parts));
             }
             comm.barrier().run().unwrap();
-            for (want, got) in &kept {
+            for (want, got) in &copies {
                 for (want, got) in want.iter().zip(got) {
                     assert_eq!((got.as_ref()[0], &got.as_ref()[1..]), (100 + comm.rank() as u8, &want[1..]));
                 }
             }
             // Some copies are dropped, so that their memory may be used again.
             if call % 3 == 2 {
-                kept.remove(0);
+                copies.remove(0);
             }
         }
     });

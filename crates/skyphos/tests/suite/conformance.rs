@@ -1,12 +1,11 @@
 //! One suite for all transports: every result against a plain oracle.
 
-use crate::common::{Case, MakeGroup, cases, check, factorisations, local, near, on_all, tcp, tls};
+use crate::common::{Case, MakeGroup, cases, check, factorisations, local, on_all, shared_memory, tcp, tls};
 use proptest::prelude::*;
 use skyphos::{Comm, ConfigureOptions, DType, Error, Missing, Order, ReduceOp, ReduceOptions};
 
-/// Transports by name.
 const TRANSPORTS: [(&str, MakeGroup); 4] =
-    [("local", local), ("tcp", tcp), ("tcp with TLS", tls), ("shared memory", near)];
+    [("local", local), ("tcp", tcp), ("tcp with TLS", tls), ("shared memory", shared_memory)];
 
 proptest! {
     #![proptest_config(crate::common::random(150))]

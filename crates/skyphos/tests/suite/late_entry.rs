@@ -1,8 +1,10 @@
 //! Late entry: a rank that enters a call after a peer has left it with an error raises an error, too. Afterwards all ranks agree on
 //! the number of the next call.
 
-use crate::common::programs::{ALL, Program, UNDER_WAY, vector};
-use crate::common::{local_transports, near_transports, on_each, settings, tcp_transports, tls_transports};
+use crate::common::programs::{ALL, NON_BLOCKING, Program, vector};
+use crate::common::{
+    local_transports, on_each, settings, shared_memory_transports, tcp_transports, tls_transports,
+};
 use skyphos::{Comm, Error, Result, Settings, Transport};
 use std::cell::Cell;
 use std::sync::Barrier;
@@ -25,19 +27,19 @@ type Connect = fn(u32) -> Vec<Box<dyn Transport>>;
 const TRANSPORTS: [(&str, Connect); 4] = [
     ("local", local_transports),
     ("tcp", tcp_transports),
-    ("shared memory", near_transports),
+    ("shared memory", shared_memory_transports),
     ("tls", tls_transports),
 ];
 
-fn settings_here() -> Settings {
+fn interruptible_settings() -> Settings {
     Settings { interrupted: Some(interrupted), ..settings() }
 }
 
 /// Rank 0 waits in a call and is interrupted. The last rank enters once rank 0 has left. Then all ranks repeat the call.
-fn interrupt_then_repeat(comm: &Comm, program: &Program, left: &Barrier) -> Vec<u64> {
+fn interrupt_then_repeat(comm: &Comm, program: &Program, rank_0_left: &Barrier) -> Vec<u64> {
     let late = comm.rank() == comm.size() - 1;
     if late {
-        left.wait();
+        rank_0_left.wait();
     } else if comm.rank() == 0 {
         INTERRUPT_AT.set(Some(Instant::now() + Duration::from_millis(5)));
     }
@@ -51,7 +53,7 @@ fn interrupt_then_repeat(comm: &Comm, program: &Program, left: &Barrier) -> Vec<
         }
     }
     if comm.rank() == 0 {
-        left.wait();
+        rank_0_left.wait();
     }
     program.1(comm, 300).unwrap_or_else(|error| panic!("{name}, rank {}: {error}", comm.rank()))
 }
@@ -62,13 +64,13 @@ fn every_collective_on_every_transport() {
         for size in [2, 3, 5] {
             for program in ALL.iter().filter(|(program, _)| *program != "messages") {
                 let undisturbed = on_each(connect(size), |_, transport| {
-                    let comm = Comm::over(transport, settings_here()).unwrap();
+                    let comm = Comm::over(transport, interruptible_settings()).unwrap();
                     program.1(&comm, 300).unwrap()
                 });
-                let left = Barrier::new(2);
+                let rank_0_left = Barrier::new(2);
                 let repeated = on_each(connect(size), |_, transport| {
-                    let comm = Comm::over(transport, settings_here()).unwrap();
-                    interrupt_then_repeat(&comm, program, &left)
+                    let comm = Comm::over(transport, interruptible_settings()).unwrap();
+                    interrupt_then_repeat(&comm, program, &rank_0_left)
                 });
                 assert!(undisturbed == repeated, "{} of {size} over {transport}", program.0);
             }
@@ -76,20 +78,24 @@ fn every_collective_on_every_transport() {
     }
 }
 
-fn sum_under_way(comm: &Comm) -> Result<Vec<u64>> {
+fn non_blocking_sum(comm: &Comm) -> Result<Vec<u64>> {
     let mine = vector(comm.rank(), 0, 300);
     let call = comm.allreduce(mine).prepare()?;
     Ok(call.start().wait()?.sum.entries().0)
 }
 
-/// The same for non-blocking calls: rank 0 is interrupted while it waits for one.
+/// Rank 0 is interrupted while it waits for a non-blocking call.
 #[test]
 fn non_blocking_calls() {
     for (transport, connect) in TRANSPORTS {
-        let left = Barrier::new(2);
+        let rank_0_left = Barrier::new(2);
         let sums = on_each(connect(3), |_, transport| {
-            let comm = Comm::over(transport, settings_here()).unwrap();
-            interrupt_then_repeat(&comm, &("allreduce under way", |comm, _| sum_under_way(comm)), &left)
+            let comm = Comm::over(transport, interruptible_settings()).unwrap();
+            interrupt_then_repeat(
+                &comm,
+                &("non-blocking allreduce", |comm, _| non_blocking_sum(comm)),
+                &rank_0_left,
+            )
         });
         assert!(sums[0] == sums[1] && sums[1] == sums[2] && !sums[0].is_empty(), "{transport}");
     }
@@ -98,21 +104,21 @@ fn non_blocking_calls() {
 /// A rank fails before it enters a call that the others enter later.
 #[test]
 fn an_error_before_entry() {
-    // The failed call counts as one call. This does not hold for a program that has begun several when the first fails.
-    let single = ALL.iter().filter(|(program, _)| ![UNDER_WAY, "messages"].contains(program));
+    // The failed call counts as one call, so programs of several calls are left out.
+    let single = ALL.iter().filter(|(program, _)| ![NON_BLOCKING, "messages"].contains(program));
     for (name, connect) in TRANSPORTS {
         for program in single.clone() {
-            let left = Barrier::new(3);
+            let rank_0_left = Barrier::new(3);
             on_each(connect(3), |rank, transport| {
-                let comm = Comm::over(transport, settings_here()).unwrap();
+                let comm = Comm::over(transport, interruptible_settings()).unwrap();
                 let error = match rank {
                     0 => {
                         let error = comm.fail_call(Error::bad_input("no such file"));
-                        left.wait();
+                        rank_0_left.wait();
                         error
                     }
                     _ => {
-                        left.wait();
+                        rank_0_left.wait();
                         program.1(&comm, 300).unwrap_err()
                     }
                 };

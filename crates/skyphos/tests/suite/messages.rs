@@ -1,10 +1,11 @@
 //! Point-to-point messages: matching, order, and failures of ranks.
 
-use crate::common::{MakeGroup, local, near, on_all, settings, tcp, tls};
+use crate::common::{MakeGroup, local, on_all, settings, shared_memory, tcp, tls};
 use proptest::prelude::*;
 use skyphos::{Comm, Error, ReceiveInto, ReceivedMessage, Status};
 
-const TRANSPORTS: [(&str, MakeGroup); 4] = [("local", local), ("tcp", tcp), ("near", near), ("tls", tls)];
+const TRANSPORTS: [(&str, MakeGroup); 4] =
+    [("local", local), ("tcp", tcp), ("shared memory", shared_memory), ("tls", tls)];
 
 /// Runs a body on all ranks of a group, on each transport.
 fn everywhere(size: u32, body: impl Fn(&Comm) + Sync) {
@@ -14,13 +15,13 @@ fn everywhere(size: u32, body: impl Fn(&Comm) + Sync) {
     }
 }
 
-type Got = ReceivedMessage<Vec<u8>>;
+type Received = ReceivedMessage<Vec<u8>>;
 
 fn send(comm: &Comm, dest: u32, tag: u32, bytes: &[u8]) -> Result<(), Error> {
     comm.send(dest, tag, vec![bytes.to_vec()])?.run()
 }
 
-fn receive(comm: &Comm, source: Option<u32>, tag: Option<u32>) -> Result<Got, Error> {
+fn receive(comm: &Comm, source: Option<u32>, tag: Option<u32>) -> Result<Received, Error> {
     comm.receive(source, tag, None)?.run()
 }
 
@@ -45,7 +46,7 @@ fn parts_arrive_as_they_were_sent() {
 }
 
 #[test]
-fn a_message_is_received_into_given_memory_if_its_first_part_is_as_given() {
+fn a_message_is_received_into_given_memory_if_its_first_part_matches() {
     everywhere(2, |comm| {
         let into = |first: &[u8], len: usize| ReceiveInto { first: first.to_vec(), memory: vec![0; len] };
         if comm.rank() == 0 {
@@ -54,12 +55,12 @@ fn a_message_is_received_into_given_memory_if_its_first_part_is_as_given() {
             }
             return;
         }
-        let get = |room| comm.receive(Some(0), None, room).unwrap().run().unwrap();
-        let there = get(Some(into(b"array", 1000)));
-        assert_eq!((there.parts, there.memory), (vec![b"array".to_vec()], Some(vec![7; 1000])));
-        for room in [None, Some(into(b"vector", 1000)), Some(into(b"array", 999))] {
-            let here = get(room);
-            assert_eq!((here.parts, here.memory), (vec![b"array".to_vec(), vec![7; 1000]], None));
+        let get = |into| comm.receive(Some(0), None, into).unwrap().run().unwrap();
+        let got = get(Some(into(b"array", 1000)));
+        assert_eq!((got.parts, got.memory), (vec![b"array".to_vec()], Some(vec![7; 1000])));
+        for other in [None, Some(into(b"vector", 1000)), Some(into(b"array", 999))] {
+            let got = get(other);
+            assert_eq!((got.parts, got.memory), (vec![b"array".to_vec(), vec![7; 1000]], None));
         }
     });
 }
@@ -85,8 +86,8 @@ fn a_rank_may_send_to_itself() {
 fn probes_do_not_receive() {
     everywhere(2, |comm| {
         if comm.rank() == 1 {
-            let seen = comm.probe(None, Some(8)).unwrap().run().unwrap();
-            assert_eq!((seen.source, seen.tag, seen.bytes), (0, 8, 8 + 8 + 3));
+            let status = comm.probe(None, Some(8)).unwrap().run().unwrap();
+            assert_eq!((status.source, status.tag, status.bytes), (0, 8, 8 + 8 + 3));
             assert_eq!(comm.probe_now(Some(0), None).unwrap().unwrap().tag, 7, "the first one");
             assert_eq!(comm.probe_now(Some(1), None).unwrap(), None);
             assert_eq!(receive(comm, Some(0), Some(8)).unwrap().parts, [b"two"]);
@@ -131,7 +132,7 @@ fn time_outs_of_unmatched_messages_name_the_missing_ranks() {
             1 => comm.send(2, 9, vec![vec![0; 30 << 20]]).unwrap().run().unwrap_err(),
             _ => receive(&comm, None, Some(5)).map(|_| ()).unwrap_err(),
         };
-        all_gave_up.wait(); // a rank that left before would be reported as lost
+        all_gave_up.wait(); // a rank that leaves earlier is reported as lost
         error.to_string()
     });
     let wants = [
@@ -205,9 +206,9 @@ fn messages_and_collectives_do_not_interfere() {
     });
 }
 
-/// Steps of rank 0 in a program of messages; the other ranks send in order.
+/// A receive of rank 0.
 #[derive(Clone, Debug)]
-struct Take {
+struct Receive {
     source: Option<u32>,
     tag: Option<u32>,
 }
@@ -220,21 +221,21 @@ proptest! {
     fn receives_get_the_first_matching_message(
         sent in proptest::collection::vec((1u32..4, 0u32..3, 0usize..4), 1..40),
         order in proptest::collection::vec(any::<proptest::sample::Index>(), 40),
-        wild in proptest::collection::vec((any::<bool>(), any::<bool>()), 40),
+        wildcards in proptest::collection::vec((any::<bool>(), any::<bool>()), 40),
         early in any::<bool>(),
         transport in 0..TRANSPORTS.len(),
     ) {
         let lens = [0usize, 10, 3000, 300_000];
-        // Each message has one receive that matches it; a wildcard may receive another instead.
-        let mut left: Vec<usize> = (0..sent.len()).collect();
-        let mut takes = Vec::new();
-        for (pick, (any_source, any_tag)) in order.iter().zip(&wild).take(sent.len()) {
-            let (source, tag, _) = sent[left.swap_remove(pick.index(left.len()))];
-            takes.push(Take { source: (!any_source).then_some(source), tag: (!any_tag).then_some(tag) });
+        // Each message has one receive that matches it; a receive with a wildcard may get another message instead.
+        let mut unmatched: Vec<usize> = (0..sent.len()).collect();
+        let mut receives = Vec::new();
+        for (pick, (any_source, any_tag)) in order.iter().zip(&wildcards).take(sent.len()) {
+            let (source, tag, _) = sent[unmatched.swap_remove(pick.index(unmatched.len()))];
+            receives.push(Receive { source: (!any_source).then_some(source), tag: (!any_tag).then_some(tag) });
         }
-        // Receives without wildcards come first, so that a wildcard never takes a message that a later receive needs.
-        takes.sort_by_key(|take| (take.source.is_none() || take.tag.is_none(), take.source.is_none() && take.tag.is_none()));
-        let takes = takes.into_iter().filter(|take| take.source.is_some() == take.tag.is_some()).collect::<Vec<_>>();
+        // Receives without wildcards come first, so that a receive with one never gets a message that a later receive needs.
+        receives.sort_by_key(|receive| (receive.source.is_none() || receive.tag.is_none(), receive.source.is_none() && receive.tag.is_none()));
+        let receives = receives.into_iter().filter(|receive| receive.source.is_some() == receive.tag.is_some()).collect::<Vec<_>>();
         let results = on_all(TRANSPORTS[transport].1(4), |comm| {
             if comm.rank() > 0 {
                 for (k, (_, tag, len)) in sent.iter().enumerate().filter(|(_, s)| s.0 == comm.rank()) {
@@ -245,32 +246,32 @@ proptest! {
                 comm.barrier().run().unwrap();
                 return Vec::new();
             }
-            let get = |take: &Take| comm.receive::<Vec<u8>>(take.source, take.tag, None).unwrap();
-            let got: Vec<Got> = match early {
+            let get = |receive: &Receive| comm.receive::<Vec<u8>>(receive.source, receive.tag, None).unwrap();
+            let got: Vec<Received> = match early {
                 true => {
-                    let works: Vec<_> = takes.iter().map(|take| get(take).start()).collect();
+                    let works: Vec<_> = receives.iter().map(|receive| get(receive).start()).collect();
                     comm.barrier().run().unwrap();
                     works.into_iter().map(|work| work.wait().unwrap()).collect()
                 }
                 false => {
                     comm.barrier().run().unwrap();
-                    takes.iter().map(|take| get(take).run().unwrap()).collect()
+                    receives.iter().map(|receive| get(receive).run().unwrap()).collect()
                 }
             };
             got.into_iter().map(|got| (got.status, got.parts)).collect()
         });
-        let mut open: Vec<usize> = (0..sent.len()).collect();
-        for (take, (status, parts)) in takes.iter().zip(&results[0]) {
+        let mut unreceived: Vec<usize> = (0..sent.len()).collect();
+        for (receive, (status, parts)) in receives.iter().zip(&results[0]) {
             let k = usize::from(*parts[0].last().unwrap());
             let (source, tag, len) = sent[k];
             prop_assert_eq!((status.source, status.tag), (source, tag));
             prop_assert_eq!(parts[0].len(), lens[len] + 1);
-            prop_assert!(take.source.is_none_or(|s| s == source) && take.tag.is_none_or(|t| t == tag));
-            let first = open.iter().find(|j| {
-                sent[**j].0 == source && take.tag.is_none_or(|t| t == sent[**j].1)
+            prop_assert!(receive.source.is_none_or(|s| s == source) && receive.tag.is_none_or(|t| t == tag));
+            let first = unreceived.iter().find(|j| {
+                sent[**j].0 == source && receive.tag.is_none_or(|t| t == sent[**j].1)
             });
             prop_assert_eq!(first, Some(&k), "the first matching message of its sender");
-            open.retain(|j| *j != k);
+            unreceived.retain(|j| *j != k);
         }
     }
 }

@@ -18,8 +18,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-/// Set in processes that `mpiexec` has started: the folder in which each process leaves a file named by its rank at its end. The
-/// standard output would not do, since the lines of eight processes are mixed there.
+/// Set in processes that `mpiexec` has started: the folder in which each process writes a file named by its rank at its end. Standard
+/// output cannot show the ends, because the lines of eight processes are mixed there.
 const CHILD: &str = "SKYPHOS_TEST_OVER_MPI";
 
 /// Entries per rank.
@@ -45,8 +45,8 @@ fn libraries(mpiexec: &Path) -> Vec<PathBuf> {
     names.into_iter().map(|name| folder.join(name)).filter(|file| file.exists()).collect()
 }
 
-/// Options that make MPICH treat each process as a host of its own, and send through its network module.
-const NO_HOST: &[(&str, &str)] = &[("MPIR_CVAR_NOLOCAL", "1")];
+/// Settings that make MPICH treat each process as a host of its own, and send through its network module.
+const SEPARATE_HOSTS: &[(&str, &str)] = &[("MPIR_CVAR_NOLOCAL", "1")];
 
 /// Runs a test of this program in `size` processes. Panics with their output if one of them fails.
 fn run(test: &str, size: u32, library: &Path, env: &[(&str, &str)]) {
@@ -55,9 +55,10 @@ fn run(test: &str, size: u32, library: &Path, env: &[(&str, &str)]) {
     command.args(["-n", &size.to_string()]).envs(env.iter().copied()).arg(std::env::current_exe().unwrap());
     let name = format!("mpi::{test}");
     command.args(["--exact", &name, "--ignored", "--nocapture", "--test-threads", "1"]);
-    let ends = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("mpi-{}-{test}", std::process::id()));
-    std::fs::create_dir_all(&ends).unwrap();
-    command.env(CHILD, &ends).env("SKYPHOS_LIBMPI", library).stdin(Stdio::null());
+    let done_folder =
+        Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("mpi-{}-{test}", std::process::id()));
+    std::fs::create_dir_all(&done_folder).unwrap();
+    command.env(CHILD, &done_folder).env("SKYPHOS_LIBMPI", library).stdin(Stdio::null());
     let done = command.output().unwrap();
     let (out, err) = (String::from_utf8_lossy(&done.stdout), String::from_utf8_lossy(&done.stderr));
     assert!(
@@ -66,8 +67,8 @@ fn run(test: &str, size: u32, library: &Path, env: &[(&str, &str)]) {
         library.display(),
         done.status
     );
-    let ended = (0..size).filter(|rank| ends.join(rank.to_string()).exists()).count();
-    std::fs::remove_dir_all(&ends).unwrap();
+    let ended = (0..size).filter(|rank| done_folder.join(rank.to_string()).exists()).count();
+    std::fs::remove_dir_all(&done_folder).unwrap();
     assert_eq!(ended, size as usize, "{out}\n{err}");
 }
 
@@ -118,7 +119,7 @@ fn all_collectives_and_random_cases() {
         for size in [1, 2, 3, 4, 5, 8] {
             run("collectives_in_one_process", size, library, &[]);
         }
-        run("collectives_in_one_process", 8, library, NO_HOST);
+        run("collectives_in_one_process", 8, library, SEPARATE_HOSTS);
     });
 }
 
@@ -141,8 +142,8 @@ fn collectives_in_one_process() {
         let programs = COUNTS.iter().flat_map(|count| ALL.iter().map(move |program| (*count, program)));
         programs.map(|(count, (name, program))| (name, count, program(comm, count).unwrap())).collect()
     };
-    let (locally, here) = (on_all(crate::common::local(size), all), all(&comm));
-    for (want, got) in locally[rank as usize].iter().zip(&here) {
+    let (over_local, over_mpi) = (on_all(crate::common::local(size), all), all(&comm));
+    for (want, got) in over_local[rank as usize].iter().zip(&over_mpi) {
         assert!(want == got, "rank {rank} of {size}: {} of {}", got.0, got.1);
     }
     for case in shared_cases(size) {
@@ -157,7 +158,7 @@ fn allreduces_of_the_library() {
         for size in [1, 2, 3, 5] {
             run("native_allreduces_in_one_process", size, library, &[]);
         }
-        run("native_allreduces_in_one_process", 3, library, NO_HOST);
+        run("native_allreduces_in_one_process", 3, library, SEPARATE_HOSTS);
     });
 }
 
@@ -229,7 +230,7 @@ fn native_allreduces_in_one_process() {
         assert_eq!(large, reduced::<i64>(&comm, 200_000, &ReduceOp::Sum, BY_MPI).unwrap().0);
     }
     // A sub-group.
-    let half = comm.split(Some(u64::from(rank % 2)), 0).unwrap().expect("all have a colour");
+    let half = comm.split(Some(u64::from(rank % 2)), 0).unwrap().expect("every rank has a color");
     match half.size() == comm.size() {
         true => assert_eq!(reduced::<f32>(&half, 9, &ReduceOp::Sum, BY_MPI).unwrap().1, BY_MPI),
         false => {
@@ -238,7 +239,7 @@ fn native_allreduces_in_one_process() {
         }
     }
     drop(half);
-    // After calls that mismatch the library is not used any more, because it may still run a collective of them.
+    // After a mismatch the library is not used any more, because it may still run a collective of these calls.
     if comm.size() > 1 {
         let error = reduced::<f32>(&comm, 100 + usize::from(rank == 0), &ReduceOp::Sum, BY_MPI).unwrap_err();
         assert!(matches!(error, Error::Mismatch { .. }), "{error}");

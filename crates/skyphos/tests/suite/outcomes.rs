@@ -1,16 +1,16 @@
-//! Failed calls beside other non-blocking calls. Ranks learn of a failure at different moments, and their programs continue together.
-//! Where they cannot, no rank gets the sum of two different calls.
+//! Failed calls beside other non-blocking calls. Ranks learn of a failure at different times, and their programs continue together.
+//! If they cannot, no rank gets the sum of two different calls.
 
 use crate::common::programs::{N, vector};
-use crate::common::{MakeGroup, local, near, on_all, tcp};
+use crate::common::{MakeGroup, local, on_all, shared_memory, tcp};
 use skyphos::{Comm, Error, Result, Work};
 
-const TRANSPORTS: [(&str, MakeGroup); 3] = [("local", local), ("tcp", tcp), ("shared memory", near)];
+const TRANSPORTS: [(&str, MakeGroup); 3] = [("local", local), ("tcp", tcp), ("shared memory", shared_memory)];
 
 /// A small random number generator.
-struct Draw(u64);
+struct Random(u64);
 
-impl Draw {
+impl Random {
     fn below(&mut self, n: u64) -> u64 {
         self.0 = self.0.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
         (self.0 >> 33) % n
@@ -23,8 +23,8 @@ type Sum = Work<Vec<f64>>;
 fn start_sum(comm: &Comm, number: u64) -> Result<Sum> {
     let mut mine = vector(comm.rank(), number, 40).to_dense(0.0);
     mine[0] = number as f64;
-    let room = vec![0.0; mine.len()];
-    let call = comm.allreduce_dense(mine, room).prepare()?;
+    let out = vec![0.0; mine.len()];
+    let call = comm.allreduce_dense(mine, out).prepare()?;
     Ok(call.map(|done| done.out).start())
 }
 
@@ -32,10 +32,10 @@ fn is_sum_of(comm: &Comm, number: u64, sum: &[f64]) -> bool {
     sum.len() as u64 == N && sum[0] == (number * u64::from(comm.size())) as f64
 }
 
-/// Each rank begins the same calls, and takes their results in an order and at moments of its own. Some calls fail on one rank
+/// Each rank begins the same calls, and takes their results in its own order and at its own times. Some calls fail on one rank
 /// before they begin there; the rank continues with the next call.
 fn pipeline(comm: &Comm, seed: u64) {
-    let (mut shared, mut own) = (Draw(seed), Draw(seed << 8 | (u64::from(comm.rank()) + 1)));
+    let (mut shared, mut own) = (Random(seed), Random(seed << 8 | (u64::from(comm.rank()) + 1)));
     let mut under_way: Vec<(u64, bool, Sum)> = Vec::new();
     let take = |(number, fails, work): (u64, bool, Sum)| match (work.wait(), fails) {
         (Ok(sum), false) => assert!(is_sum_of(comm, number, &sum), "call {number}: {}", sum[0]),
@@ -47,21 +47,21 @@ fn pipeline(comm: &Comm, seed: u64) {
         }
     };
     for number in 0..40 {
-        let culprit = shared.below(3 * u64::from(comm.size()));
-        if culprit == u64::from(comm.rank()) {
+        let failing_rank = shared.below(3 * u64::from(comm.size()));
+        if failing_rank == u64::from(comm.rank()) {
             comm.fail_call_and_go_on(Error::bad_input(format!("call {number} has a NaN")));
         } else {
-            let fails = culprit < u64::from(comm.size());
+            let fails = failing_rank < u64::from(comm.size());
             under_way.push((number, fails, start_sum(comm, number).unwrap()));
         }
         while !under_way.is_empty() && own.below(3) == 0 {
-            let place = own.below(under_way.len() as u64) as usize;
-            take(under_way.remove(place));
+            let index = own.below(under_way.len() as u64) as usize;
+            take(under_way.remove(index));
         }
         if own.below(8) == 0 && under_way.len() > 2 {
-            // A result that the rank drops without waiting.
-            let place = under_way.iter().position(|(_, fails, _)| !fails);
-            place.into_iter().for_each(|place| drop(under_way.remove(place)));
+            // The rank drops a call without waiting for it.
+            let index = under_way.iter().position(|(_, fails, _)| !fails);
+            index.into_iter().for_each(|index| drop(under_way.remove(index)));
         }
     }
     under_way.into_iter().for_each(take);
@@ -82,7 +82,7 @@ fn a_pipeline_continues_after_calls_that_failed_on_one_rank() {
 
 /// One rank fails before it begins the first of two calls, raises, and repeats both. The others have begun the first call and are in
 /// the second, which must not be paired with the repeated first call.
-fn two_again(comm: &Comm) -> Vec<(u64, Result<Vec<f64>>)> {
+fn repeat_two_calls(comm: &Comm) -> Vec<(u64, Result<Vec<f64>>)> {
     let mut ended = Vec::new();
     for _ in 0..2 {
         if comm.rank() == 1 && ended.is_empty() {
@@ -107,7 +107,7 @@ fn a_program_that_raised_early_is_not_paired_with_later_calls_of_others() {
     for (name, make) in TRANSPORTS {
         for size in [2, 3] {
             let ended = on_all(make(size), |comm| {
-                let ended = two_again(comm);
+                let ended = repeat_two_calls(comm);
                 for (number, end) in &ended {
                     if let Ok(sum) = end {
                         assert!(is_sum_of(comm, *number, sum), "{name}: call {number} gave {}", sum[0]);
@@ -123,7 +123,7 @@ fn a_program_that_raised_early_is_not_paired_with_later_calls_of_others() {
     }
 }
 
-/// The same with blocking calls: all ranks learn of the failure before they continue, and repeat the calls together.
+/// With blocking calls, all ranks learn of the failure before they continue, and repeat the calls together.
 #[test]
 fn blocking_calls_are_repeated_together() {
     for (name, make) in TRANSPORTS {

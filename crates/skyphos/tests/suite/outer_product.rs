@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 use skyphos::product::{Destination, Factor, Rows, multiply_pairs};
 use skyphos::{
-    Comm, Level, OuterAlgorithm, OuterOptions, OuterShape, OuterSum, Real, Result, Schedule, Settings,
+    Comm, Level, OuterAlgorithm, OuterOptions, OuterReport, OuterShape, Real, Result, Schedule, Settings,
     SparseFactors, SparsePairs, Topology, bf16, f16,
 };
 
@@ -21,8 +21,8 @@ fn oracle<T: Factor>(n: usize, m: usize, pairs: &[usize]) -> Vec<T> {
     let mut sums = vec![<T::Sum as skyphos::Element>::ZERO; n * m];
     for (rank, pairs) in (0..).zip(pairs) {
         let (a, b) = factors::<T::Sum>(rank, n, m, *pairs);
-        let of = (Rows { numbers: &a, stride: n }, Rows { numbers: &b, stride: m });
-        multiply_pairs((n, m, *pairs), of, (&mut sums, m), Destination::Add);
+        let rows = (Rows { numbers: &a, stride: n }, Rows { numbers: &b, stride: m });
+        multiply_pairs((n, m, *pairs), rows, (&mut sums, m), Destination::Add);
     }
     let mut numbers = vec![T::ZERO; n * m];
     T::narrow(&sums, &mut numbers);
@@ -56,7 +56,7 @@ fn sum<T: Factor>(
     m: usize,
     pairs: usize,
     options: &OuterOptions,
-) -> Result<(Vec<T>, OuterSum)> {
+) -> Result<(Vec<T>, OuterReport)> {
     let (a, b) = factors::<T>(comm.rank(), n, m, pairs);
     let (me, size) = (comm.rank() as usize, comm.size() as usize);
     let rows = if options.scatter { n * (me + 1) / size - n * me / size } else { n };
@@ -91,11 +91,11 @@ fn check<T: Factor>(ranks: u32, n: usize, m: usize, pairs: &[usize], threads: us
             assert_ne!(report.choice.algorithm, OuterAlgorithm::Auto);
         }
         let whole = |which: usize| -> Vec<T> {
-            let of = |rank: usize| {
+            let factor = |rank: usize| {
                 let (a, b) = factors::<T>(rank as u32, n, m, pairs[rank]);
                 if which == 0 { a } else { b }
             };
-            (0..ranks as usize).flat_map(of).collect()
+            (0..ranks as usize).flat_map(factor).collect()
         };
         assert_eq!((&gathered.a, &gathered.b), (&whole(0), &whole(1)));
     }
@@ -178,9 +178,10 @@ fn results_have_the_same_bits_on_all_ranks() {
 
 #[test]
 fn mismatched_shapes_are_refused_on_all_ranks() {
-    let refused = |of: &(dyn Fn(&Comm) -> Result<()> + Sync), says: &str| {
-        for error in Comm::local(3, &Settings::default()).unwrap().map_ranks(|comm| of(&comm).unwrap_err()) {
-            assert!(error.to_string().contains(says), "{error}");
+    let refused = |call: &(dyn Fn(&Comm) -> Result<()> + Sync), words: &str| {
+        for error in Comm::local(3, &Settings::default()).unwrap().map_ranks(|comm| call(&comm).unwrap_err())
+        {
+            assert!(error.to_string().contains(words), "{error}");
         }
     };
     let default = OuterOptions::default();
@@ -195,7 +196,10 @@ fn mismatched_shapes_are_refused_on_all_ranks() {
             .run()
             .map(drop)
     };
-    refused(&|comm| out_of(comm, if comm.rank() == 1 { 5 } else { 6 }), "out holds 5 numbers, 2 rows of 3");
+    refused(
+        &|comm| out_of(comm, if comm.rank() == 1 { 5 } else { 6 }),
+        "out holds 5 numbers, not 2 rows of 3",
+    );
     let uneven = |comm: &Comm| {
         let mut out = vec![0f64; 6];
         let b = if comm.rank() == 0 { &[3.0, 4.0][..] } else { &[3.0, 4.0, 5.0] };
@@ -206,8 +210,8 @@ fn mismatched_shapes_are_refused_on_all_ranks() {
             .map(drop)
     };
     refused(&uneven, "factors of 2 and 2 numbers are not 1 rows of 2 and of 3");
-    let with = |options: OuterOptions, says: &str| {
-        refused(&|comm| sum::<f32>(comm, 4, 4, 1, &options).map(drop), says);
+    let with = |options: OuterOptions, words: &str| {
+        refused(&|comm| sum::<f32>(comm, 4, 4, 1, &options).map(drop), words);
     };
     with(OuterOptions { grid: Some((2, 2)), algorithm: OuterAlgorithm::Rabenseifner, ..default }, "3 ranks");
     with(OuterOptions { grid: Some((3, 1)), ..default }, "rabenseifner");
@@ -232,8 +236,8 @@ impl<T: Factor> SparseFactors<T> for Sparse<T> {
 
 fn sparse<T: Real>(rank: u32, n: usize, m: usize, pairs: usize) -> Sparse<T> {
     let (a, b) = factors::<T>(rank, n, m, pairs);
-    let some = |all: Vec<T>| (0u64..).zip(all).filter(|(k, _)| (k * 31 + u64::from(rank)) % 3 == 0).unzip();
-    Sparse { a: some(a), b: some(b) }
+    let third = |all: Vec<T>| (0u64..).zip(all).filter(|(k, _)| (k * 31 + u64::from(rank)) % 3 == 0).unzip();
+    Sparse { a: third(a), b: third(b) }
 }
 
 #[test]
@@ -288,10 +292,10 @@ fn check_sparse<T: Factor>(ranks: u32, n: usize, m: usize, pairs: usize) {
             assert_eq!(one.sum.nnz(), entries.iter().filter(|is| **is).count(), "{options:?}");
         }
         let whole: Vec<Sparse<T>> = (0..ranks).map(|rank| sparse(rank, n, m, pairs)).collect();
-        let joined = |width: usize, of: &dyn Fn(&Sparse<T>) -> Entries<T>| {
+        let joined = |width: usize, factor: &dyn Fn(&Sparse<T>) -> Entries<T>| {
             let (mut indices, mut values) = (Vec::new(), Vec::new());
             for (rank, one) in (0u64..).zip(&whole) {
-                let (list, numbers) = of(one);
+                let (list, numbers) = factor(one);
                 indices.extend(list.iter().map(|index| rank * (pairs * width) as u64 + index));
                 values.extend(numbers);
             }

@@ -1,6 +1,6 @@
 //! Allreduce with quantised results and inputs: values against plain oracles, and bytes on the wire.
 
-use crate::common::{MakeGroup, layerings, local, on_all, settings, tcp};
+use crate::common::{LOCAL_AND_TCP, MakeGroup, layerings, local, on_all, settings};
 use proptest::prelude::*;
 use skyphos::{
     Algorithm, AllreduceOptions, Allreduced, Comm, DType, Form, IndexList, Quantize, QuantizeOptions, Real,
@@ -18,8 +18,6 @@ use skyphos_types::{WorldRank, with_real};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
-
-const TRANSPORTS: [(&str, MakeGroup); 2] = [("local", local), ("tcp", tcp)];
 
 /// The algorithms with one owner per range.
 const OWNERS: [Algorithm; 5] = [
@@ -95,9 +93,9 @@ fn cases(algorithms: Vec<Algorithm>, stages: Vec<Stage>) -> impl Strategy<Value 
             let runs = prop::collection::vec((0..n, 1..n.min(3000) + 1), 0..3);
             let lists = prop::collection::vec((runs, prop::collection::vec(0..n, 0..50)), size as usize);
             lists.prop_map(move |lists| {
-                let indices = lists.into_iter().map(|(runs, some)| {
+                let indices = lists.into_iter().map(|(runs, singles)| {
                     let runs = runs.into_iter().flat_map(|(start, len)| start..(start + len).min(n));
-                    let mut all: Vec<u64> = runs.chain(some).collect();
+                    let mut all: Vec<u64> = runs.chain(singles).collect();
                     all.sort_unstable();
                     all.dedup();
                     all
@@ -112,8 +110,8 @@ fn cases(algorithms: Vec<Algorithm>, stages: Vec<Stage>) -> impl Strategy<Value 
     )
 }
 
-/// The quantised values of some values.
-fn through<T: Real>(values: &[T], params: &Quantize, draw: Draw) -> Vec<T> {
+/// The values after quantisation.
+fn quantise_and_back<T: Real>(values: &[T], params: &Quantize, draw: Draw) -> Vec<T> {
     let mut codes = vec![0; quantised_bytes(values.len(), params)];
     quantise(values, params, draw, &mut codes).unwrap();
     let mut out = vec![T::ZERO; values.len()];
@@ -137,7 +135,7 @@ fn quantised_input<T: Real>(case: &Case, rank: u32, call: u64) -> SparseVec<T> {
         for (range, part) in bounds.windows(2).zip(0..) {
             let rows = rows_between(&indices.to_vec(), (range[0], range[1]), case.width);
             let draw = Draw { call, rank, first_bucket: part * PART_BUCKETS };
-            let quantised = through(&values[rows.clone()], &case.quantize.params, draw);
+            let quantised = quantise_and_back(&values[rows.clone()], &case.quantize.params, draw);
             values[rows].copy_from_slice(&quantised);
         }
     }
@@ -150,7 +148,7 @@ fn quantised_result<T: Real>(case: &Case, sum: &SparseVec<T>, call: u64) -> (Vec
     for rank in 0..case.size {
         let rows = rows_between(&indices, case.part_of(rank), case.width);
         let draw = Draw { call, rank, first_bucket: RESULT_BUCKETS };
-        let quantised = through(&values[rows.clone()], &case.quantize.params, draw);
+        let quantised = quantise_and_back(&values[rows.clone()], &case.quantize.params, draw);
         values[rows].copy_from_slice(&quantised);
     }
     (indices, values)
@@ -165,9 +163,9 @@ fn check<T: Real>(case: &Case, make: MakeGroup) {
     let got = on_all(make(case.size), |comm| {
         let op = case.op();
         let mine = case.input::<T>(comm.rank());
-        let telling = AllreduceOptions { tell_sent: true, ..quantised.clone() };
+        let with_sent = AllreduceOptions { tell_sent: true, ..quantised.clone() };
         let Allreduced { sum: got, sent, .. } =
-            comm.allreduce(&mine).op(op.clone()).options(telling.clone()).run().unwrap();
+            comm.allreduce(&mine).op(op.clone()).options(with_sent.clone()).run().unwrap();
         let again = comm.allreduce(&mine).op(op.clone()).options(quantised.clone()).run().unwrap().sum;
         let counted = match stage {
             Stage::Result => mine,
@@ -181,7 +179,7 @@ fn check<T: Real>(case: &Case, make: MakeGroup) {
     });
     for (rank, (result, again, sum)) in got.iter().enumerate() {
         result.view().check(case.n, case.width).unwrap();
-        // The form may differ, because it depends on the number of entries that each rank expected (collect.rs).
+        // Forms may differ between ranks, because they depend on the number of entries that each rank expects (`collect.rs`).
         for (mine, first) in [(result, &got[0].0), (again, &got[0].1)] {
             assert_eq!(mine.entries(), first.entries(), "rank {rank} has other bits in {case:?}");
         }
@@ -199,26 +197,26 @@ proptest! {
 
     #[test]
     fn quantised_results_match_the_oracle(
-        case in cases(OWNERS[1..].to_vec(), vec![Stage::Result, Stage::Both]), transport in 0..TRANSPORTS.len(),
+        case in cases(OWNERS[1..].to_vec(), vec![Stage::Result, Stage::Both]), transport in 0..LOCAL_AND_TCP.len(),
     ) {
-        with_real!(case.dtype, T => check::<T>(&case, TRANSPORTS[transport].1), else unreachable!());
+        with_real!(case.dtype, T => check::<T>(&case, LOCAL_AND_TCP[transport].1), else unreachable!());
     }
 
     #[test]
     fn quantised_inputs_match_the_oracle(
         case in cases(Algorithm::OURS.into_iter().filter(|a| !a.is_dense() && *a != Algorithm::Auto).collect(),
                       vec![Stage::Input]),
-        transport in 0..TRANSPORTS.len(),
+        transport in 0..LOCAL_AND_TCP.len(),
     ) {
-        with_real!(case.dtype, T => check::<T>(&case, TRANSPORTS[transport].1), else unreachable!());
+        with_real!(case.dtype, T => check::<T>(&case, LOCAL_AND_TCP[transport].1), else unreachable!());
     }
 
     #[test]
     fn the_same_bits_on_all_ranks_with_sampled_ranges_and_auto(
-        case in cases(OWNERS.to_vec(), Stage::ALL.to_vec()), transport in 0..TRANSPORTS.len(),
+        case in cases(OWNERS.to_vec(), Stage::ALL.to_vec()), transport in 0..LOCAL_AND_TCP.len(),
     ) {
         let options = AllreduceOptions { split: Split::Quantiles, ..case.options(Some(case.quantize)) };
-        let got = on_all(TRANSPORTS[transport].1(case.size), |comm| {
+        let got = on_all(LOCAL_AND_TCP[transport].1(case.size), |comm| {
             let mine = case.input::<f32>(comm.rank());
             comm.allreduce(&mine).op(case.op()).options(options.clone()).run().unwrap().sum
         });
@@ -227,13 +225,13 @@ proptest! {
 
     #[test]
     fn dense_arrays_match_the_oracle(
-        size in 1u32..=13, len in prop_oneof![0usize..50, 10_000usize..60_000], transport in 0..TRANSPORTS.len(),
+        size in 1u32..=13, len in prop_oneof![0usize..50, 10_000usize..60_000], transport in 0..LOCAL_AND_TCP.len(),
         stage in prop::sample::select(Stage::ALL.to_vec()),
     ) {
         let params = Quantize::new(4, 512, Scale::L2, 3).unwrap();
         let quantize = Some(QuantizeOptions { params, stage });
         let row = |rank: u32| -> Vec<f32> { (0..len).map(|k| (k as f32 + rank as f32).cos()).collect() };
-        let got = on_all(TRANSPORTS[transport].1(size), |comm| {
+        let got = on_all(LOCAL_AND_TCP[transport].1(size), |comm| {
             let mut out = vec![0.0; len];
             let options = AllreduceOptions { quantize, ..AllreduceOptions::default() };
             comm.allreduce_dense(&row(comm.rank()), &mut out).op(ReduceOp::Mean).options(options.clone()).run().unwrap();
@@ -248,13 +246,13 @@ proptest! {
                 let draw = Draw { call: FIRST_CALL, rank, first_bucket: u64::from(owner) * PART_BUCKETS };
                 let mine = match stage {
                     Stage::Result => row(rank)[lo..hi].to_vec(),
-                    _ => through(&row(rank)[lo..hi], &params, draw),
+                    _ => quantise_and_back(&row(rank)[lo..hi], &params, draw),
                 };
                 sum.iter_mut().zip(mine).for_each(|(s, v)| *s += v);
             }
             sum.iter_mut().for_each(|s| *s /= size as f32);
             let draw = Draw { call: FIRST_CALL, rank: owner, first_bucket: RESULT_BUCKETS };
-            let want = if stage == Stage::Input { sum } else { through(&sum, &params, draw) };
+            let want = if stage == Stage::Input { sum } else { quantise_and_back(&sum, &params, draw) };
             prop_assert_eq!(&got[0][lo..hi], &want[..]);
         }
     }

@@ -1,11 +1,11 @@
-//! Groups with replicas: the results have the same bits as without replicas, whichever processes end and whenever, as long as one
-//! process of each rank lives.
+//! Groups with replicas: as long as one process of each rank lives, the results have the same bits as without replicas, whichever
+//! processes crash.
 
-use crate::common::fragile::{Fragile, Fuse};
+use crate::common::crashing::{Crash, CrashingTransport};
 use crate::common::programs::{ALL, N, vector};
 use crate::common::{
-    MakeGroup, cases, check, local, local_transports, local_twice, near_transports, on_all, on_each, random,
-    replicated, tcp_transports, tcp_twice,
+    MakeGroup, cases, check, local, local_replicated, local_transports, on_all, on_each, random, replicated,
+    shared_memory_transports, tcp_replicated, tcp_transports,
 };
 use proptest::prelude::*;
 use skyphos::{
@@ -14,17 +14,17 @@ use skyphos::{
 use skyphos_kernels::stream::{IndexList, SparseVec};
 use std::time::{Duration, Instant};
 
-/// The longest that any operation here may take.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// Upper bound on the time of a test's calls.
+const TIME_LIMIT: Duration = Duration::from_secs(60);
 
-const TWICE: [(&str, MakeGroup); 2] = [("local", local_twice), ("tcp", tcp_twice)];
+const REPLICATED: [(&str, MakeGroup); 2] = [("local", local_replicated), ("tcp", tcp_replicated)];
 
 type MakeTransports = fn(u32) -> Vec<Box<dyn Transport>>;
 
 const TRANSPORTS: [(&str, MakeTransports); 3] =
-    [("local", local_transports), ("tcp", tcp_transports), ("shared memory", near_transports)];
+    [("local", local_transports), ("tcp", tcp_transports), ("shared memory", shared_memory_transports)];
 
-/// A program of `common::programs`, and its amount of data.
+/// A call on data that depends on a number.
 type Salted<'a> = dyn Fn(&Comm, u64) -> Result<(), Error> + Sync + 'a;
 
 /// Each rank's result of a program without replicas.
@@ -36,26 +36,26 @@ fn undisturbed(size: u32, program: usize, count: usize) -> Vec<Vec<u64>> {
     on_all(local(size), alone)
 }
 
-/// Runs a program on `size` ranks of `each` processes, some of which end at a given frame. Returns the results of the others.
+/// Runs a program on ranks of `each` processes, some of which crash at a given frame. Returns the results of the others.
 fn disturbed(
     transports: Vec<Box<dyn Transport>>,
     each: u32,
-    fuses: &[Option<Fuse>],
+    crashes: &[Option<Crash>],
     program: usize,
     count: usize,
 ) -> Vec<Option<Result<Vec<u64>, Error>>> {
     on_each(transports, |process, transport| {
-        let fuse = &fuses[process as usize];
-        let transport = match fuse {
-            Some(fuse) => Fragile::boxed(transport, fuse.clone()),
+        let crash = &crashes[process as usize];
+        let transport = match crash {
+            Some(crash) => CrashingTransport::boxed(transport, crash.clone()),
             None => transport,
         };
         let comm = replicated(transport, each);
         let result = ALL[program].1(&comm, count);
         // All processes complete before any leaves.
         let end = comm.barrier().run();
-        match fuse {
-            Some(fuse) if fuse.is_blown() => None,
+        match crash {
+            Some(crash) if crash.has_happened() => None,
             _ => Some(result.and_then(|words| end.map(|()| words))),
         }
     })
@@ -65,9 +65,9 @@ proptest! {
     #![proptest_config(random(60))]
 
     #[test]
-    fn plans_match_the_oracle(mut case in cases(), transport in 0..TWICE.len()) {
+    fn plans_match_the_oracle(mut case in cases(), transport in 0..REPLICATED.len()) {
         case.order = Order::Rank;
-        check(&case, TWICE[transport].1);
+        check(&case, REPLICATED[transport].1);
     }
 
     /// Any program, any replication, with spare processes, and no losses.
@@ -79,29 +79,29 @@ proptest! {
         let processes = ranks * each + spares.min(each - 1);
         let ranks = processes / each;
         let want = undisturbed(ranks, program, count);
-        let fuses = vec![None; processes as usize];
-        let got = disturbed(TRANSPORTS[transport].1(processes), each, &fuses, program, count);
+        let crashes = vec![None; processes as usize];
+        let got = disturbed(TRANSPORTS[transport].1(processes), each, &crashes, program, count);
         for (process, result) in got.into_iter().enumerate() {
-            let result = result.expect("it lives");
+            let result = result.expect("no process crashes");
             prop_assert_eq!(&result.unwrap(), &want[process % ranks as usize], "{} {}", ALL[program].0, process);
         }
     }
 
-    /// Processes end at any frame, except for one process of each rank.
+    /// Processes crash at any frame, except for one process of each rank.
     #[test]
-    fn survivors_have_the_right_bits_whichever_processes_end(
+    fn survivors_have_the_right_bits_whichever_processes_crash(
         program in 0..ALL.len(), ranks in 1u32..=4, each in 2u32..=3, transport in 0..TRANSPORTS.len(),
-        count in prop_oneof![0usize..50, 1000usize..20_000], ends in prop::collection::vec(prop::option::of(0u64..150), 12),
-        lives in prop::collection::vec(0u32..3, 4),
+        count in prop_oneof![0usize..50, 1000usize..20_000], frames in prop::collection::vec(prop::option::of(0u64..150), 12),
+        spared_replica in prop::collection::vec(0u32..3, 4),
     ) {
         let processes = ranks * each;
         let want = undisturbed(ranks, program, count);
-        let fuses: Vec<Option<Fuse>> = (0..processes).map(|process| {
+        let crashes: Vec<Option<Crash>> = (0..processes).map(|process| {
             let (rank, replica) = (process % ranks, process / ranks);
-            let spared = replica == lives[rank as usize] % each || process == 0;
-            ends[process as usize].filter(|_| !spared).map(Fuse::after)
+            let spared = replica == spared_replica[rank as usize] % each || process == 0;
+            frames[process as usize].filter(|_| !spared).map(Crash::after)
         }).collect();
-        let got = disturbed(TRANSPORTS[transport].1(processes), each, &fuses, program, count);
+        let got = disturbed(TRANSPORTS[transport].1(processes), each, &crashes, program, count);
         for (process, result) in got.into_iter().enumerate() {
             let Some(result) = result else { continue };
             prop_assert_eq!(&result.unwrap(), &want[process % ranks as usize], "{} {}", ALL[program].0, process);
@@ -109,22 +109,22 @@ proptest! {
     }
 }
 
-/// For each program and each frame of one process: it ends there, and the others have the right bits.
+/// In each program, a process crashes at each of its frames, and the others have the right bits.
 #[test]
-fn a_process_may_end_at_every_frame() {
+fn a_process_may_crash_at_every_frame() {
     for (program, (name, _)) in ALL.iter().enumerate() {
         let want = undisturbed(3, program, 3000);
         for frame in 0.. {
-            let fuse = Fuse::after(frame);
-            let mut fuses = vec![None; 6];
-            fuses[4] = Some(fuse.clone());
+            let crash = Crash::after(frame);
+            let mut crashes = vec![None; 6];
+            crashes[4] = Some(crash.clone());
             for (process, result) in
-                disturbed(local_transports(6), 2, &fuses, program, 3000).into_iter().enumerate()
+                disturbed(local_transports(6), 2, &crashes, program, 3000).into_iter().enumerate()
             {
                 let Some(result) = result else { continue };
                 assert_eq!(result.unwrap(), want[process % 3], "{name}, frame {frame}");
             }
-            if !fuse.is_blown() {
+            if !crash.has_happened() {
                 break;
             }
         }
@@ -158,11 +158,11 @@ fn a_rank_without_processes_is_lost() {
     }
 }
 
-/// `auto` remembers, takes a new survey and chooses anew in the course of some tens of calls.
+/// In 40 calls `auto` uses its cache, takes new surveys and makes new choices.
 #[test]
 fn the_same_call_many_times() {
-    for (name, twice) in TWICE {
-        let sums = on_all(twice(2), |comm| {
+    for (name, make) in REPLICATED {
+        let sums = on_all(make(2), |comm| {
             (0..40)
                 .map(|call| {
                     let options = AllreduceOptions {
@@ -189,30 +189,32 @@ fn replicas_that_differ_are_found() {
                 let salt = u64::from(process == 3);
                 let mine = vector(comm.rank(), salt, count);
                 let call = || comm.allreduce(&mine).run().map(|done| done.sum);
-                // If copies arrive late, a later call reports it, since no rank waits for a slow replica.
+                // If copies arrive late, a later call reports the difference, because no rank waits for a slow replica.
                 let begun = Instant::now();
                 loop {
                     match call() {
                         Err(error) => break error,
-                        Ok(_) => assert!(begun.elapsed() < PATIENCE, "the checksums were not compared"),
+                        Ok(_) => assert!(begun.elapsed() < TIME_LIMIT, "the checksums were not compared"),
                     }
                 }
             });
             for error in errors {
-                // Or it learns so from a rank that has raised the error and left.
+                // A process may lose a rank that has raised the error and left before.
                 assert!(matches!(error, Error::Corrupt { .. } | Error::PeerLost { .. }), "{error}");
-                // The replicas of rank 0 may have received different copies, and be compared first.
+                // The replicas of rank 0 have received different copies, and may be compared first.
                 let text = error.to_string();
-                let ways = ["sent different bytes", "put different data into call"];
-                let found =
-                    |pair: &str| ways.iter().any(|way| text.contains(&format!("processes {pair}, {way}")));
+                let phrases = ["sent different bytes", "put different data into call"];
+                let found = |pair: &str| {
+                    phrases.iter().any(|phrase| text.contains(&format!("processes {pair}, {phrase}")))
+                };
                 assert!(found("1 and 3") || found("0 and 2"), "{text}");
             }
         }
     }
 }
 
-/// Each rank makes one small call, which need not send the bytes that differ. They are found when the groups close, at the latest.
+/// Each rank makes one small call, which may not send the bytes that differ. The difference is found when the group closes, at the
+/// latest.
 #[test]
 fn replicas_that_differ_in_their_last_call_are_found() {
     let x = |salt: u64, len: u64| (0..len).map(|k| (k * 7 + salt) as f64).collect::<Vec<f64>>();
@@ -225,8 +227,8 @@ fn replicas_that_differ_in_their_last_call_are_found() {
         }),
         ("reduce_scatter", &|comm, salt| comm.reduce_scatter(one(salt)).options(options()).run().map(drop)),
         ("scatter", &|comm, salt| {
-            let of = if comm.rank() == 0 { x(salt, comm.size().into()) } else { Vec::new() };
-            comm.move_arrays(ArrayMove::Scatter { root: 0 }, &of, &mut [0.0]).run().map(drop)
+            let own = if comm.rank() == 0 { x(salt, comm.size().into()) } else { Vec::new() };
+            comm.move_arrays(ArrayMove::Scatter { root: 0 }, &own, &mut [0.0]).run().map(drop)
         }),
         ("allgather", &|comm, salt| comm.allgather(one(salt)).run().map(drop)),
         ("topk_allreduce", &|comm, salt| comm.topk_allreduce(one(salt), 1).run().map(drop)),
@@ -250,8 +252,8 @@ fn replicas_that_differ_in_their_last_call_are_found() {
                 });
                 let texts: Vec<String> =
                     results.iter().filter_map(|result| result.as_ref().err().map(Error::to_string)).collect();
-                let told = texts.iter().any(|text| text.contains(&format!("processes 0 and {ranks},")));
-                assert!(told, "{name} on {ranks}: {results:?}");
+                let is_named = texts.iter().any(|text| text.contains(&format!("processes 0 and {ranks},")));
+                assert!(is_named, "{name} on {ranks}: {results:?}");
                 let (one, other) = (&results[0], &results[ranks as usize]);
                 assert!(one.is_err() && other.is_err(), "{name} on {ranks}: {one:?} {other:?}");
             }
@@ -261,7 +263,7 @@ fn replicas_that_differ_in_their_last_call_are_found() {
 
 #[test]
 fn operations_without_replicas_are_refused() {
-    on_all(local_twice(2), |comm| {
+    on_all(local_replicated(2), |comm| {
         assert!(comm.shrink().err().unwrap().to_string().contains("replicated"));
         let mut plan = comm.configure(&[1u64], &[1u64]).run().unwrap();
         let mut out = [0.0];
@@ -296,13 +298,13 @@ fn health_reports_live_replicas_and_whose_copies_came_first() {
             return comm.health();
         }
         while comm.health()[3].lost.is_none() {
-            std::thread::yield_now(); // the group's own thread learns of the loss
+            std::thread::yield_now(); // the node's thread learns of the loss
         }
         comm.health()
     });
     for (process, health) in all.into_iter().enumerate() {
-        let places: Vec<(u32, u32)> = health.iter().map(|one| (one.rank, one.replica)).collect();
-        assert_eq!(places, [(0, 0), (1, 0), (0, 1), (1, 1)]);
+        let replicas: Vec<(u32, u32)> = health.iter().map(|one| (one.rank, one.replica)).collect();
+        assert_eq!(replicas, [(0, 0), (1, 0), (0, 1), (1, 1)]);
         let others = health.iter().filter(|one| one.rank != process as u32 % 2);
         assert!(others.map(|one| one.won).sum::<u64>() > 0);
         let lost = health[3].lost.as_ref().map(|(loss, _)| *loss);

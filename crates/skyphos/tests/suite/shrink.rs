@@ -1,10 +1,8 @@
 //! Shrink: ranks leave in the middle of a program; the remaining ranks agree on the new group and continue, any number of times.
 
-use crate::common::{MakeGroup, local, on_all, tcp};
+use crate::common::{LOCAL_AND_TCP, on_all};
 use proptest::prelude::*;
 use skyphos::{Comm, Error, Result};
-
-const TRANSPORTS: [(&str, MakeGroup); 2] = [("local", local), ("tcp", tcp)];
 
 /// The sum of the ranks' numbers in the first group.
 fn sum(comm: &Comm, number: u32) -> Result<i64> {
@@ -17,8 +15,8 @@ fn sum(comm: &Comm, number: u32) -> Result<i64> {
 fn shrink_until(first: &Comm, leaves_after: Option<u32>, stay: &[u32]) -> usize {
     let (me, want) = (first.rank(), stay.iter().map(|rank| i64::from(*rank)).sum::<i64>());
     let mut groups: Vec<Comm> = Vec::new();
-    for turn in 0.. {
-        if leaves_after == Some(turn) {
+    for call in 0.. {
+        if leaves_after == Some(call) {
             return groups.len();
         }
         let comm = groups.last().unwrap_or(first);
@@ -47,7 +45,7 @@ proptest! {
     fn any_ranks_leave_at_any_call(leaves in proptest::collection::vec(proptest::option::of(0u32..6), 2..7)) {
         let stay: Vec<u32> = (0..leaves.len() as u32).filter(|rank| leaves[*rank as usize].is_none()).collect();
         prop_assume!(!stay.is_empty());
-        for (_, make) in TRANSPORTS {
+        for (_, make) in LOCAL_AND_TCP {
             on_all(make(leaves.len() as u32), |comm| {
                 let leaves_after = leaves[comm.rank() as usize];
                 shrink_until(comm, leaves_after, &stay);
@@ -61,7 +59,7 @@ proptest! {
 
 #[test]
 fn a_group_without_losses_stays_the_same() {
-    for (_, make) in TRANSPORTS {
+    for (_, make) in LOCAL_AND_TCP {
         for size in [1, 2, 5] {
             on_all(make(size), |comm| {
                 let again = comm.shrink().unwrap();

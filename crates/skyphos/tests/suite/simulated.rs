@@ -24,8 +24,8 @@ fn run(scenario: &Scenario) -> Vec<Phase> {
     simulate(scenario, |_, _, _| true).unwrap()
 }
 
-/// A network with every kind of trouble.
-fn troubled(ranks: u32) -> Network {
+/// A network with jitter, stragglers, shared links, late starts and skewed clocks.
+fn irregular(ranks: u32) -> Network {
     Network {
         ranks_per_host: 2,
         hosts_per_rack: 3,
@@ -55,7 +55,7 @@ proptest! {
         let lists: Vec<&BTreeMap<u32, i64>> = lists.iter().take(ranks as usize).collect();
         let mut want = vec![0i64; 400];
         lists.iter().flat_map(|list| list.iter()).for_each(|(index, value)| want[*index as usize] += value);
-        let mut cluster = Cluster::new(troubled(ranks), seed, false).unwrap();
+        let mut cluster = Cluster::new(irregular(ranks), seed, false).unwrap();
         let comms: Vec<Comm> = cluster
             .transports()
             .into_iter()
@@ -79,7 +79,7 @@ fn all_collectives_run_at_odd_sizes() {
     for collective in Collective::ALL {
         for ranks in [1, 5, 12] {
             let phases =
-                run(&Scenario { network: troubled(ranks), repeats: 2, ..scenario(ranks, collective) });
+                run(&Scenario { network: irregular(ranks), repeats: 2, ..scenario(ranks, collective) });
             assert_eq!(phases.last().unwrap().name, collective.name());
             assert_eq!(phases.len(), if collective == Collective::Reduce { 3 } else { 2 });
             assert!(phases.iter().all(|phase| phase.ran.seconds.len() == ranks as usize));
@@ -99,7 +99,7 @@ fn runs_with_lengths_take_as_long_as_runs_with_data() {
         let sized = Scenario { sized: true, ..real.clone() };
         for (real, sized) in run(&real).iter().zip(&run(&sized)) {
             let (a, b) = (real.ran.last(), sized.ran.last());
-            // Messages of real data differ in size, and the largest one is waited for.
+            // Messages of real data differ in size, and ranks wait for the largest one.
             assert!(b / a > 0.85 && b / a < 1.05, "{} {degrees:?}: {a} with data, {b} without", real.name);
             let bytes =
                 |phase: &Phase| phase.ran.record.by_round().values().map(|r| r.sent).sum::<u64>() as f64;
@@ -144,9 +144,9 @@ fn bytes_by_layer_are_those_of_proposition_4_1() {
 }
 
 #[test]
-fn trouble_takes_longer() {
+fn irregular_networks_take_longer() {
     let plain = scenario(24, Collective::Allreduce);
-    let quiet = run(&plain)[0].ran.last();
+    let regular_s = run(&plain)[0].ran.last();
     let with = |network: Network| run(&Scenario { network, ..plain.clone() })[0].ran.last();
     let base = plain.network.clone();
     let slower = [
@@ -160,9 +160,9 @@ fn trouble_takes_longer() {
         with(Network { hosts_per_rack: 4, uplink_rate: 1e6, ..base.clone() }),
         with(Network { ranks_per_host: 12, cores: 1.0, ..base.clone() }),
     ];
-    assert!(slower.iter().all(|seconds| *seconds > 1.1 * quiet), "{quiet}: {slower:?}");
-    // Clocks that are set differently change nothing.
-    assert_eq!(with(Network { clock: Distribution::Uniform(0.0, 9.0), ..base }), quiet);
+    assert!(slower.iter().all(|seconds| *seconds > 1.1 * regular_s), "{regular_s}: {slower:?}");
+    // Skewed clocks change nothing.
+    assert_eq!(with(Network { clock: Distribution::Uniform(0.0, 9.0), ..base }), regular_s);
 }
 
 /// Where the ranks of a host are neighbours in the butterfly, the host sends its reduced entries over the network once.
@@ -190,7 +190,7 @@ fn layers_join_ranks_of_one_host_first() {
     let (aligned, fast) = between_hosts(&[4, 4], false);
     let (direct, slow) = between_hosts(&[16], false);
     assert!(aligned < 0.6 * direct && fast < slow, "{aligned} of {direct} bytes, {fast} and {slow} s");
-    // The numbering of ranks does not matter, since the topology has it.
+    // The numbering of ranks does not matter, because layers follow the topology.
     let (dealt, as_fast) = between_hosts(&[4, 4], true);
     assert!((dealt / aligned - 1.0).abs() < 0.02 && (as_fast / fast - 1.0).abs() < 0.05, "{dealt} {as_fast}");
 }

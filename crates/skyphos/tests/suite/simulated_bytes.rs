@@ -1,10 +1,10 @@
-//! Broadcasts and shuffles on simulated clusters: runs with lengths take as long as runs with bytes, and both as long as links allow.
+//! Broadcasts and shuffles on simulated clusters: runs with lengths take as long as runs with bytes, and both are as fast as links allow.
 
 use skyphos::Route;
 use skyphos::sim::Network;
 use skyphos::simulate::{Collective, Phase, Scenario, simulate};
 
-/// Bytes per chunk that TCP, IP and Ethernet add, and those of a frame's header.
+/// Bytes on the wire per byte of a chunk: TCP, IP and Ethernet add 90 bytes to each 1448.
 const FRAMING: f64 = (1448.0 + 90.0) / 1448.0;
 
 fn scenario(ranks: u32, collective: Collective) -> Scenario {
@@ -53,14 +53,14 @@ fn every_rank_receives_every_byte_once() {
                 Scenario { route: Some(route), sized: true, ..scenario(ranks, Collective::Broadcast) };
             let phase = run(&scenario);
             let [_, sent, received] = moved(&phase);
-            let (least, words) = (u64::from(ranks - 1) * scenario.n, u64::from(ranks - 1) * 200);
+            let (least, control) = (u64::from(ranks - 1) * scenario.n, u64::from(ranks - 1) * 200);
             assert!(
-                (least..=least + words).contains(&received),
+                (least..=least + control).contains(&received),
                 "{route:?} on {ranks}: {received} of {least}"
             );
             assert_eq!((sent, phase.route.unwrap().route), (received, route));
         }
-        // Every row except those for the sender itself, with the remainder of 1,000,003 rows over the ranks.
+        // Each rank sends all its rows except those for itself. Together that is all rows once per other rank.
         let shuffle = Scenario {
             entries: 1_000_003.0,
             row_bytes: 3,
@@ -144,9 +144,9 @@ fn slowdown(network: &Network) -> f64 {
         let leaves = |pair: &&[u32]| pair[0] != pair[1] && pair[usize::from(!out)] == rack;
         rack_of.windows(2).filter(leaves).count() as f64
     };
-    let most = (0..network.racks()).flat_map(|rack| [crossing(rack, true), crossing(rack, false)]);
+    let streams = (0..network.racks()).flat_map(|rack| [crossing(rack, true), crossing(rack, false)]);
     let uplink = network.uplink_rate * f64::from(network.hosts_per_rack);
-    most.fold(0.0, f64::max) * network.rate_out / uplink
+    streams.fold(0.0, f64::max) * network.rate_out / uplink
 }
 
 #[test]
@@ -172,10 +172,10 @@ fn a_chain_by_racks_avoids_the_cost_of_shared_uplinks() {
 #[test]
 fn placement_depends_on_the_seed_and_fills_hosts() {
     let network = Network { ranks_per_host: 3, ..racks(10, true, 1) };
-    let places = network.hosts_of_ranks();
-    assert_eq!(places, network.hosts_of_ranks());
-    assert_ne!(places, Network { scattered: Some(2), ..network.clone() }.hosts_of_ranks());
-    let mut sorted = places.clone();
+    let hosts = network.hosts_of_ranks();
+    assert_eq!(hosts, network.hosts_of_ranks());
+    assert_ne!(hosts, Network { scattered: Some(2), ..network.clone() }.hosts_of_ranks());
+    let mut sorted = hosts.clone();
     sorted.sort_unstable();
     assert_eq!(sorted, Network { scattered: None, ..network.clone() }.hosts_of_ranks());
     assert_eq!(network.topology().unwrap().ranks_per_host(), 1, "50 ranks do not fill hosts of three");

@@ -1,11 +1,9 @@
 //! Ok-Topk against a plain oracle, and the bound on its words.
 
-use crate::common::{MakeGroup, local, on_all, tcp};
+use crate::common::{LOCAL_AND_TCP, MakeGroup, local, on_all};
 use proptest::prelude::*;
 use skyphos::{DType, Form, IndexList, Magnitude, ReduceOp, SparseVec, VectorView, View, bf16};
 use std::collections::BTreeMap;
-
-const TRANSPORTS: [(&str, MakeGroup); 2] = [("local", local), ("tcp", tcp)];
 
 /// The k largest entries by magnitude, among equal ones those of lower index; ascending by index.
 fn largest(entries: impl IntoIterator<Item = (u64, f64)>, k: usize) -> Vec<(u64, f64)> {
@@ -28,9 +26,9 @@ struct Case {
 
 fn cases() -> impl Strategy<Value = Case> {
     let n = prop_oneof![Just(1u64), Just(64), Just(3000), Just(1 << 20), Just(1 << 40)];
-    (1usize..=13, n, any::<bool>(), any::<bool>(), 1u32..5).prop_flat_map(|(size, n, mean, dense, crowd)| {
-        // With a large `crowd` most entries have low indices.
-        let index = (0f64..1.0).prop_map(move |u| (u.powi(crowd as i32) * n as f64) as u64 % n);
+    (1usize..=13, n, any::<bool>(), any::<bool>(), 1u32..5).prop_flat_map(|(size, n, mean, dense, skew)| {
+        // With a large `skew` most entries have low indices.
+        let index = (0f64..1.0).prop_map(move |u| (u.powi(skew as i32) * n as f64) as u64 % n);
         let value = prop_oneof![Just(1i8), Just(-1), -20i8..20];
         let list = prop_oneof![
             4 => prop::collection::btree_map(index, value, 0..200),
@@ -102,8 +100,8 @@ proptest! {
     #![proptest_config(crate::common::random(200))]
 
     #[test]
-    fn results_match_the_oracle_within_the_bound(case in cases(), dtype in 0usize..3, transport in 0..TRANSPORTS.len()) {
-        let make = TRANSPORTS[transport].1;
+    fn results_match_the_oracle_within_the_bound(case in cases(), dtype in 0usize..3, transport in 0..LOCAL_AND_TCP.len()) {
+        let make = LOCAL_AND_TCP[transport].1;
         match dtype {
             0 => check::<f32>(&case, make),
             1 => check::<f64>(&case, make),

@@ -25,16 +25,16 @@ fn sum(comm: &skyphos::Comm) -> (Vec<f32>, Vec<u32>) {
 fn all_ranks_use_the_topology_of_rank_0() {
     for make in [local, tcp] {
         on_all(make(6), |comm| {
-            let here = comm.topology().clone();
+            let own = comm.topology().clone();
             // Topologies that other ranks pass are ignored.
             let other = Topology::flat(6);
             let mine = if comm.rank() == 0 { interleaved() } else { other };
-            let placed = comm.with_topology(Some(&mine)).unwrap();
-            assert_eq!(placed.topology(), &interleaved());
-            assert_eq!(comm.topology(), &here, "the parent group keeps its own");
-            assert_eq!(sum(&placed), (vec![2.0; 900], vec![2, 3]));
-            assert_eq!(sum(comm), sum(&placed));
-            let half = placed.split(Some(u64::from(comm.rank() < 3)), 0).unwrap().unwrap();
+            let regrouped = comm.with_topology(Some(&mine)).unwrap();
+            assert_eq!(regrouped.topology(), &interleaved());
+            assert_eq!(comm.topology(), &own, "the parent group keeps its own");
+            assert_eq!(sum(&regrouped), (vec![2.0; 900], vec![2, 3]));
+            assert_eq!(sum(comm), sum(&regrouped));
+            let half = regrouped.split(Some(u64::from(comm.rank() < 3)), 0).unwrap().unwrap();
             assert_eq!(half.topology(), &Topology::new(&[0, 1, 2], &[0, 0, 1]).unwrap());
         });
     }
@@ -46,7 +46,7 @@ fn reduce_scatter_follows_the_topology() {
     let n = 9_000u64;
     for make in [local, tcp] {
         on_all(make(6), |comm| {
-            let placed = comm.with_topology(Some(&interleaved())).unwrap();
+            let regrouped = comm.with_topology(Some(&interleaved())).unwrap();
             // Ranks k and k + 3 share a host and have the same indices.
             let indices: Vec<u32> = (0..3000).map(|k| k * 3 + comm.rank() % 3).collect();
             let values: Vec<f32> = indices.iter().map(|i| *i as f32).collect();
@@ -57,7 +57,7 @@ fn reduce_scatter_follows_the_topology() {
                     split: Split::Even,
                     ..AllreduceOptions::default()
                 };
-                for comm in [comm, &placed] {
+                for comm in [comm, &regrouped] {
                     let (part, owned) = comm
                         .reduce_scatter(&x)
                         .options(options.clone())
@@ -78,11 +78,11 @@ fn reduce_scatter_follows_the_topology() {
 fn a_group_begun_with_a_topology_closes_its_parent() {
     on_all(tcp(6), |comm| {
         let mine = (comm.rank() == 0).then(interleaved);
-        let placed = comm.begin_with(None, true, mine.as_ref()).unwrap().unwrap();
-        assert!(comm.is_closed() && placed.topology() == &interleaved());
+        let regrouped = comm.begin_with(None, true, mine.as_ref()).unwrap().unwrap();
+        assert!(comm.is_closed() && regrouped.topology() == &interleaved());
         assert!(comm.barrier().run().unwrap_err().to_string().contains("closed"));
-        assert_eq!(sum(&placed).0, vec![2.0; 900]);
-        placed.close().unwrap();
+        assert_eq!(sum(&regrouped).0, vec![2.0; 900]);
+        regrouped.close().unwrap();
     });
     on_all(local(3), |comm| {
         let mine = (comm.rank() == 1).then(|| Topology::flat(3));
@@ -94,7 +94,7 @@ fn a_group_begun_with_a_topology_closes_its_parent() {
 fn a_topology_of_another_size_is_refused_on_all_ranks() {
     on_all(local(4), |comm| {
         let error = comm.with_topology(Some(&interleaved())).err().unwrap().to_string();
-        assert!(error.contains("6 ranks, of 4"), "{error}");
+        assert!(error.contains("6 ranks, and the group has 4"), "{error}");
         comm.barrier().run().unwrap();
     });
 }

@@ -1,12 +1,11 @@
 //! Calls that rely on the tuning cache: right for any change of the data, and the same on all ranks.
 
-use crate::common::{MakeGroup, local, on_all, tcp};
+use crate::common::{LOCAL_AND_TCP, local, on_all, tcp};
 use proptest::prelude::*;
 use skyphos::{Algorithm, AllreduceOptions, Comm, Error, IndexList, SparseVec, VectorView};
 use skyphos_plan::{Profile, agreement};
 use std::collections::BTreeMap;
 
-const TRANSPORTS: [(&str, MakeGroup); 2] = [("local", local), ("tcp", tcp)];
 const N: u64 = 30_000;
 
 /// A rank's entries in a call: `count` entries from index `from` on, `step` apart, shifted a little for each rank.
@@ -18,8 +17,8 @@ struct Data {
 }
 
 fn vector(data: Data, rank: u32) -> SparseVec<f64> {
-    let place = |k: u64| data.from + k * data.step + u64::from(rank) * (data.step / 3);
-    let indices: Vec<u32> = (0..data.count).map(place).filter(|i| *i < N).map(|i| i as u32).collect();
+    let index = |k: u64| data.from + k * data.step + u64::from(rank) * (data.step / 3);
+    let indices: Vec<u32> = (0..data.count).map(index).filter(|i| *i < N).map(|i| i as u32).collect();
     let values = indices.iter().map(|i| f64::from(i % 7 + rank)).collect();
     SparseVec::new(N, 1, IndexList::Narrow(indices), values).unwrap()
 }
@@ -59,14 +58,14 @@ proptest! {
 
     #[test]
     fn changing_data(
-        size in 1u32..=9, transport in 0..TRANSPORTS.len(), all in prop::collection::vec((data(), 1usize..8), 1..6),
+        size in 1u32..=9, transport in 0..LOCAL_AND_TCP.len(), all in prop::collection::vec((data(), 1usize..8), 1..6),
         algorithm in prop::sample::select(vec![
             Algorithm::Auto, Algorithm::Auto, Algorithm::Butterfly, Algorithm::SplitAllgather, Algorithm::Ring,
             Algorithm::SplitAllgatherDense, Algorithm::Allgather,
         ]),
     ) {
         let sums: Vec<_> = all.iter().map(|(data, _)| sum(*data, size)).collect();
-        on_all(TRANSPORTS[transport].1(size), |comm| {
+        on_all(LOCAL_AND_TCP[transport].1(size), |comm| {
             for ((data, times), want) in all.iter().zip(&sums) {
                 for _ in 0..*times {
                     allreduce(comm, *data, algorithm, want);
@@ -86,17 +85,17 @@ proptest! {
 }
 
 #[test]
-fn a_second_call_takes_no_sample() {
+fn a_second_call_takes_no_survey() {
     // So few entries that no other algorithm is tried.
     let data = Data { count: 500, from: 5, step: 7 };
     let want = sum(data, 4);
-    for (_, make) in TRANSPORTS {
+    for (_, make) in LOCAL_AND_TCP {
         on_all(make(4), |comm| {
             let sent: Vec<u64> = (0..7).map(|_| allreduce(comm, data, Algorithm::Auto, &want)).collect();
             // The planner's estimate of a survey: two rounds, and this rank's share of the numbers.
-            let sample = agreement(4, &Profile::one_host(4, 2.0)).sent as u64;
+            let survey = agreement(4, &Profile::one_host(4, 2.0)).sent as u64;
             let [first, others @ .., again, last] = &sent[..] else { panic!("seven calls") };
-            assert!(others.iter().chain([last]).all(|bytes| bytes + sample == *first), "{sent:?}");
+            assert!(others.iter().chain([last]).all(|bytes| bytes + survey == *first), "{sent:?}");
             assert_eq!(again, first);
         });
     }
@@ -106,7 +105,7 @@ fn a_second_call_takes_no_sample() {
 fn algorithms_of_similar_prediction_are_tried_until_one_is_chosen() {
     let data = Data { count: 2_500, from: 5, step: 7 };
     let want = sum(data, 4);
-    for (_, make) in TRANSPORTS {
+    for (_, make) in LOCAL_AND_TCP {
         let done = on_all(make(4), |comm| {
             let call = || {
                 let x = vector(data, comm.rank());
@@ -115,33 +114,33 @@ fn algorithms_of_similar_prediction_are_tried_until_one_is_chosen() {
                 assert_eq!(done.sum.entries().0.len(), want.len());
                 done.explanation
             };
-            let mut ways = Vec::new();
-            let settled = (0..40).map(|_| call()).find(|how| {
-                let way = (how.algorithm, how.degrees.clone());
-                if !ways.contains(&way) {
-                    ways.push(way);
+            let mut variants = Vec::new();
+            let settled = (0..40).map(|_| call()).find(|explanation| {
+                let variant = (explanation.algorithm, explanation.degrees.clone());
+                if !variants.contains(&variant) {
+                    variants.push(variant);
                 }
-                // Slow algorithms are dropped before the others.
-                let out = how.choice.as_ref().unwrap().tried.len();
-                out > 0 && out + 1 == ways.len()
+                // All variants but one were rejected; slow ones are rejected early.
+                let rejected = explanation.choice.as_ref().unwrap().tried.len();
+                rejected > 0 && rejected + 1 == variants.len()
             });
             let settled = settled.expect(
                 "an algorithm is chosen after at most 4 candidates, three calls each in three rounds",
             );
-            // No new sample so soon, however long these calls take.
+            // These calls take no new survey, however long they take.
             let next: Vec<_> = (0..4).map(|_| call().algorithm).collect();
             assert!(
                 next.iter().all(|algorithm| *algorithm == settled.algorithm),
                 "{settled:?}, then {next:?}"
             );
-            (ways, settled.algorithm, settled.choice.unwrap().tried.clone())
+            (variants, settled.algorithm, settled.choice.unwrap().tried.clone())
         });
         assert!(done.windows(2).all(|two| two[0] == two[1]), "ranks tried different algorithms: {done:?}");
     }
 }
 
 #[test]
-fn a_hint_saves_the_first_sample_and_a_wrong_hint_is_dropped() {
+fn a_hint_saves_the_first_survey_and_a_wrong_hint_is_dropped() {
     let data = Data { count: 500, from: 5, step: 7 };
     let want = sum(data, 4);
     on_all(tcp(4), |comm| {
@@ -152,16 +151,16 @@ fn a_hint_saves_the_first_sample_and_a_wrong_hint_is_dropped() {
             assert_eq!(done.sum.entries().0.len(), want.len());
             done.explanation.traffic.sent_bytes
         };
-        // Ranks that may start from different numbers take a sample all the same.
-        let (asked, known) = (call(Some(want.len() as u64)), call(None));
-        assert_eq!(asked, known);
+        // Ranks that may start with different profiles take a survey in spite of a hint.
+        let (surveyed, without_hint) = (call(Some(want.len() as u64)), call(None));
+        assert_eq!(surveyed, without_hint);
         comm.agree_profile(None, true).unwrap();
         let right = call(Some(want.len() as u64 + 1));
-        assert!(right < asked, "{right} bytes with a hint, {asked} without");
+        assert!(right < surveyed, "{right} bytes with a hint, {surveyed} without");
         assert_eq!(call(Some(want.len() as u64 + 1)), right);
         let misled = call(Some(N));
-        assert!(misled > asked, "{misled} bytes, although nearly every index should be on some rank");
-        assert_eq!([call(Some(N)), call(Some(N))], [asked, right], "after a wrong one");
+        assert!(misled > surveyed, "{misled} bytes, although nearly every index should be on some rank");
+        assert_eq!([call(Some(N)), call(Some(N))], [surveyed, right], "after a wrong hint");
         let (x, expected_nnz) = (vector(data, comm.rank()), Some(N + 1));
         let options = AllreduceOptions { expected_nnz, ..AllreduceOptions::default() };
         let error = comm.allreduce(&x).options(options.clone()).run().unwrap_err();
@@ -179,8 +178,8 @@ fn fixed_groups_try_no_algorithm() {
             .map(|_| {
                 let x = vector(data, comm.rank());
                 let options = AllreduceOptions::default();
-                let how = comm.allreduce(&x).options(options.clone()).run().unwrap().explanation;
-                (how.algorithm, how.degrees, how.choice.unwrap().duration().0)
+                let explanation = comm.allreduce(&x).options(options.clone()).run().unwrap().explanation;
+                (explanation.algorithm, explanation.degrees, explanation.choice.unwrap().duration().0)
             })
             .collect();
         assert!(calls.windows(2).all(|two| two[0] == two[1]), "{calls:?}");
@@ -209,7 +208,7 @@ fn ranks_with_different_caches_notice_and_clear_them() {
 }
 
 #[test]
-fn an_error_of_one_rank_changes_nothing() {
+fn an_error_of_one_rank_does_not_change_the_cache() {
     let data = Data { count: 500, from: 0, step: 5 };
     let want = sum(data, 3);
     on_all(local(3), |comm| {
@@ -243,7 +242,7 @@ fn ranks_with_few_and_with_many_entries_agree() {
 fn the_group_is_usable_after_a_mismatch() {
     let data = Data { count: 500, from: 5, step: 7 };
     let want = sum(data, 4);
-    for (_, make) in TRANSPORTS {
+    for (_, make) in LOCAL_AND_TCP {
         on_all(make(4), |comm| {
             for _ in 0..3 {
                 allreduce(comm, data, Algorithm::Auto, &want);

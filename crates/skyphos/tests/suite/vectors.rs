@@ -1,14 +1,12 @@
 //! Reduce-scatter, reduce, allgather, gather, alltoall and scatter of sparse vectors against a plain oracle.
 
-use crate::common::{MakeGroup, combine, layerings, local, on_all, tcp};
+use crate::common::{LOCAL_AND_TCP, MakeGroup, combine, layerings, local, on_all, tcp};
 use proptest::prelude::*;
 use skyphos::{
     AllgatherOptions, AllreduceOptions, DType, Element, Form, IndexList, ReduceOp, Schedule, SparseVec,
     Split, with_element,
 };
 use std::collections::BTreeMap;
-
-const TRANSPORTS: [(&str, MakeGroup); 2] = [("local", local), ("tcp", tcp)];
 
 #[derive(Clone, Debug)]
 struct Case {
@@ -132,24 +130,24 @@ fn check<T: Element>(case: &Case, make: MakeGroup) {
         assert_eq!(map_of(&share), map_of(&vector::<T>(case, case.root * 31 + me)));
         (part, owned)
     });
-    let mut reached = 0;
-    let mut together = BTreeMap::new();
+    let mut end = 0;
+    let mut entries = BTreeMap::new();
     for (part, owned) in got {
-        assert_eq!(owned.start, reached);
-        reached = owned.end;
-        let entries = map_of(&part);
-        assert!(entries.keys().all(|i| owned.contains(i)));
-        together.extend(entries);
+        assert_eq!(owned.start, end);
+        end = owned.end;
+        let of_part = map_of(&part);
+        assert!(of_part.keys().all(|i| owned.contains(i)));
+        entries.extend(of_part);
     }
-    assert_eq!((reached, together), (n, all));
+    assert_eq!((end, entries), (n, all));
 }
 
 proptest! {
     #![proptest_config(crate::common::random(200))]
 
     #[test]
-    fn results_match_the_oracle(case in cases(), dtype in 0..DType::ALL.len(), transport in 0..TRANSPORTS.len()) {
-        with_element!(DType::ALL[dtype], T => check::<T>(&case, TRANSPORTS[transport].1));
+    fn results_match_the_oracle(case in cases(), dtype in 0..DType::ALL.len(), transport in 0..LOCAL_AND_TCP.len()) {
+        with_element!(DType::ALL[dtype], T => check::<T>(&case, LOCAL_AND_TCP[transport].1));
     }
 }
 
@@ -183,7 +181,7 @@ fn messages_arrive_although_their_sender_makes_no_more_calls() {
         let mine = if comm.rank() == 0 { &large } else { &small };
         comm.allgather(&mine).options(AllgatherOptions { schedule: Some(Schedule::Direct) }).run().unwrap();
         match comm.rank() {
-            // This rank has its part early, and computes until the other is done.
+            // This rank completes its call early, and computes until the other one is done.
             0 => wait.lock().unwrap().recv_timeout(std::time::Duration::from_secs(20)).unwrap(),
             _ => finished.send(()).unwrap(),
         }

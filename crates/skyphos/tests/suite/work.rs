@@ -1,17 +1,16 @@
 //! Non-blocking calls: the same results as blocking ones, for any order of waiting.
 
 use crate::common::{
-    MakeGroup, local, local_transports, near_transports, on_all, on_each, settings, tcp, tcp_transports,
+    LOCAL_AND_TCP, local, local_transports, on_all, on_each, settings, shared_memory_transports, tcp,
+    tcp_transports,
 };
 use proptest::prelude::*;
 use skyphos::{
-    Algorithm, AllgatherOptions, AllreduceOptions, Comm, ConfigureOptions, CustomOp, DType, Error, IndexList,
-    ReduceOp, Result, Schedule, Settings, SharedPlan, SparseVec, Work,
+    Algorithm, AllgatherOptions, AllreduceOptions, Body, CallBuilder, Comm, ConfigureOptions, CustomOp,
+    DType, Error, IndexList, ReduceOp, Result, Schedule, Settings, SharedPlan, SparseVec, Work,
 };
 use std::sync::Arc;
 use std::time::Duration;
-
-const TRANSPORTS: [(&str, MakeGroup); 2] = [("local", local), ("tcp", tcp)];
 
 fn vector(n: u64, rank: u32, salt: u64) -> Arc<SparseVec<f64>> {
     let mut state = salt ^ u64::from(rank) << 32 | 1;
@@ -26,82 +25,53 @@ fn vector(n: u64, rank: u32, salt: u64) -> Arc<SparseVec<f64>> {
     Arc::new(SparseVec::new(n, 1, IndexList::Wide(list), values).unwrap())
 }
 
-/// Starts one of several collectives. Returns a function that waits for it and gives the result as text.
-fn start(comm: &Comm, which: usize, x: Arc<SparseVec<f64>>) -> Result<Box<dyn FnOnce() -> String>> {
-    fn text<R: std::fmt::Debug + Send + 'static>(work: Work<R>) -> Box<dyn FnOnce() -> String> {
-        Box::new(move || format!("{:?}", work.wait()))
+/// Makes a call, blocking or not. Returns a function that waits for it and gives the text of its result.
+fn make<B: Body<Output: 'static> + 'static>(
+    call: CallBuilder<'_, B>,
+    blocking: bool,
+    text: fn(B::Output) -> String,
+) -> Box<dyn FnOnce() -> String> {
+    if blocking {
+        let result = call.run().map(text);
+        return Box::new(move || format!("{result:?}"));
     }
-    let (n, options) = (x.n, AllreduceOptions::default());
-    Ok(match which % 9 {
-        0 => text(comm.barrier().start()?),
-        1 => text(
-            comm.allgather(x)
-                .options(AllgatherOptions { schedule: Some(Schedule::Bruck) })
-                .prepare()?
-                .map(|done| done.vectors)
-                .start(),
-        ),
-        2 => text(
-            comm.reduce_scatter(x)
-                .op(ReduceOp::Max)
-                .options(options)
-                .prepare()?
-                .map(|done| (done.part, done.owned))
-                .start(),
-        ),
-        3 => text(comm.reduce_to_root(x, 0).options(options).start()?),
-        4 => text(comm.alltoall(n, 1, vec![x; comm.size() as usize]).start()?),
-        5 => {
-            let dense = x.to_dense(0.0);
-            text(
-                comm.allreduce_dense(dense.clone(), dense)
-                    .options(options)
-                    .prepare()?
-                    .map(|done| done.out)
-                    .start(),
-            )
-        }
-        6 => text(comm.gather(x, comm.size() - 1).start()?),
-        k => {
-            let algorithm = [Algorithm::Auto, Algorithm::SplitAllgather][k - 7];
-            let options = AllreduceOptions { algorithm, ..options };
-            text(comm.allreduce(x).options(options).prepare()?.map(|done| done.sum).start())
-        }
-    })
+    let work = call.prepare().unwrap().map(text).start();
+    Box::new(move || format!("{:?}", work.wait()))
 }
 
-/// The result of the blocking collective.
-fn blocking(comm: &Comm, which: usize, x: &SparseVec<f64>) -> String {
+/// [`make`] for one of several collectives.
+fn collective(
+    comm: &Comm,
+    which: usize,
+    x: Arc<SparseVec<f64>>,
+    blocking: bool,
+) -> Box<dyn FnOnce() -> String> {
     let (n, options) = (x.n, AllreduceOptions::default());
     match which % 9 {
-        0 => format!("{:?}", comm.barrier().run()),
-        1 => format!(
-            "{:?}",
-            comm.allgather(x)
-                .options(AllgatherOptions { schedule: Some(Schedule::Bruck) })
-                .run()
-                .map(|done| done.vectors)
-        ),
-        2 => format!(
-            "{:?}",
-            comm.reduce_scatter(x)
-                .op(ReduceOp::Max)
-                .options(options)
-                .run()
-                .map(|done| (done.part, done.owned))
-        ),
-        3 => format!("{:?}", comm.reduce_to_root(x, 0).options(options).run()),
-        4 => format!("{:?}", comm.alltoall(n, 1, vec![x; comm.size() as usize]).run()),
+        0 => make(comm.barrier(), blocking, |done| format!("{done:?}")),
+        1 => {
+            let options = AllgatherOptions { schedule: Some(Schedule::Bruck) };
+            make(comm.allgather(x).options(options), blocking, |done| format!("{:?}", done.vectors))
+        }
+        2 => {
+            let call = comm.reduce_scatter(x).op(ReduceOp::Max).options(options);
+            make(call, blocking, |done| format!("{:?}", (done.part, done.owned)))
+        }
+        3 => make(comm.reduce_to_root(x, 0).options(options), blocking, |sum| format!("{sum:?}")),
+        4 => {
+            let vectors = vec![x; comm.size() as usize];
+            make(comm.alltoall(n, 1, vectors), blocking, |vectors| format!("{vectors:?}"))
+        }
         5 => {
             let dense = x.to_dense(0.0);
-            let done = comm.allreduce_dense(&dense, dense.clone()).options(options).run();
-            format!("{:?}", done.map(|done| done.out))
+            let call = comm.allreduce_dense(dense.clone(), dense).options(options);
+            make(call, blocking, |done| format!("{:?}", done.out))
         }
-        6 => format!("{:?}", comm.gather(x, comm.size() - 1).run()),
+        6 => make(comm.gather(x, comm.size() - 1), blocking, |vectors| format!("{vectors:?}")),
         k => {
             let algorithm = [Algorithm::Auto, Algorithm::SplitAllgather][k - 7];
             let options = AllreduceOptions { algorithm, ..options };
-            format!("{:?}", comm.allreduce(x).options(options).run().map(|done| done.sum))
+            make(comm.allreduce(x).options(options), blocking, |done| format!("{:?}", done.sum))
         }
     }
 }
@@ -113,20 +83,20 @@ proptest! {
     fn any_order_of_waiting_and_the_same_bits(
         size in 1u32..=8, calls in prop::collection::vec((0usize..9, any::<u64>(), 0usize..4), 1..12),
         n in prop_oneof![Just(900u64), Just(1 << 16)], order in any::<prop::sample::Index>(), fuse: bool,
-        transport in 0..TRANSPORTS.len(),
+        transport in 0..LOCAL_AND_TCP.len(),
     ) {
-        on_all(TRANSPORTS[transport].1(size), |comm| {
+        on_all(LOCAL_AND_TCP[transport].1(size), |comm| {
             let want: Vec<String> = calls
                 .iter()
-                .map(|(which, salt, _)| blocking(comm, *which, &vector(n, comm.rank(), *salt)))
+                .map(|(which, salt, _)| collective(comm, *which, vector(n, comm.rank(), *salt), true)())
                 .collect();
             if fuse {
                 comm.hold();
             }
             let mut waits: Vec<(usize, Box<dyn FnOnce() -> String>)> = Vec::new();
             for (k, (which, salt, between)) in calls.iter().enumerate() {
-                waits.push((k, start(comm, *which, vector(n, comm.rank(), *salt)).unwrap()));
-                // From time to time a blocking call, or a wait in between.
+                waits.push((k, collective(comm, *which, vector(n, comm.rank(), *salt), false)));
+                // Sometimes a blocking call, or a wait, in between.
                 match between {
                     0 => comm.barrier().run().unwrap(),
                     1 => {
@@ -150,14 +120,14 @@ proptest! {
 
 #[test]
 fn a_call_progresses_while_no_thread_waits() {
-    for (_, make) in TRANSPORTS {
+    for (_, make) in LOCAL_AND_TCP {
         on_all(make(4), |comm| {
             let x = vector(1 << 16, comm.rank(), 5);
             let work = comm.allreduce(x.clone()).start().unwrap();
-            // Only the node's own thread moves it.
+            // Only the node's thread makes progress.
             let until = std::time::Instant::now() + Duration::from_secs(20);
             while !work.is_done() {
-                assert!(std::time::Instant::now() < until, "it does not go on");
+                assert!(std::time::Instant::now() < until, "the call makes no progress");
                 std::thread::yield_now();
             }
             let want = comm.allreduce(&x).run().unwrap().sum;
@@ -189,9 +159,9 @@ fn a_wait_may_end_before_the_call() {
 
 #[test]
 fn fused_calls_time_out_separately() {
-    for transports in [local_transports, tcp_transports, near_transports] {
-        let (over, wait) = std::sync::mpsc::channel::<()>();
-        let (over, wait) = (std::sync::Mutex::new(over), std::sync::Mutex::new(wait));
+    for transports in [local_transports, tcp_transports, shared_memory_transports] {
+        let (timed_out, wait) = std::sync::mpsc::channel::<()>();
+        let (timed_out, wait) = (std::sync::Mutex::new(timed_out), std::sync::Mutex::new(wait));
         on_each(transports(2), |rank, transport| {
             let limit = Settings { timeout: Duration::from_millis(400), ..settings() };
             let comm = Comm::over(transport, limit).unwrap();
@@ -205,14 +175,14 @@ fn fused_calls_time_out_separately() {
             for work in works {
                 assert!(matches!(work.wait(), Err(Error::Timeout { missing, .. }) if missing == [1]));
             }
-            over.lock().unwrap().send(()).unwrap();
+            timed_out.lock().unwrap().send(()).unwrap();
         });
     }
 }
 
 #[test]
 fn closing_a_comm_fails_its_running_call_on_all_ranks() {
-    for (_, make) in TRANSPORTS {
+    for (_, make) in LOCAL_AND_TCP {
         let got = on_all(make(3), |comm| {
             if comm.rank() == 0 {
                 let x = vector(1000, 0, 1);
@@ -258,7 +228,7 @@ fn a_different_order_of_calls_is_a_mismatch() {
 
 #[test]
 fn calls_of_one_plan_run_one_after_the_other() {
-    for (_, make) in TRANSPORTS {
+    for (_, make) in LOCAL_AND_TCP {
         on_all(make(5), |comm| {
             let rank = u64::from(comm.rank());
             let contribute: Vec<u64> = (0..500).map(|k| (k * 7 + rank) % 900).collect();
@@ -322,7 +292,7 @@ fn a_custom_operation_runs_only_on_the_waiting_thread() {
         let x = |salt: u8| SparseVec::new(300, 1, IndexList::Narrow(vec![7, 9]), vec![salt, 1u8]).unwrap();
         let start = |salt| comm.allreduce(x(salt)).op(op()).start().unwrap();
         let (a, b) = (start(1), start(2));
-        // A blocking call makes progress for them on ranks that do not wait for them yet.
+        // The barrier makes progress for these calls, on ranks that do not wait for them yet.
         if comm.rank() % 2 == 0 {
             assert_eq!(b.wait().unwrap().sum.entries().1, [8, 4]);
             comm.barrier().run().unwrap();

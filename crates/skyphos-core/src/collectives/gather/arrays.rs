@@ -232,7 +232,7 @@ pub async fn message(ep: &Endpoint, from: &[u8], out: &mut [u8]) -> Result<()> {
 }
 
 /// All-to-all with a length for each pair of ranks: block j of `from`, of `sends[j]` bytes, goes to rank j; block j of `out`,
-/// of `receives[j]` bytes, comes from rank j. Only a receiver can notice a wrong_length length, so a barrier ends the call.
+/// of `receives[j]` bytes, comes from rank j. Only a receiver can notice a wrong length, so a barrier ends the call.
 pub async fn alltoall_uneven(
     ep: &Endpoint,
     from: &[u8],

@@ -36,22 +36,22 @@ impl<B: Body> Outflow<B> {
         let own = |(to, queue): (usize, &Queue<B>)| -> Vec<(Chunk, u32)> {
             let chunk = |queued: &Queued<B>| match queued {
                 Queued::Own { chunk, .. } => Some((*chunk, to as u32)),
-                Queued::Passed(..) => None,
+                Queued::Forwarded(..) => None,
             };
             queue.queued.iter().filter_map(chunk).collect()
         };
         let queued: BTreeMap<Chunk, u32> = self.queues.iter().enumerate().flat_map(own).collect();
-        let mut passed = BTreeSet::new();
+        let mut forwarded = BTreeSet::new();
         for fallback in self.queues.iter_mut().flat_map(|queue| queue.fallback.iter_mut()) {
             if let Some(via) = queued.get(&fallback.chunk).filter(|_| fallback.via.is_none()) {
                 fallback.via = Some(ProcessId(*via));
-                passed.insert((fallback.chunk, *via));
+                forwarded.insert((fallback.chunk, *via));
             }
         }
         for (to, queue) in self.queues.iter_mut().enumerate() {
             for queued in &mut queue.queued {
-                if let Queued::Own { chunk, pass_on, .. } = queued {
-                    *pass_on |= passed.contains(&(*chunk, to as u32));
+                if let Queued::Own { chunk, to_forward, .. } = queued {
+                    *to_forward |= forwarded.contains(&(*chunk, to as u32));
                 }
             }
         }

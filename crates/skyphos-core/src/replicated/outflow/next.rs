@@ -29,7 +29,7 @@ impl<B: Body> Outflow<B> {
                 .get(chunk)
                 .filter(|pending| pending.missing & bit != 0)
                 .map(|pending| pending.exchange),
-            Queued::Passed(..) => Some(0),
+            Queued::Forwarded(..) => Some(0),
         });
         let instead = self.fallback_to_send(to, next.unwrap_or(u64::MAX), in_flight);
         while instead.is_none()
@@ -37,9 +37,9 @@ impl<B: Body> Outflow<B> {
         {
             self.queues[to.index()].bytes -= queued.bytes();
             match queued {
-                Queued::Passed(header, body) => return Some((header, body)),
-                Queued::Own { chunk, pass_on, .. } => {
-                    let kind = if pass_on { FrameKind::Forward } else { FrameKind::Data };
+                Queued::Forwarded(header, body) => return Some((header, body)),
+                Queued::Own { chunk, to_forward, .. } => {
+                    let kind = if to_forward { FrameKind::Forward } else { FrameKind::Data };
                     if let Some((header, body)) = self.hand_over(&chunk, bit) {
                         return Some((Header { kind, ..header }, body));
                     }

@@ -44,7 +44,7 @@ impl<B: Body> Outflow<B> {
                 first.clone_from(&receivers);
             }
             let via = first[(chunk.seq.wrapping_add(chunk.round.0) as usize) % first.len()];
-            self.queues[via.index()].push(Queued::Own { chunk, bytes, pass_on: true });
+            self.queues[via.index()].push(Queued::Own { chunk, bytes, to_forward: true });
             for process in receivers.into_iter().filter(|process| *process != via) {
                 self.queues[process.index()].fallback.push_back(Fallback { chunk, via: Some(via) });
             }
@@ -54,7 +54,7 @@ impl<B: Body> Outflow<B> {
             let mine = self.owner(&chunk, process) == self.numbering.me();
             let queue = &mut self.queues[process.index()];
             match mine {
-                true => queue.push(Queued::Own { chunk, bytes, pass_on: false }),
+                true => queue.push(Queued::Own { chunk, bytes, to_forward: false }),
                 false => queue.fallback.push_back(Fallback { chunk, via: None }),
             }
         }

@@ -9,17 +9,17 @@ use std::time::Duration;
 /// A chunk that is to be sent.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Queued<B> {
-    /// A chunk of this rank. With `pass_on` the receiver forwards it to its siblings.
-    Own { chunk: Chunk, bytes: usize, pass_on: bool },
-    /// A chunk of another rank, for a sibling.
-    Passed(Header, B),
+    /// A chunk of this rank. `to_forward`: the receiver forwards the chunk to its siblings.
+    Own { chunk: Chunk, bytes: usize, to_forward: bool },
+    /// A chunk of another rank, which this process forwards to a sibling.
+    Forwarded(Header, B),
 }
 
 impl<B: Body> Queued<B> {
     pub(super) fn bytes(&self) -> usize {
         match self {
             Queued::Own { bytes, .. } => *bytes,
-            Queued::Passed(_, body) => body.bytes(),
+            Queued::Forwarded(_, body) => body.bytes(),
         }
     }
 }

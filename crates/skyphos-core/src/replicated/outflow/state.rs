@@ -114,7 +114,7 @@ impl<B: Body> Outflow<B> {
     /// Forwards another rank's chunk to a sibling.
     pub fn forward(&mut self, to: ProcessId, header: Header, body: B) {
         if !self.lost.contains(&to) {
-            self.queues[to.index()].push(Queued::Passed(header, body));
+            self.queues[to.index()].push(Queued::Forwarded(header, body));
         }
     }
 

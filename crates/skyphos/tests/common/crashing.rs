@@ -1,4 +1,4 @@
-//! A transport whose process ends at a given frame.
+//! A transport whose process crashes at a given frame.
 
 use skyphos::{Loss, Result, Transport};
 use skyphos_core::extensions::{NativeCollectives, Replication, UnderReplicas};
@@ -9,53 +9,55 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-/// The moment at which a process ends, and whether it has ended.
+/// The frame at which a process crashes, and whether it has crashed.
 #[derive(Clone, Default)]
-pub struct Fuse {
+pub struct Crash {
     /// Frames that it sends before.
-    left: Arc<AtomicU64>,
-    blown: Arc<AtomicBool>,
+    frames_left: Arc<AtomicU64>,
+    crashed: Arc<AtomicBool>,
 }
 
-impl Fuse {
-    pub fn after(frames: u64) -> Fuse {
-        Fuse { left: Arc::new(AtomicU64::new(frames)), blown: Arc::default() }
+impl Crash {
+    pub fn after(frames: u64) -> Crash {
+        Crash { frames_left: Arc::new(AtomicU64::new(frames)), crashed: Arc::default() }
     }
 
-    pub fn is_blown(&self) -> bool {
-        self.blown.load(Ordering::Acquire)
+    pub fn has_happened(&self) -> bool {
+        self.crashed.load(Ordering::Acquire)
     }
 }
 
-/// A transport with a [`Fuse`]. To other processes it looks killed; to this process all others are lost.
-pub struct Fragile {
+/// A transport that ends at a [`Crash`]. Other processes see a killed process; this process sees that all others are lost.
+pub struct CrashingTransport {
     inner: Option<Box<dyn Transport>>,
-    fuse: Fuse,
-    told: bool,
+    crash: Crash,
+    reported: bool,
     rank: WorldRank,
     facts: Facts,
 }
 
-impl Fragile {
-    pub fn boxed(inner: Box<dyn Transport>, fuse: Fuse) -> Box<dyn Transport> {
+impl CrashingTransport {
+    pub fn boxed(inner: Box<dyn Transport>, crash: Crash) -> Box<dyn Transport> {
         let (rank, known) = (inner.rank(), inner.facts());
-        let facts =
-            Facts { topology: known.topology, ..Facts::new("fragile", known.addresses, known.ranks_on_host) };
-        Box::new(Fragile { inner: Some(inner), fuse, told: false, rank, facts })
+        let facts = Facts {
+            topology: known.topology,
+            ..Facts::new("crashing", known.addresses, known.ranks_on_host)
+        };
+        Box::new(CrashingTransport { inner: Some(inner), crash, reported: false, rank, facts })
     }
 }
 
-impl NativeCollectives for Fragile {}
+impl NativeCollectives for CrashingTransport {}
 
-impl Replication for Fragile {}
+impl Replication for CrashingTransport {}
 
-impl UnderReplicas for Fragile {
+impl UnderReplicas for CrashingTransport {
     fn limit_ahead(&mut self, bytes: usize) {
         self.inner.iter_mut().for_each(|inner| inner.limit_ahead(bytes));
     }
 }
 
-impl Transport for Fragile {
+impl Transport for CrashingTransport {
     fn rank(&self) -> WorldRank {
         self.rank
     }
@@ -69,12 +71,12 @@ impl Transport for Fragile {
     }
 
     fn post(&mut self, to: WorldRank, frame: Frame) {
-        if self.fuse.left.load(Ordering::Acquire) == 0 {
-            self.fuse.blown.store(true, Ordering::Release);
+        if self.crash.frames_left.load(Ordering::Acquire) == 0 {
+            self.crash.crashed.store(true, Ordering::Release);
             self.inner = None;
         }
         if let Some(inner) = &mut self.inner {
-            self.fuse.left.fetch_sub(1, Ordering::AcqRel);
+            self.crash.frames_left.fetch_sub(1, Ordering::AcqRel);
             inner.post(to, frame);
         }
     }
@@ -90,7 +92,7 @@ impl Transport for Fragile {
     fn poll(&mut self, wait: Duration, events: &mut Vec<Event>) {
         match &mut self.inner {
             Some(inner) => inner.poll(wait, events),
-            None if std::mem::replace(&mut self.told, true) => {
+            None if std::mem::replace(&mut self.reported, true) => {
                 std::thread::sleep(wait.min(Duration::from_millis(1)));
             }
             None => {
