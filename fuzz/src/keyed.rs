@@ -3,7 +3,7 @@
 use crate::allocation::{Limits, within};
 use crate::number;
 use arbitrary::{Result, Unstructured};
-use skyphos_kernels::keyed::{Known, Merge, Numbers, StringBatch, Strings, Table};
+use skyphos_kernels::keyed::{KeyStore, Merge, Numbers, StringBatch, Strings, Table};
 use skyphos_types::{Element, ReduceOp};
 
 /// The input is a block of raw bytes, or draws a table whose block is changed or cut.
@@ -23,7 +23,7 @@ fn play(u: &mut Unstructured<'_>) -> Result<()> {
 }
 
 /// A kind of keys that can be drawn from the input.
-trait Drawn: Known {
+trait Drawn: KeyStore {
     fn add_drawn<T: Element>(u: &mut Unstructured<'_>, table: &mut Table<Self, T>) -> Result<()>;
 }
 
