@@ -85,7 +85,7 @@ impl Transport for Scripted {
 
     /// Delivers one event per poll.
     fn poll(&mut self, wait: Duration, events: &mut Vec<Event>) {
-        self.clock.pass(wait.min(Duration::from_secs(1)).as_nanos() as u64 + 1000);
+        self.clock.advance_by(wait.min(Duration::from_secs(1)).as_nanos() as u64 + 1000);
         let mut script = self.script();
         while let Some(event) = script.events.pop_front() {
             // A lost rank sends nothing.
