@@ -350,6 +350,7 @@ mod tests {
         let mut pair = Pair::new([Success, Success]);
         pair.enter(0);
         let [mail, _] = &mut pair.mails;
+        mail.end(GROUP, CallNumber(0), true);
         let error = Error::Corrupt { rank: 1, message: "its replicas sent different bytes".to_owned() };
         let mut abort_from = |rank| {
             let header = Header::control(FrameKind::Abort, GROUP, CallNumber(0));
@@ -358,7 +359,8 @@ mod tests {
             mail.look(GROUP, CallNumber(1)).err()
         };
         assert!(abort_from(0).is_none());
-        assert!(matches!(abort_from(1), Some((Error::Diverged { .. }, _))));
+        let error = abort_from(1);
+        assert!(matches!(error, Some((Error::Diverged { .. }, _))), "{error:?}");
     }
 
     #[test]
