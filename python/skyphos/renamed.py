@@ -24,7 +24,7 @@ class _Renamed:
 
     def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
         package, _, module = name.rpartition(".")
-        return ModuleSpec(name, self) if package == __package__ and module in MODULES else None
+        return ModuleSpec(name, self) if package == __package__ and module in MODULES else None  # type: ignore[arg-type]
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
         now = f"{__package__}.{MODULES[spec.name.rpartition('.')[2]]}"
