@@ -1,6 +1,6 @@
 //! Builder of an array that is written in parts, in any order, without being cleared first.
 
-use crate::stream::{copy_marking_absent, with_room};
+use crate::stream::{copy_marking_absent, try_with_capacity};
 use bytemuck::Pod;
 use skyphos_types::Element;
 use std::collections::TryReserveError;
@@ -23,7 +23,7 @@ impl<T: Pod> ArrayBuilder<T> {
 
     /// As [`ArrayBuilder::new`]; fails if the system lacks the memory.
     pub fn try_new(len: usize) -> Result<ArrayBuilder<T>, TryReserveError> {
-        Ok(ArrayBuilder { memory: with_room(len)?, len, written: Vec::new() })
+        Ok(ArrayBuilder { memory: try_with_capacity(len)?, len, written: Vec::new() })
     }
 
     /// Writes numbers from position `at` on.
@@ -31,26 +31,26 @@ impl<T: Pod> ArrayBuilder<T> {
     /// # Panics
     /// If they end beyond the array.
     pub fn put(&mut self, at: usize, numbers: &[T]) {
-        let place = at..at + numbers.len();
-        let to = self.slots(&place).as_mut_ptr().cast::<T>();
+        let range = at..at + numbers.len();
+        let to = self.slots(&range).as_mut_ptr().cast::<T>();
         // SAFETY: there are as many slots as numbers, and the builder's memory does not overlap the slice.
         unsafe { to.copy_from_nonoverlapping(numbers.as_ptr(), numbers.len()) };
-        // SAFETY: each slot of `place` has just been written.
-        unsafe { self.mark_written(place) };
+        // SAFETY: each slot of `range` has just been written.
+        unsafe { self.mark_written(range) };
     }
 
-    /// Writes numbers to a range from its start on; fewer numbers than the range leave its end unwritten.
+    /// Writes numbers to a range. If they are fewer than its length, its end stays unwritten.
     ///
     /// # Panics
     /// If the range ends beyond the array.
-    pub fn put_each(&mut self, place: Range<usize>, numbers: impl Iterator<Item = T>) {
-        let mut end = place.start;
-        for (slot, number) in self.slots(&place).iter_mut().zip(numbers) {
+    pub fn put_each(&mut self, range: Range<usize>, numbers: impl Iterator<Item = T>) {
+        let mut end = range.start;
+        for (slot, number) in self.slots(&range).iter_mut().zip(numbers) {
             slot.write(number);
             end += 1;
         }
         // SAFETY: `end` follows the last slot that was written.
-        unsafe { self.mark_written(place.start..end) };
+        unsafe { self.mark_written(range.start..end) };
     }
 
     /// As [`ArrayBuilder::put`] for an array in which −0.0 marks absent rows (`stream/absent.rs`): writes those as 0, and sets the
@@ -59,42 +59,42 @@ impl<T: Pod> ArrayBuilder<T> {
     where
         T: Element,
     {
-        let place = at..at + numbers.len();
-        let to = self.slots(&place).as_mut_ptr().cast::<T>();
+        let range = at..at + numbers.len();
+        let to = self.slots(&range).as_mut_ptr().cast::<T>();
         // SAFETY: there are as many slots as numbers to read.
         unsafe { copy_marking_absent(numbers.as_ptr(), to, numbers.len(), bits, at, width) };
-        // SAFETY: each slot of `place` has just been written.
-        unsafe { self.mark_written(place) };
+        // SAFETY: each slot of `range` has just been written.
+        unsafe { self.mark_written(range) };
     }
 
     /// The memory of a range.
     ///
     /// # Panics
     /// If it ends beyond the array.
-    pub(crate) fn slots(&mut self, place: &Range<usize>) -> &mut [MaybeUninit<T>] {
-        &mut self.memory.spare_capacity_mut()[..self.len][place.clone()]
+    pub(crate) fn slots(&mut self, range: &Range<usize>) -> &mut [MaybeUninit<T>] {
+        &mut self.memory.spare_capacity_mut()[..self.len][range.clone()]
     }
 
     /// Records that a range has been written.
     ///
     /// # Safety
     /// Every number of the range must have been written.
-    pub(crate) unsafe fn mark_written(&mut self, place: Range<usize>) {
+    pub(crate) unsafe fn mark_written(&mut self, range: Range<usize>) {
         match self.written.last_mut() {
-            Some(last) if last.end == place.start => last.end = place.end,
-            _ => self.written.push(place),
+            Some(last) if last.end == range.start => last.end = range.end,
+            _ => self.written.push(range),
         }
     }
 
     /// The array, if every number of it was written.
     pub fn finish(mut self) -> Option<Vec<T>> {
-        self.written.sort_unstable_by_key(|place| place.start);
+        self.written.sort_unstable_by_key(|range| range.start);
         let mut reached = 0;
-        for place in &self.written {
-            if place.start > reached {
+        for range in &self.written {
+            if range.start > reached {
                 return None;
             }
-            reached = reached.max(place.end);
+            reached = reached.max(range.end);
         }
         if reached < self.len {
             return None;
@@ -117,15 +117,15 @@ mod tests {
             cuts.extend([0, 200]);
             cuts.sort_unstable();
             let all: Vec<u32> = (0..200).collect();
-            let mut places: Vec<Range<usize>> = cuts.windows(2).map(|w| w[0]..w[1]).collect();
-            let missing = left_out < places.len() && !places.remove(left_out).is_empty();
-            places.sort_by_key(|place| (place.start as u64 * 7919 + seed) % 101);
+            let mut ranges: Vec<Range<usize>> = cuts.windows(2).map(|w| w[0]..w[1]).collect();
+            let missing = left_out < ranges.len() && !ranges.remove(left_out).is_empty();
+            ranges.sort_by_key(|range| (range.start as u64 * 7919 + seed) % 101);
             let mut builder = ArrayBuilder::new(200);
-            for place in &places {
-                let numbers = &all[place.clone()];
-                match place.start % 2 {
-                    0 => builder.put(place.start, numbers),
-                    _ => builder.put_each(place.clone(), numbers.iter().copied()),
+            for range in &ranges {
+                let numbers = &all[range.clone()];
+                match range.start % 2 {
+                    0 => builder.put(range.start, numbers),
+                    _ => builder.put_each(range.clone(), numbers.iter().copied()),
                 }
             }
             prop_assert_eq!(builder.finish(), (!missing).then_some(all));

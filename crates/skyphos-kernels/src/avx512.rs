@@ -12,7 +12,7 @@ use std::arch::x86_64::*;
 pub(crate) const OVERRUN: usize = 16;
 
 impl Avx512 {
-    /// Copies the values whose bits are set in `mask`, side by side.
+    /// Copies the values whose bits are set in `mask` to consecutive positions.
     ///
     /// # Safety
     /// Values of `from` whose bit is set must be readable; `to` must have room for as many and [`OVERRUN`].
@@ -22,7 +22,7 @@ impl Avx512 {
         unsafe { compress(mask, from, to) }
     }
 
-    /// Copies 64 floats; −0.0 becomes 0. Returns a bit for each of the others.
+    /// Copies 64 floats; −0.0 becomes 0. Returns a bit per float, set unless it was −0.0.
     ///
     /// # Safety
     /// 64 floats of 2, 4 or 8 bytes must be readable, and as many writable.
@@ -76,7 +76,7 @@ impl Avx512 {
         unsafe { expand(mask, from, blank, to) }
     }
 
-    /// Copies by masked vectors, without a branch for lengths up to one.
+    /// Copies by masked vectors, without a branch for lengths of up to one vector.
     ///
     /// # Safety
     /// Both slices must be of the same length.
@@ -95,33 +95,33 @@ unsafe fn compress<T: Copy>(mask: u64, from: *const T, to: *mut T) {
     let lanes = if size_of::<T>() == 8 { 8 } else { 16 };
     let mut at = 0;
     for part in (0..64).step_by(lanes) {
-        let (some, from) = ((mask >> part) as u16, from.wrapping_add(part));
+        let (chosen, from) = ((mask >> part) as u16, from.wrapping_add(part));
         // SAFETY: only values whose bit is set are read. `at` is at most the number of bits, so that a vector
         // ends at most `OVERRUN` after them.
         unsafe {
             let to = to.add(at);
             match size_of::<T>() {
                 8 => {
-                    let v = _mm512_maskz_loadu_epi64(some as u8, from.cast());
-                    _mm512_storeu_epi64(to.cast(), _mm512_maskz_compress_epi64(some as u8, v));
+                    let v = _mm512_maskz_loadu_epi64(chosen as u8, from.cast());
+                    _mm512_storeu_epi64(to.cast(), _mm512_maskz_compress_epi64(chosen as u8, v));
                 }
                 4 => {
-                    let v = _mm512_maskz_loadu_epi32(some, from.cast());
-                    _mm512_storeu_epi32(to.cast(), _mm512_maskz_compress_epi32(some, v));
+                    let v = _mm512_maskz_loadu_epi32(chosen, from.cast());
+                    _mm512_storeu_epi32(to.cast(), _mm512_maskz_compress_epi32(chosen, v));
                 }
                 2 => {
-                    let v = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(some, from.cast()));
-                    let v = _mm512_maskz_compress_epi32(some, v);
+                    let v = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(chosen, from.cast()));
+                    let v = _mm512_maskz_compress_epi32(chosen, v);
                     _mm256_storeu_epi16(to.cast(), _mm512_cvtepi32_epi16(v));
                 }
                 _ => {
-                    let v = _mm512_cvtepu8_epi32(_mm_maskz_loadu_epi8(some, from.cast()));
-                    let v = _mm512_maskz_compress_epi32(some, v);
+                    let v = _mm512_cvtepu8_epi32(_mm_maskz_loadu_epi8(chosen, from.cast()));
+                    let v = _mm512_maskz_compress_epi32(chosen, v);
                     _mm_storeu_epi8(to.cast(), _mm512_cvtepi32_epi8(v));
                 }
             }
         }
-        at += (if lanes == 8 { u32::from(some as u8) } else { u32::from(some) }).count_ones() as usize;
+        at += (if lanes == 8 { u32::from(chosen as u8) } else { u32::from(chosen) }).count_ones() as usize;
     }
 }
 
@@ -134,23 +134,23 @@ unsafe fn clear_negative_zeros<T: Copy>(from: *const T, to: *mut T) -> u64 {
     for part in (0..64).step_by(lanes) {
         // SAFETY: the vector lies within the 64 floats.
         let (v, to) = unsafe { (_mm512_loadu_si512(from.add(part).cast()), to.add(part).cast()) };
-        let (some, v) = match size_of::<T>() {
+        let (chosen, v) = match size_of::<T>() {
             8 => {
-                let some = _mm512_cmpneq_epi64_mask(v, _mm512_set1_epi64(i64::MIN));
-                (u64::from(some), _mm512_maskz_mov_epi64(some, v))
+                let chosen = _mm512_cmpneq_epi64_mask(v, _mm512_set1_epi64(i64::MIN));
+                (u64::from(chosen), _mm512_maskz_mov_epi64(chosen, v))
             }
             4 => {
-                let some = _mm512_cmpneq_epi32_mask(v, _mm512_set1_epi32(i32::MIN));
-                (u64::from(some), _mm512_maskz_mov_epi32(some, v))
+                let chosen = _mm512_cmpneq_epi32_mask(v, _mm512_set1_epi32(i32::MIN));
+                (u64::from(chosen), _mm512_maskz_mov_epi32(chosen, v))
             }
             _ => {
-                let some = _mm512_cmpneq_epi16_mask(v, _mm512_set1_epi16(i16::MIN));
-                (u64::from(some), _mm512_maskz_mov_epi16(some, v))
+                let chosen = _mm512_cmpneq_epi16_mask(v, _mm512_set1_epi16(i16::MIN));
+                (u64::from(chosen), _mm512_maskz_mov_epi16(chosen, v))
             }
         };
         // SAFETY: likewise, 64 floats are writable.
         unsafe { _mm512_storeu_si512(to, v) };
-        word |= some << part;
+        word |= chosen << part;
     }
     word
 }
@@ -164,11 +164,11 @@ unsafe fn positions_u32(mask: u64, base: u32, to: *mut u32) {
     let mut numbers = _mm512_add_epi32(lanes, _mm512_set1_epi32(base as i32));
     let mut at = 0;
     for part in (0..64).step_by(16) {
-        let some = (mask >> part) as u16;
+        let chosen = (mask >> part) as u16;
         // SAFETY: as in `compress`.
-        unsafe { _mm512_storeu_epi32(to.add(at).cast(), _mm512_maskz_compress_epi32(some, numbers)) };
+        unsafe { _mm512_storeu_epi32(to.add(at).cast(), _mm512_maskz_compress_epi32(chosen, numbers)) };
         numbers = _mm512_add_epi32(numbers, _mm512_set1_epi32(16));
-        at += some.count_ones() as usize;
+        at += chosen.count_ones() as usize;
     }
 }
 
@@ -181,11 +181,11 @@ unsafe fn positions_u64(mask: u64, base: u64, to: *mut u64) {
         _mm512_add_epi64(_mm512_setr_epi64(0, 1, 2, 3, 4, 5, 6, 7), _mm512_set1_epi64(base as i64));
     let mut at = 0;
     for part in (0..64).step_by(8) {
-        let some = (mask >> part) as u8;
+        let chosen = (mask >> part) as u8;
         // SAFETY: as in `compress`; before the eighth part there are at most 56 numbers.
-        unsafe { _mm512_storeu_epi64(to.add(at).cast(), _mm512_maskz_compress_epi64(some, numbers)) };
+        unsafe { _mm512_storeu_epi64(to.add(at).cast(), _mm512_maskz_compress_epi64(chosen, numbers)) };
         numbers = _mm512_add_epi64(numbers, _mm512_set1_epi64(8));
-        at += some.count_ones() as usize;
+        at += chosen.count_ones() as usize;
     }
 }
 
@@ -193,9 +193,9 @@ unsafe fn positions_u64(mask: u64, base: u64, to: *mut u64) {
 #[target_feature(enable = "avx512f,avx512vl,avx512dq,avx512bw,avx2,bmi1,bmi2,popcnt")]
 fn bits_of_marks(marks: &[u8]) -> u64 {
     // As many low bits as marks, at most 64.
-    let there = _bzhi_u64(u64::MAX, marks.len() as u32);
-    // SAFETY: `there` selects no mark beyond the last one.
-    let marks = unsafe { _mm512_maskz_loadu_epi8(there, marks.as_ptr().cast()) };
+    let in_slice = _bzhi_u64(u64::MAX, marks.len() as u32);
+    // SAFETY: `in_slice` selects no mark beyond the last one.
+    let marks = unsafe { _mm512_maskz_loadu_epi8(in_slice, marks.as_ptr().cast()) };
     _mm512_test_epi8_mask(marks, marks)
 }
 
@@ -214,34 +214,34 @@ unsafe fn expand<T: Copy>(mask: u32, from: *const T, blank: &[T; 16], to: &mut [
     let lanes = if size_of::<T>() == 8 { 8 } else { 16 };
     let (mut from, to, blank) = (from, to.as_mut_ptr(), blank.as_ptr());
     for part in (0..32).step_by(lanes) {
-        let some = (mask >> part) as u16 & (u16::MAX >> (16 - lanes));
-        // SAFETY: `from` has moved by as many values as there were bits, and a vector of them is there. `to` is
-        // written within its length.
+        let chosen = (mask >> part) as u16 & (u16::MAX >> (16 - lanes));
+        // SAFETY: `from` has moved by as many values as there were bits, and a whole vector is readable from there. `to`
+        // is written within its length.
         unsafe {
             let to = to.add(part);
             match size_of::<T>() {
                 8 => {
                     let (blank, v) = (_mm512_loadu_epi64(blank.cast()), _mm512_loadu_epi64(from.cast()));
-                    _mm512_storeu_epi64(to.cast(), _mm512_mask_expand_epi64(blank, some as u8, v));
+                    _mm512_storeu_epi64(to.cast(), _mm512_mask_expand_epi64(blank, chosen as u8, v));
                 }
                 4 => {
                     let (blank, v) = (_mm512_loadu_epi32(blank.cast()), _mm512_loadu_epi32(from.cast()));
-                    _mm512_storeu_epi32(to.cast(), _mm512_mask_expand_epi32(blank, some, v));
+                    _mm512_storeu_epi32(to.cast(), _mm512_mask_expand_epi32(blank, chosen, v));
                 }
                 2 => {
                     let blank = _mm512_cvtepu16_epi32(_mm256_loadu_epi16(blank.cast()));
                     let v = _mm512_cvtepu16_epi32(_mm256_loadu_epi16(from.cast()));
-                    let v = _mm512_mask_expand_epi32(blank, some, v);
+                    let v = _mm512_mask_expand_epi32(blank, chosen, v);
                     _mm256_storeu_epi16(to.cast(), _mm512_cvtepi32_epi16(v));
                 }
                 _ => {
                     let blank = _mm512_cvtepu8_epi32(_mm_loadu_epi8(blank.cast()));
                     let v = _mm512_cvtepu8_epi32(_mm_loadu_epi8(from.cast()));
-                    let v = _mm512_mask_expand_epi32(blank, some, v);
+                    let v = _mm512_mask_expand_epi32(blank, chosen, v);
                     _mm_storeu_epi8(to.cast(), _mm512_cvtepi32_epi8(v));
                 }
             }
-            from = from.add(some.count_ones() as usize);
+            from = from.add(chosen.count_ones() as usize);
         }
     }
 }

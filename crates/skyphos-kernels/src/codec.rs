@@ -1,19 +1,19 @@
 //! Index sets on the wire: the smallest of three forms.
 //!
-//! A set lies in a range `lo..hi` of hashed block numbers that both sides know. After a byte that
-//! names the form and the number of blocks and elements (17 bytes):
+//! A set lies in a range `lo..hi` of hashed block numbers that both sides know. A head of 17 bytes holds the form (1 byte), the
+//! number of blocks and the number of elements (8 bytes each). The body depends on the form:
 //!
 //! | form | bytes | best when |
 //! |---|---|---|
-//! | blocks | a number of 4 or 8 bytes and a mask of 8 a block | some indices a block |
-//! | flat | 4 or 8 an index: (block - lo) · 64 + bit | one index a block |
-//! | bitmap | 8 a block of the range | most blocks are there |
+//! | blocks | for each block 4 or 8 for its number and 8 for its mask | some indices per block |
+//! | flat | 4 or 8 for each index: (block - lo) · 64 + bit | one index per block |
+//! | bitmap | 8 for each block of the range | most blocks are present |
 //!
 //! Numbers take 4 bytes where the range allows. The decoder checks everything it reads.
 
 use crate::block::{BLOCK_BITS, Block, count_indices};
 
-const HEAD: usize = 17;
+const HEAD_BYTES: usize = 17;
 const BLOCKS: u8 = 0;
 const FLAT: u8 = 1;
 const BITMAP: u8 = 2;
@@ -48,7 +48,7 @@ fn smallest(blocks: u64, indices: u64, range: u64) -> (u64, u8) {
 
 /// Encoded bytes of a set with these numbers of blocks and indices in a range of block ids.
 pub fn encoded_bytes(blocks: u64, indices: u64, range: u64) -> usize {
-    HEAD + smallest(blocks, indices, range).0 as usize
+    HEAD_BYTES + smallest(blocks, indices, range).0 as usize
 }
 
 impl<'a> Encoding<'a> {
@@ -61,12 +61,12 @@ impl<'a> Encoding<'a> {
 
     /// Encoded bytes.
     pub fn bytes(&self) -> usize {
-        HEAD + self.size as usize
+        HEAD_BYTES + self.size as usize
     }
 
-    /// Writes it into exactly [`Encoding::bytes`] bytes.
+    /// Writes the set into exactly [`Encoding::bytes`] bytes.
     pub fn write(&self, out: &mut [u8]) {
-        let (head, body) = out.split_at_mut(HEAD);
+        let (head, body) = out.split_at_mut(HEAD_BYTES);
         head[0] = self.form;
         head[1..9].copy_from_slice(&(self.blocks.len() as u64).to_le_bytes());
         head[9..17].copy_from_slice(&self.elements.to_le_bytes());
@@ -109,22 +109,22 @@ fn put_numbers(out: &mut [u8], size: usize, numbers: impl Iterator<Item = u64>) 
     }
 }
 
-/// The set at the start of `bytes`, and how many bytes it took.
+/// The set at the start of `bytes`, and its encoded size.
 pub fn decode(bytes: &[u8], lo: u64, hi: u64) -> Result<(Vec<Block>, usize), &'static str> {
     let range = hi - lo;
-    let (head, body) = bytes.split_at_checked(HEAD).ok_or("a set shorter than its head")?;
+    let (head, body) = bytes.split_at_checked(HEAD_BYTES).ok_or("a set shorter than its head")?;
     let count = u64::from_le_bytes(head[1..9].try_into().expect("8 bytes"));
     let elements = u64::from_le_bytes(head[9..17].try_into().expect("8 bytes"));
     if count > range || elements > count.saturating_mul(64) || elements < count {
         return Err("a set with more blocks than its range, or indices than its blocks");
     }
-    let width = match head[0] {
+    let body_bytes = match head[0] {
         BLOCKS => count.saturating_mul(number_bytes(range) + 8),
         FLAT => elements.saturating_mul(flat_bytes(range)),
         BITMAP => range.saturating_mul(8),
         _ => return Err("a set of unknown form"),
     };
-    let body = body.get(..usize::try_from(width).map_err(|_| "a set too large")?).ok_or("a set cut short")?;
+    let body = body.get(..usize::try_from(body_bytes).map_err(|_| "a set too large")?).ok_or("a set cut short")?;
     let blocks = match head[0] {
         BLOCKS => decode_blocks(body, count as usize, lo, number_bytes(range) as usize),
         FLAT => decode_flat(body, count as usize, lo, flat_bytes(range) as usize),
@@ -138,7 +138,7 @@ pub fn decode(bytes: &[u8], lo: u64, hi: u64) -> Result<(Vec<Block>, usize), &'s
     if !sorted || !inside || count_indices(&blocks) != elements || blocks.len() as u64 != count {
         return Err("a set that is not sorted, distinct and inside its range");
     }
-    Ok((blocks, HEAD + width as usize))
+    Ok((blocks, HEAD_BYTES + body_bytes as usize))
 }
 
 fn number(bytes: &[u8]) -> u64 {
@@ -159,7 +159,8 @@ fn decode_blocks(body: &[u8], count: usize, lo: u64, size: usize) -> Vec<Block> 
         .collect()
 }
 
-/// At most `count` blocks; those with no index are overwritten by the next.
+/// The blocks with indices. A block without indices is written, too, and the next block overwrites it. If there are more than
+/// `count`, the result has `count + 1`.
 fn decode_bitmap(body: &[u8], count: usize, lo: u64) -> Vec<Block> {
     let mut blocks = vec![Block::default(); count + 1];
     let mut k = 0;
@@ -168,7 +169,6 @@ fn decode_bitmap(body: &[u8], count: usize, lo: u64) -> Vec<Block> {
         blocks[k.min(count)] = Block { id, mask };
         k += usize::from(mask != 0);
     }
-    // The caller compares the length with `count`.
     blocks.truncate(k);
     blocks
 }
@@ -250,7 +250,7 @@ mod tests {
         let size = |blocks: &[Block], range| {
             let mut out = vec![];
             encode(blocks, 0, range, &mut out);
-            out.len() - HEAD
+            out.len() - HEAD_BYTES
         };
         let one = |id| Block { id, mask: 1 };
         assert_eq!(size(&[one(5)], 1000), 4);

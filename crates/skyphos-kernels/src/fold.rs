@@ -1,4 +1,4 @@
-//! Gather of values into messages, fold of messages into sums, scatter of results.
+//! Rows by map: gathered into messages, folded into sums, scattered into results.
 //!
 //! A *row* is `width` numbers that belong to one index. Maps hold row positions. Where a map ascends
 //! without a gap for a stretch (index sets that agree), the stretch is folded as one vector.
@@ -10,7 +10,7 @@ use crate::simd;
 use bytemuck::Pod;
 use skyphos_types::{Element, ReduceOp, Result};
 
-/// Rows that are tested together for being consecutive; a fold of that many is one or two vectors.
+/// Rows whose positions are tested together for being consecutive; a fold of that many takes one or two vectors.
 const STRETCH: usize = 32;
 
 /// `to[k] = from[map[k]]`, row by row. Positions must be inside `from`.
@@ -220,7 +220,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn folds_as_the_oracle(
+        fn folds_match_the_oracle(
             present in prop::collection::vec(prop::bool::weighted(0.9), 0..2500),
             width in prop_oneof![Just(1usize), Just(3), Just(16)],
             first in 0u32..1000,
@@ -242,10 +242,10 @@ mod tests {
     fn gather_undoes_scatter() {
         let from: Vec<f64> = (0..12).map(f64::from).collect();
         let map = [3, 0, 2, 1];
-        let (mut there, mut back) = (vec![0.0; 12], vec![0.0; 12]);
-        scatter_rows(&from, &map, 3, &mut there);
-        gather_rows(&there, &map, 3, &mut back);
+        let (mut scattered, mut back) = (vec![0.0; 12], vec![0.0; 12]);
+        scatter_rows(&from, &map, 3, &mut scattered);
+        gather_rows(&scattered, &map, 3, &mut back);
         assert_eq!(back, from);
-        assert_eq!(there[..3], from[3..6]);
+        assert_eq!(scattered[..3], from[3..6]);
     }
 }

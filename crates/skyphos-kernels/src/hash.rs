@@ -1,6 +1,6 @@
 //! Bijection on block numbers that spreads neighbours evenly, which balances the split of the index space over ranks.
 //!
-//! Granules of 2^g neighbouring blocks keep together, so that gathers run along memory; the granules
+//! Granules of 2^g neighbouring blocks stay together, so that gathers run along memory; the granules
 //! are permuted. On k-bit numbers the permutation is two rounds of "multiply by an odd constant modulo
 //! 2^k, then fold the high half on the low half" and a last multiplication: each step is invertible,
 //! no table is needed, and the high bits, which choose the owner, depend on all bits of the input.
@@ -15,14 +15,14 @@ pub struct BlockHash {
     /// log2 of the number of granules.
     bits: u32,
     /// log2 of the blocks in a granule.
-    low: u32,
+    granule_log2: u32,
 }
 
 /// Granules that each rank should own at least, for balance.
 const GRANULES_PER_RANK: u64 = 512;
 
-/// log2 of the blocks in a granule, at most: beyond 16,384 indices nothing is gained.
-const MAX_LOW: u32 = 8;
+/// Largest log2 of the blocks in a granule. Granules of more than 16,384 indices gain nothing.
+const MAX_GRANULE_LOG2: u32 = 8;
 
 /// Odd constants with well-mixed bits (from the fractional parts of the golden ratio, e and π).
 const MULTIPLIERS: [u64; 3] = [0x9e37_79b9_7f4a_7c15, 0xb7e1_5162_8aed_2a6b, 0x243f_6a88_85a3_08d3];
@@ -46,29 +46,29 @@ impl BlockHash {
         let blocks = n.div_ceil(64).max(1);
         let bits = 64 - (blocks - 1).leading_zeros();
         let granules = GRANULES_PER_RANK * u64::from(ranks);
-        let low = (blocks / granules).checked_ilog2().unwrap_or(0).min(MAX_LOW);
-        BlockHash { bits: bits - low, low }
+        let granule_log2 = (blocks / granules).checked_ilog2().unwrap_or(0).min(MAX_GRANULE_LOG2);
+        BlockHash { bits: bits - granule_log2, granule_log2 }
     }
 
     /// Hashed numbers are below this: a power of two, at least the number of blocks.
     pub fn range(self) -> u64 {
-        1 << (self.bits + self.low)
+        1 << (self.bits + self.granule_log2)
     }
 
     /// Number of significant bits of a hashed number.
     pub fn bits(self) -> u32 {
-        self.bits + self.low
+        self.bits + self.granule_log2
     }
 
     /// log2 of the blocks in a granule.
     pub(crate) fn granule_log2(self) -> u32 {
-        self.low
+        self.granule_log2
     }
 
     /// The index of a block in its granule, which the hash does not change.
     #[inline(always)]
-    pub(crate) fn keep(self, number: u64) -> u64 {
-        number & ((1 << self.low) - 1)
+    pub(crate) fn offset_in_granule(self, number: u64) -> u64 {
+        number & ((1 << self.granule_log2) - 1)
     }
 
     #[inline(always)]
@@ -86,22 +86,22 @@ impl BlockHash {
     #[inline(always)]
     pub fn forward(self, block: u64) -> u64 {
         let (mask, half) = (self.mask(), self.half());
-        let mut x = (block >> self.low).wrapping_mul(MULTIPLIERS[0]) & mask;
+        let mut x = (block >> self.granule_log2).wrapping_mul(MULTIPLIERS[0]) & mask;
         x ^= x >> half;
         x = x.wrapping_mul(MULTIPLIERS[1]) & mask;
         x ^= x >> half;
-        (x.wrapping_mul(MULTIPLIERS[2]) & mask) << self.low | self.keep(block)
+        (x.wrapping_mul(MULTIPLIERS[2]) & mask) << self.granule_log2 | self.offset_in_granule(block)
     }
 
     /// The block with a hashed number.
     #[inline(always)]
     pub fn inverse(self, hashed: u64) -> u64 {
         let (mask, half) = (self.mask(), self.half());
-        let mut x = (hashed >> self.low).wrapping_mul(INVERSES[2]) & mask;
+        let mut x = (hashed >> self.granule_log2).wrapping_mul(INVERSES[2]) & mask;
         x ^= x >> half;
         x = x.wrapping_mul(INVERSES[1]) & mask;
         x ^= x >> half;
-        (x.wrapping_mul(INVERSES[0]) & mask) << self.low | self.keep(hashed)
+        (x.wrapping_mul(INVERSES[0]) & mask) << self.granule_log2 | self.offset_in_granule(hashed)
     }
 }
 
@@ -111,7 +111,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn a_permutation_of_every_small_range() {
+    fn forward_permutes_every_small_range() {
         for (n, ranks) in
             [(1, 1), (64, 2), (65, 1), (1000, 8), (4096, 3), (64 * 1000, 1), (1 << 20, 1), (1 << 20, 9)]
         {
@@ -141,7 +141,7 @@ mod tests {
             let hash = BlockHash::new(n, 8);
             let mut owned = [0; 8];
             for granule in first..first + 1000 {
-                let hashed = hash.forward(granule << hash.low);
+                let hashed = hash.forward(granule << hash.granule_log2);
                 owned[(hashed as u128 * 8 / hash.range() as u128) as usize] += 1;
             }
             assert!(owned.iter().all(|c| (70..=190).contains(c)), "n = {n}: {owned:?}");

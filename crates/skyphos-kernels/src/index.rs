@@ -13,7 +13,7 @@ pub trait Index: bytemuck::Pod + PartialOrd + Send + Sync + std::fmt::Display {
     /// The block of a non-negative index.
     fn block(self) -> u64;
 
-    /// Its bit in the block.
+    /// The bit of an index in its block.
     fn bit(self) -> u32;
 }
 
@@ -89,16 +89,16 @@ impl Indices<'_> {
         self.len() == 0
     }
 
-    /// One more than the largest (negative ones aside).
+    /// One more than the largest index; negative ones are ignored.
     pub fn end(self) -> u64 {
         with_indices!(self, slice => slice.iter().filter_map(|i| i.get()).max().map_or(0, |i| i.saturating_add(1)))
     }
 
     /// Whether both are the same slice of memory.
     pub fn is_same_memory(self, other: Indices<'_>) -> bool {
-        let place = |indices: Indices<'_>| with_indices!(indices, slice => slice.as_ptr().cast::<u8>());
+        let address = |indices: Indices<'_>| with_indices!(indices, slice => slice.as_ptr().cast::<u8>());
         self.len() == other.len()
             && std::mem::discriminant(&self) == std::mem::discriminant(&other)
-            && place(self) == place(other)
+            && address(self) == address(other)
     }
 }

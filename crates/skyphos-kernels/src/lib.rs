@@ -1,15 +1,14 @@
-//! Kernels: the inner loops of all collectives, each tested against a plain oracle.
+//! Kernels: the inner loops of all collectives, each tested against a simple implementation.
 //!
 //! Index sets are kept as blocks of 64 neighbouring indices ([`Block`]: the block's hashed number and
-//! a bit for each index), sorted by hashed number. A set that is dense in places (the head of a power
-//! law, a web graph's communities) then costs a few bytes an index to sort, send and merge, and one
-//! that is sparse everywhere costs a block an index.
+//! a bit for each index), sorted by hashed number. Where a set is dense (the head of a power law, a web graph's
+//! communities), an index then costs a few bytes to sort, send and merge; where it is sparse, an index costs a block.
 //!
 //! Values are folded ([`fold_rows`]), moved ([`Permutation`]), quantised ([`quantise`]) and chosen ([`topk`]).
 //!
-//! Kernels know nothing of messages or time. A rank appears only as a number that random numbers depend on.
+//! Kernels do not depend on messages or time. A rank is only a number from which owners and random numbers are computed.
 //!
-//! AVX-512 and AVX2 code runs by a proof value that only detection makes (`simd.rs`).
+//! AVX-512 and AVX2 code needs a value that only detection creates (`simd.rs`).
 
 mod array_builder;
 #[cfg(target_arch = "x86_64")]
@@ -46,7 +45,7 @@ pub use merge::{Entries, merge};
 pub use permutation::Permutation;
 pub use prepare::{Prepared, prepare};
 pub use quantise::{Draw, Quantize, Scale, dequantise, dequantise_and_add, quantise, quantised_bytes};
-pub use sketch::{sketch, union_of};
+pub use sketch::{estimated_union, sketch};
 pub use topk::{
     Incoming, Layer, Magnitude, Select, put_back, quantise_in_place, take_layers, take_topk,
     take_topk_of_sum, topk,

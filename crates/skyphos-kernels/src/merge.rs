@@ -5,8 +5,8 @@
 //!     one side's 16 end before the other's begin:   copy them
 //!     both have the same 16 indices:           combine them as vectors
 //!     else: for each of a's 16, count the smaller ones of b's 16 (binary search, all at once); the counts
-//!           give its place among the merged entries, and so two bitmaps of the places: one of a's entries,
-//!           one of b's; expand the entries of each side to the places in its bitmap
+//!           give the positions of a's entries among the merged ones, as a bitmap; the other positions are those of
+//!           b's; expand the entries of each side to the positions in its bitmap
 //! ```
 //!
 //! No branch depends on which side has the next entry, since the processor could not predict it for random sets.
@@ -55,20 +55,20 @@ fn merge_at<T: Element>(
     let identity = op.identity::<T>()?;
     indices.clear();
     values.clear();
-    let room = a.indices.len() + b.indices.len() + OVERRUN;
-    indices.reserve(room);
-    values.reserve(room);
+    let capacity = a.indices.len() + b.indices.len() + OVERRUN;
+    indices.reserve(capacity);
+    values.reserve(capacity);
     let out = Out { indices: indices.as_mut_ptr(), values: values.as_mut_ptr(), count: 0 };
     macro_rules! with {
         ($op:expr) => {
             match isa {
                 #[cfg(target_arch = "x86_64")]
-                // SAFETY: there is room for all, and `avx512` proves that the processor has the instructions.
+                // SAFETY: the capacity suffices for all, and `avx512` proves that the processor has the instructions.
                 simd::InstructionSet::Avx512(avx512) => unsafe {
                     avx512::merge_with(avx512, a, b, out, identity, $op)
                 },
-                // SAFETY: there is room for all.
-                _ => unsafe { merge_with(a, b, out, identity, $op, mix_plain) },
+                // SAFETY: the capacity suffices for all.
+                _ => unsafe { merge_with(a, b, out, identity, $op, step_plain) },
             }
         };
     }
@@ -94,7 +94,7 @@ fn merge_at<T: Element>(
 /// Entries that may be written beyond the last one.
 const OVERRUN: usize = 2 * LANES;
 
-/// Destination of merged entries, with room for those of both sides and [`OVERRUN`].
+/// Destination of merged entries, with capacity for those of both sides and [`OVERRUN`].
 #[derive(Clone, Copy)]
 struct Out<T> {
     indices: *mut u32,
@@ -110,24 +110,24 @@ struct Sides<'a, T> {
 }
 
 impl<'a, T> Entries<'a, T> {
-    /// The first `N`, if there are as many.
+    /// The first `N` entries, if there are as many.
     #[inline(always)]
-    fn head<const N: usize>(&self) -> Option<(&'a [u32; N], &'a [T; N])> {
+    fn first<const N: usize>(&self) -> Option<(&'a [u32; N], &'a [T; N])> {
         Some((self.indices.first_chunk()?, self.values.first_chunk()?))
     }
 
-    /// Without the first `count`.
+    /// All entries but the first `count`.
     #[inline(always)]
     fn skip(&self, count: usize) -> Entries<'a, T> {
         Entries { indices: &self.indices[count..], values: &self.values[count..] }
     }
 }
 
-/// Merges all entries and returns their number. `mix(sides, out, identity, op)` merges some entries of two sides that have 32
-/// left each, and returns how many it took of each.
+/// Merges all entries and returns their number. `step(sides, out, identity, op)` merges entries from the front of two sides that
+/// have 32 left each, and returns the number taken from each.
 ///
 /// # Safety
-/// `out` must have room for the entries of both sides and [`OVERRUN`].
+/// `out` must have capacity for the entries of both sides and [`OVERRUN`].
 #[inline(always)]
 unsafe fn merge_with<'a, T: Element, F: Fn(T, T) -> T + Copy>(
     mut a: Entries<'a, T>,
@@ -135,28 +135,28 @@ unsafe fn merge_with<'a, T: Element, F: Fn(T, T) -> T + Copy>(
     mut out: Out<T>,
     identity: T,
     op: F,
-    mix: impl Fn(Sides<'a, T>, &mut Out<T>, T, F) -> (usize, usize),
+    step: impl Fn(Sides<'a, T>, &mut Out<T>, T, F) -> (usize, usize),
 ) -> usize {
-    while let (Some((i, x)), Some((j, y))) = (a.head::<{ 2 * LANES }>(), b.head::<{ 2 * LANES }>()) {
+    while let (Some((i, x)), Some((j, y))) = (a.first::<{ 2 * LANES }>(), b.first::<{ 2 * LANES }>()) {
         let (taken_a, taken_b) = if i[LANES - 1] < j[0] {
-            // SAFETY: no more entries are written than are taken, and `out` has room for all.
-            unsafe { out.put_all(i, |k| op(x[k], identity)) };
+            // SAFETY: no more entries are written than are taken, and `out` has capacity for all.
+            unsafe { out.put_lanes(i, |k| op(x[k], identity)) };
             (LANES, 0)
         } else if j[LANES - 1] < i[0] {
             // SAFETY: as above.
-            unsafe { out.put_all(j, |k| op(identity, y[k])) };
+            unsafe { out.put_lanes(j, |k| op(identity, y[k])) };
             (0, LANES)
         } else if i[..LANES] == j[..LANES] {
             // SAFETY: as above.
-            unsafe { out.put_all(i, |k| op(x[k], y[k])) };
+            unsafe { out.put_lanes(i, |k| op(x[k], y[k])) };
             (LANES, LANES)
         } else {
-            mix(Sides { a, b }, &mut out, identity, op)
+            step(Sides { a, b }, &mut out, identity, op)
         };
         (a, b) = (a.skip(taken_a), b.skip(taken_b));
     }
     while !a.indices.is_empty() && !b.indices.is_empty() {
-        let (taken_a, taken_b) = mix_plain(Sides { a, b }, &mut out, identity, op);
+        let (taken_a, taken_b) = step_plain(Sides { a, b }, &mut out, identity, op);
         (a, b) = (a.skip(taken_a), b.skip(taken_b));
     }
     // SAFETY: as above.
@@ -172,11 +172,11 @@ impl<T: Element> Out<T> {
     /// that outputs overlap inputs.
     ///
     /// # Safety
-    /// There must be room for 16 more entries.
+    /// There must be capacity for 16 more entries.
     #[inline(always)]
-    unsafe fn put_all(&mut self, indices: &[u32; 2 * LANES], value: impl Fn(usize) -> T) {
+    unsafe fn put_lanes(&mut self, indices: &[u32; 2 * LANES], value: impl Fn(usize) -> T) {
         let values: [T; LANES] = std::array::from_fn(value);
-        let indices: [u32; LANES] = *indices.first_chunk().expect("half of them");
+        let indices: [u32; LANES] = *indices.first_chunk().expect("32 indices");
         // SAFETY: as the caller promises.
         unsafe {
             self.indices.add(self.count).cast::<[u32; LANES]>().write(indices);
@@ -188,10 +188,10 @@ impl<T: Element> Out<T> {
     /// Writes all of these entries.
     ///
     /// # Safety
-    /// There must be room for them.
+    /// There must be capacity for them.
     #[inline(always)]
     unsafe fn put(&mut self, indices: &[u32], values: impl Iterator<Item = T>) {
-        // SAFETY: the room is as the caller promises; the output does not overlap the sides.
+        // SAFETY: the capacity is as the caller promises; the output does not overlap the inputs.
         unsafe {
             std::ptr::copy_nonoverlapping(indices.as_ptr(), self.indices.add(self.count), indices.len());
             for (k, value) in values.enumerate() {
@@ -204,7 +204,7 @@ impl<T: Element> Out<T> {
 
 /// Merges in up to 16 steps, each of which takes the smaller of the next two entries, or both if they are equal.
 #[inline(always)]
-fn mix_plain<T: Element>(
+fn step_plain<T: Element>(
     Sides { a, b }: Sides<'_, T>,
     out: &mut Out<T>,
     identity: T,
@@ -254,18 +254,18 @@ mod avx512 {
                 identity,
                 op,
                 #[inline(always)]
-                |sides, out, identity, op| mix(avx512, sides, out, identity, op),
+                |sides, out, identity, op| step(avx512, sides, out, identity, op),
             )
         }
     }
 
-    /// Of the next 16 entries of each side, merges those that are not above the other side's sixteenth.
+    /// Merges the next 16 entries of each side, except those above the other side's sixteenth.
     ///
     /// # Safety
-    /// Both sides must have 32 entries, and `out` must have room as for [`merge_by`]; the processor as above.
+    /// Both sides must have 32 entries, and `out` must have capacity as for [`merge_by`]; the processor as above.
     #[inline]
     #[target_feature(enable = "avx512f,avx512vl,avx512dq,avx512bw,avx2,bmi1,bmi2,popcnt")]
-    unsafe fn mix<T: Element>(
+    unsafe fn step<T: Element>(
         avx512: Avx512,
         Sides { a, b }: Sides<'_, T>,
         out: &mut Out<T>,
@@ -280,33 +280,33 @@ mod avx512 {
         let take_b = _mm512_cmple_epu32_mask(j, _mm512_set1_epi32(a.indices[LANES - 1] as i32));
         let (taken_a, taken_b) = (take_a.count_ones(), take_b.count_ones());
 
-        // For each of a's entries, how many of b's first 15 are smaller, bit by bit from the highest. An entry of a that is
-        // taken is not above b's sixteenth, so no later one of b is smaller.
+        // For each of a's entries, the number of b's first 15 that are smaller, bit by bit from the highest. An entry of a
+        // that is taken is not above b's sixteenth, so no later entry of b is smaller.
         let mut below = _mm512_setzero_si512();
-        for step in [8, 4, 2, 1] {
-            let probe = _mm512_permutexvar_epi32(_mm512_add_epi32(below, _mm512_set1_epi32(step - 1)), j);
+        for power in [8, 4, 2, 1] {
+            let probe = _mm512_permutexvar_epi32(_mm512_add_epi32(below, _mm512_set1_epi32(power - 1)), j);
             let smaller = _mm512_cmplt_epu32_mask(probe, i);
-            below = _mm512_mask_add_epi32(below, smaller, below, _mm512_set1_epi32(step));
+            below = _mm512_mask_add_epi32(below, smaller, below, _mm512_set1_epi32(power));
         }
-        let twin = _mm512_mask_cmpeq_epi32_mask(take_a, _mm512_permutexvar_epi32(below, j), i);
+        let equal = _mm512_mask_cmpeq_epi32_mask(take_a, _mm512_permutexvar_epi32(below, j), i);
 
-        // Places among all taken entries; equal indices of a and b take two places, one after the other.
+        // Positions among all taken entries. Equal indices of a and b have two neighbouring positions, and the second is dropped.
         let lanes = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
-        let place = _mm512_add_epi32(lanes, below);
-        let bits = _mm512_maskz_sllv_epi32(take_a, _mm512_set1_epi32(1), place);
+        let position = _mm512_add_epi32(lanes, below);
+        let bits = _mm512_maskz_sllv_epi32(take_a, _mm512_set1_epi32(1), position);
         let of_a = _mm512_reduce_or_epi32(bits) as u32;
         let all = _bzhi_u32(u32::MAX, taken_a + taken_b);
-        let first_twin = _pdep_u32(u32::from(twin), of_a);
-        let keep = all & !(first_twin << 1);
+        let first_equal = _pdep_u32(u32::from(equal), of_a);
+        let keep = all & !(first_equal << 1);
         let in_a = _pext_u32(of_a, keep);
-        let in_b = _pext_u32(!of_a & keep | first_twin, keep);
+        let in_b = _pext_u32(!of_a & keep | first_equal, keep);
 
         let count = out.count;
         out.count += keep.count_ones() as usize;
         let (mut x, mut y) = ([identity; OVERRUN], [identity; OVERRUN]);
         let blank = [identity; LANES];
         // SAFETY: each side has at most 16 bits, as many as it has taken, so no vector reads beyond its 32 entries. `OVERRUN`
-        // places are written, which `out` has beyond its last entry.
+        // positions are written, which `out` has beyond its last entry.
         unsafe {
             avx512.expand(in_a, a.values.as_ptr(), &blank, &mut x);
             avx512.expand(in_b, b.values.as_ptr(), &blank, &mut y);
@@ -335,7 +335,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     fn check<T: Element>(op: &ReduceOp, sets: &[Vec<u32>; 2], make: impl Fn(usize) -> T) {
-        let named = |x: T, y: T| match op {
+        let combine = |x: T, y: T| match op {
             ReduceOp::Max => x.greatest(y),
             ReduceOp::Prod => x.mul(y),
             _ => x.add(y),
@@ -348,7 +348,7 @@ mod tests {
                 want.entry(*i).or_insert([identity; 2])[s] = *v;
             }
         }
-        let sums: Vec<T> = want.values().map(|[x, y]| named(*x, *y)).collect();
+        let sums: Vec<T> = want.values().map(|[x, y]| combine(*x, *y)).collect();
         let entries = |s: usize| Entries { indices: &sets[s][..], values: &sides[s][..] };
         for isa in simd::all_detected() {
             let (mut indices, mut values) = (vec![3], vec![T::ONE]);

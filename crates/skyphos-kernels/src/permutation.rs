@@ -1,33 +1,33 @@
-//! Permutation from positions in hash order to places in the caller's array.
+//! Permutation from positions in hash order to offsets in the caller's array (in rows).
 //!
 //! Sorted indices stay in order inside a granule, so the permutation consists of runs, and a gather or scatter consists of
-//! copies. For unsorted indices every place is stored.
+//! copies. For unsorted indices every offset is stored.
 
 use crate::copy::copy_all;
 use crate::fold::{fold_rows, gather_rows, scatter_rows};
 use bytemuck::Pod;
 use skyphos_types::{Element, ReduceOp, Result};
 
-/// Mean run length from which runs are faster than single places.
-const WORTHWHILE_RUN: usize = 4;
+/// Mean run length from which runs are faster than single offsets.
+const MIN_MEAN_RUN: usize = 4;
 
 /// Mean run length from which a kernel is called for each run; shorter ones go through a buffer that stays in the L1 cache.
 const LONG_RUN: usize = 64;
 
 /// Numbers in that buffer.
-const PIECE: usize = 1024;
+const BUFFER_LEN: usize = 1024;
 
-/// Place in an array of each position of a set.
+/// Offset in an array of each position of a set.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Permutation {
-    /// The place of every position.
+    /// The offset of every position.
     Each(Vec<u32>),
-    /// Runs of neighbouring places.
+    /// Runs of consecutive offsets.
     Runs {
         /// First position of each run; the number of positions at the end.
         starts: Vec<u32>,
-        /// Place of each run's first position.
-        places: Vec<u32>,
+        /// Offset of each run's first position.
+        offsets: Vec<u32>,
     },
 }
 
@@ -40,40 +40,40 @@ impl Default for Permutation {
 /// Builds a permutation from runs in the order of positions.
 pub(crate) struct Builder {
     starts: Vec<u32>,
-    places: Vec<u32>,
+    offsets: Vec<u32>,
     runs: usize,
     len: u32,
-    next_place: u32,
+    next_offset: u32,
 }
 
 impl Builder {
-    /// For at most `most` runs.
-    pub(crate) fn for_runs(most: usize) -> Builder {
+    /// A builder with capacity for `runs` runs.
+    pub(crate) fn with_capacity(runs: usize) -> Builder {
         Builder {
-            starts: vec![0; most + 1],
-            places: vec![0; most + 1],
+            starts: vec![0; runs + 1],
+            offsets: vec![0; runs + 1],
             runs: 0,
             len: 0,
-            next_place: u32::MAX,
+            next_offset: u32::MAX,
         }
     }
 
-    /// Appends `count` positions, at `place`, `place` + 1 …; without a branch, so `count` may be 0.
+    /// Appends `count` positions with offsets from `offset` on. It has no branch, so that calls with `count` 0 cost little.
     #[inline(always)]
-    pub(crate) fn push(&mut self, place: u32, count: u32) {
-        let some = count != 0;
-        (self.starts[self.runs], self.places[self.runs]) = (self.len, place);
-        self.runs += usize::from(some & (place != self.next_place));
+    pub(crate) fn push(&mut self, offset: u32, count: u32) {
+        let counts = count != 0;
+        (self.starts[self.runs], self.offsets[self.runs]) = (self.len, offset);
+        self.runs += usize::from(counts & (offset != self.next_offset));
         self.len += count;
-        self.next_place = if some { place + count } else { self.next_place };
+        self.next_offset = if counts { offset + count } else { self.next_offset };
     }
 
     pub(crate) fn finish(mut self) -> Permutation {
         self.starts[self.runs] = self.len;
         self.starts.truncate(self.runs + 1);
-        self.places.truncate(self.runs);
-        let runs = Permutation::Runs { starts: self.starts, places: self.places };
-        if runs.run_count() * WORTHWHILE_RUN <= runs.len() { runs } else { Permutation::Each(runs.to_vec()) }
+        self.offsets.truncate(self.runs);
+        let runs = Permutation::Runs { starts: self.starts, offsets: self.offsets };
+        if runs.run_count() * MIN_MEAN_RUN <= runs.len() { runs } else { Permutation::Each(runs.to_vec()) }
     }
 }
 
@@ -81,7 +81,7 @@ impl Permutation {
     /// Number of positions.
     pub fn len(&self) -> usize {
         match self {
-            Permutation::Each(places) => places.len(),
+            Permutation::Each(offsets) => offsets.len(),
             Permutation::Runs { starts, .. } => *starts.last().unwrap_or(&0) as usize,
         }
     }
@@ -93,47 +93,47 @@ impl Permutation {
 
     fn run_count(&self) -> usize {
         match self {
-            Permutation::Each(places) => places.len(),
-            Permutation::Runs { places, .. } => places.len(),
+            Permutation::Each(offsets) => offsets.len(),
+            Permutation::Runs { offsets, .. } => offsets.len(),
         }
     }
 
-    /// The place of every position.
+    /// The offset of every position.
     pub fn to_vec(&self) -> Vec<u32> {
         let mut all = Vec::with_capacity(self.len());
         match self {
-            Permutation::Each(places) => all.extend(places),
+            Permutation::Each(offsets) => all.extend(offsets),
             Permutation::Runs { .. } => {
-                self.for_runs(0, self.len(), |_, place, count| {
-                    all.extend(place as u32..(place + count) as u32)
+                self.for_each_run(0, self.len(), |_, offset, count| {
+                    all.extend(offset as u32..(offset + count) as u32)
                 });
             }
         }
         all
     }
 
-    /// Calls `f(offset from start, place, count)` for the runs of `start .. start + rows`.
+    /// Calls `f(position - start, offset, count)` for each run of `start .. start + rows`.
     #[inline(always)]
-    fn for_runs(&self, start: usize, rows: usize, mut f: impl FnMut(usize, usize, usize)) {
-        let Permutation::Runs { starts, places } = self else { return };
+    fn for_each_run(&self, start: usize, rows: usize, mut f: impl FnMut(usize, usize, usize)) {
+        let Permutation::Runs { starts, offsets } = self else { return };
         let end = start + rows;
         let mut k = starts.partition_point(|s| *s as usize <= start).saturating_sub(1);
         let mut at = start;
         while at < end {
             let stop = (starts[k + 1] as usize).min(end);
-            f(at - start, places[k] as usize + at - starts[k] as usize, stop - at);
+            f(at - start, offsets[k] as usize + at - starts[k] as usize, stop - at);
             (at, k) = (stop, k + 1);
         }
     }
 
-    /// `to[k] = from[place of start + k]`, row by row.
+    /// `to[k] = from[offset of start + k]`, row by row.
     pub fn gather<T: Pod>(&self, start: usize, rows: usize, width: usize, from: &[T], to: &mut [T]) {
         match self {
-            Permutation::Each(places) => gather_rows(from, &places[start..start + rows], width, to),
+            Permutation::Each(offsets) => gather_rows(from, &offsets[start..start + rows], width, to),
             Permutation::Runs { .. } => {
-                copy_all!(|copy| self.for_runs(start, rows, |at, place, count| {
+                copy_all!(|copy| self.for_each_run(start, rows, |at, offset, count| {
                     copy(
-                        &from[place * width..(place + count) * width],
+                        &from[offset * width..(offset + count) * width],
                         &mut to[at * width..(at + count) * width],
                     );
                 }))
@@ -141,16 +141,16 @@ impl Permutation {
         }
     }
 
-    /// `to[place of start + k] = from[k]`, row by row.
+    /// `to[offset of start + k] = from[k]`, row by row.
     pub fn scatter<T: Pod>(&self, start: usize, from: &[T], width: usize, to: &mut [T]) {
         let rows = from.len() / width;
         match self {
-            Permutation::Each(places) => scatter_rows(from, &places[start..start + rows], width, to),
+            Permutation::Each(offsets) => scatter_rows(from, &offsets[start..start + rows], width, to),
             Permutation::Runs { .. } => {
-                copy_all!(|copy| self.for_runs(start, rows, |at, place, count| {
+                copy_all!(|copy| self.for_each_run(start, rows, |at, offset, count| {
                     copy(
                         &from[at * width..(at + count) * width],
-                        &mut to[place * width..(place + count) * width],
+                        &mut to[offset * width..(offset + count) * width],
                     );
                 }))
             }
@@ -162,7 +162,7 @@ impl Permutation {
         self.len() >= LONG_RUN * self.run_count()
     }
 
-    /// `to[place of start + k] = from[map[k]]`, row by row.
+    /// `to[offset of start + k] = from[map[k]]`, row by row.
     pub fn scatter_gathered<T: Element>(
         &self,
         start: usize,
@@ -173,32 +173,32 @@ impl Permutation {
     ) {
         match self {
             Permutation::Runs { .. } if width > 1 || self.has_long_runs() => {
-                self.for_runs(start, map.len(), |at, place, count| {
+                self.for_each_run(start, map.len(), |at, offset, count| {
                     gather_rows(
                         from,
                         &map[at..at + count],
                         width,
-                        &mut to[place * width..(place + count) * width],
+                        &mut to[offset * width..(offset + count) * width],
                     );
                 });
             }
-            Permutation::Each(places) if width > 1 => {
-                for (p, q) in map.iter().zip(&places[start..start + map.len()]) {
+            Permutation::Each(offsets) if width > 1 => {
+                for (p, q) in map.iter().zip(&offsets[start..start + map.len()]) {
                     let (p, q) = (*p as usize * width, *q as usize * width);
                     to[q..q + width].copy_from_slice(&from[p..p + width]);
                 }
             }
             _ => {
-                let mut piece = [T::ZERO; PIECE];
-                for (k, m) in map.chunks(PIECE).enumerate() {
-                    gather_rows(from, m, 1, &mut piece[..m.len()]);
-                    self.scatter(start + k * PIECE, &piece[..m.len()], 1, to);
+                let mut buffer = [T::ZERO; BUFFER_LEN];
+                for (k, m) in map.chunks(BUFFER_LEN).enumerate() {
+                    gather_rows(from, m, 1, &mut buffer[..m.len()]);
+                    self.scatter(start + k * BUFFER_LEN, &buffer[..m.len()], 1, to);
                 }
             }
         }
     }
 
-    /// `acc[map[k] - first] ⊕= from[place of start + k]`, row by row: folds a rank's own share straight from the caller's array,
+    /// `acc[map[k] - first] ⊕= from[offset of start + k]`, row by row: folds a rank's own share straight from the caller's array,
     /// without a copy of the whole share.
     #[allow(clippy::too_many_arguments, reason = "a kernel")]
     pub fn fold<T: Element>(
@@ -212,7 +212,7 @@ impl Permutation {
         width: usize,
     ) -> Result<()> {
         if let ReduceOp::Custom(_) = op {
-            // A call of a custom operation is expensive: all rows in one.
+            // A call of a custom operation is expensive, so it gets all rows at once.
             let mut rows = vec![T::ZERO; map.len() * width];
             self.gather(start, map.len(), width, from, &mut rows);
             return fold_rows(op, acc, first, map, &rows, width);
@@ -220,24 +220,24 @@ impl Permutation {
         let mut result = Ok(());
         match self {
             Permutation::Runs { .. } if width > 1 || self.has_long_runs() => {
-                self.for_runs(start, map.len(), |at, place, count| {
+                self.for_each_run(start, map.len(), |at, offset, count| {
                     if result.is_ok() {
-                        let rows = &from[place * width..(place + count) * width];
+                        let rows = &from[offset * width..(offset + count) * width];
                         result = fold_rows(op, acc, first, &map[at..at + count], rows, width);
                     }
                 });
             }
-            Permutation::Each(places) if width > 1 => {
-                for (m, place) in map.iter().zip(&places[start..start + map.len()]) {
-                    let row = &from[*place as usize * width..][..width];
+            Permutation::Each(offsets) if width > 1 => {
+                for (m, offset) in map.iter().zip(&offsets[start..start + map.len()]) {
+                    let row = &from[*offset as usize * width..][..width];
                     fold_rows(op, acc, first, std::slice::from_ref(m), row, width)?;
                 }
             }
             _ => {
-                let mut piece = [T::ZERO; PIECE];
-                for (k, m) in map.chunks(PIECE).enumerate() {
-                    self.gather(start + k * PIECE, m.len(), 1, from, &mut piece[..m.len()]);
-                    fold_rows(op, acc, first, m, &piece[..m.len()], 1)?;
+                let mut buffer = [T::ZERO; BUFFER_LEN];
+                for (k, m) in map.chunks(BUFFER_LEN).enumerate() {
+                    self.gather(start + k * BUFFER_LEN, m.len(), 1, from, &mut buffer[..m.len()]);
+                    fold_rows(op, acc, first, m, &buffer[..m.len()], 1)?;
                 }
             }
         }
@@ -265,22 +265,22 @@ mod tests {
                 state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
                 runs.swap(k, (state >> 33) as usize % (k + 1));
             }
-            let mut builder = Builder::for_runs(runs.len());
-            runs.iter().for_each(|(place, n)| builder.push(*place, *n));
-            (builder.finish(), runs.iter().flat_map(|(place, n)| *place..place + n).collect())
+            let mut builder = Builder::with_capacity(runs.len());
+            runs.iter().for_each(|(offset, n)| builder.push(*offset, *n));
+            (builder.finish(), runs.iter().flat_map(|(offset, n)| *offset..offset + n).collect())
         })
     }
 
     proptest! {
         #[test]
-        fn both_forms_match_single_places((runs, each) in permutation(), width in 1usize..4, cut in 0.0f64..1.0) {
+        fn both_forms_match_single_offsets((runs, each) in permutation(), width in 1usize..4, cut in 0.0f64..1.0) {
             prop_assert_eq!(&runs.to_vec(), &each);
             let each_form = Permutation::Each(each.clone());
             let (start, rows) = ((each.len() as f64 * cut) as usize, each.len() - (each.len() as f64 * cut) as usize);
             let values: Vec<f64> = (0..each.len() * width).map(|k| k as f64).collect();
-            let places = &each[start..];
+            let offsets = &each[start..];
             let want: Vec<f64> =
-                places.iter().flat_map(|p| values[*p as usize * width..][..width].to_vec()).collect();
+                offsets.iter().flat_map(|p| values[*p as usize * width..][..width].to_vec()).collect();
             let map: Vec<u32> = (0..rows as u32).map(|k| 10 + 2 * k).collect();
             for form in [&runs, &each_form] {
                 let mut got = vec![0.0; rows * width];
@@ -296,14 +296,14 @@ mod tests {
                     (0..width).for_each(|w| plain[(5 + 2 * k) * width + w] += row[w]);
                 }
                 prop_assert_eq!(&acc, &plain);
-                let mut there = values.clone();
+                let mut scattered = values.clone();
                 let small: Vec<u32> = map.iter().map(|m| m - 10).collect();
-                form.scatter_gathered(start, &acc, &small, width, &mut there);
+                form.scatter_gathered(start, &acc, &small, width, &mut scattered);
                 let mut plain = values.clone();
-                for (p, m) in places.iter().zip(&small) {
+                for (p, m) in offsets.iter().zip(&small) {
                     (0..width).for_each(|w| plain[*p as usize * width + w] = acc[*m as usize * width + w]);
                 }
-                prop_assert_eq!(&there, &plain);
+                prop_assert_eq!(&scattered, &plain);
             }
         }
     }

@@ -7,7 +7,7 @@ pub(crate) fn prefetch<T>(address: *const T) {
 }
 
 /// As [`prefetch`], into the second-level cache only. That level allows many more outstanding requests than the
-/// first, where some processors have two dozen: too few for a pass over memory.
+/// first, where some processors have only two dozen, too few for a pass over memory.
 #[inline(always)]
 pub(crate) fn prefetch_to_second_level<T>(address: *const T) {
     prefetch_to::<false, T>(address);

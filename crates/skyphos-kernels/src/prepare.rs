@@ -1,7 +1,7 @@
 //! Preparation of the caller's indices: a set in hash order, and the permutation back to the caller's order.
 //!
 //! Sorted distinct indices (the fast path) need one pass to find the blocks and a sort of the blocks
-//! alone; any others are sorted whole. Cost: O(len) plus a radix sort of the blocks or indices.
+//! alone; other indices are sorted one by one. Cost: O(len) plus a radix sort of the blocks or indices.
 
 use crate::block::{BLOCK_BITS, Block, IndexSet};
 use crate::hash::BlockHash;
@@ -16,8 +16,8 @@ use skyphos_types::{Error, Result};
 
 impl Indices<'_> {
     /// [`prepare`] for the type of these indices.
-    pub fn prepare(self, n: u64, hash: BlockHash, what: &str) -> Result<Prepared> {
-        with_indices!(self, slice => prepare(slice, n, hash, what))
+    pub fn prepare(self, n: u64, hash: BlockHash, name: &str) -> Result<Prepared> {
+        with_indices!(self, slice => prepare(slice, n, hash, name))
     }
 }
 
@@ -26,36 +26,36 @@ impl Indices<'_> {
 pub struct Prepared {
     /// The distinct indices, in hash order.
     pub set: IndexSet,
-    /// For each position of the set, the place of that index in the caller's array (the first, if it is repeated).
+    /// For each position of the set, the offset of its index in the caller's array (the first one, if it is repeated).
     pub order: Permutation,
-    /// (place of the first, place of a repeat) for repeated indices, by position, then by place.
+    /// (offset of the first, offset of a repeat) for repeated indices, by position, then by offset.
     pub repeats: Vec<(u32, u32)>,
 }
 
-/// Checks and prepares indices of the space `0..n`.
-pub fn prepare<I: Index>(indices: &[I], n: u64, hash: BlockHash, what: &str) -> Result<Prepared> {
+/// Checks and prepares indices of the space `0..n`; `name` is the argument's name in errors.
+pub fn prepare<I: Index>(indices: &[I], n: u64, hash: BlockHash, name: &str) -> Result<Prepared> {
     if indices.len() >= u32::MAX as usize {
         return Err(Error::bad_input(format!(
-            "{what} has {} indices; one rank takes at most 2^32 - 2",
+            "{name} has {} indices; one rank takes at most 2^32 - 2",
             indices.len()
         )));
     }
     let ascending = simd::dispatch!(blocks_if_ascending(indices));
-    check_range(indices, ascending.is_some(), n, what)?;
+    check_range(indices, ascending.is_some(), n, name)?;
     let Some(blocks) = ascending else {
         return Ok(sort_indices(indices, hash));
     };
     match hash.range() / MAX_TABLE_RATIO < blocks as u64 {
-        true => Ok(place_blocks(indices, blocks, hash)),
+        true => Ok(sort_dense(indices, blocks, hash)),
         false => {
-            let mut runs = Runs::with_room(blocks);
+            let mut runs = Runs::with_capacity(blocks);
             runs.find(indices, 0);
             Ok(sort_blocks(&runs, hash))
         }
     }
 }
 
-fn check_range<I: Index>(indices: &[I], ascending: bool, n: u64, what: &str) -> Result<()> {
+fn check_range<I: Index>(indices: &[I], ascending: bool, n: u64, name: &str) -> Result<()> {
     let outside = |i: &I| i.get().is_none_or(|i| i >= n);
     // If indices ascend, only the first and the last can be outside.
     let bad = match ascending {
@@ -64,54 +64,54 @@ fn check_range<I: Index>(indices: &[I], ascending: bool, n: u64, what: &str) -> 
     };
     match indices.iter().position(outside).filter(|_| bad) {
         None => Ok(()),
-        Some(place) => Err(Error::bad_input(format!(
-            "{what}[{place}] = {} is outside the index space 0 <= index < n = {n}",
-            indices[place]
+        Some(offset) => Err(Error::bad_input(format!(
+            "{name}[{offset}] = {} is outside the index space 0 <= index < n = {n}",
+            indices[offset]
         ))),
     }
 }
 
 /// Indices that are processed together, so that their runs stay in the L1 cache.
-const PIECE: usize = 512;
+const BATCH: usize = 512;
 
-/// Ascending indices that fill the index space well are sorted by putting every block in its place.
-fn place_blocks<I: Index>(indices: &[I], count: usize, hash: BlockHash) -> Prepared {
+/// Sorts ascending indices that fill much of the index space: writes the mask of each block to its hashed number in a table.
+fn sort_dense<I: Index>(indices: &[I], count: usize, hash: BlockHash) -> Prepared {
     let range = hash.range() as usize;
     let mut masks = vec![0u64; range];
-    // The complement of each block's first place: 0 means none, and a larger one is earlier.
-    let mut places = vec![0u32; range];
-    let (mut runs, mut ids) = (Runs::with_room(PIECE), [0u64; PIECE]);
-    for (k, piece) in indices.chunks(PIECE).enumerate() {
-        runs.find(piece, (k * PIECE) as u32);
-        simd::dispatch!(place_piece(&runs, hash, &mut ids, &mut masks, &mut places));
+    // The complement of each block's first offset: 0 if the block is empty, larger for an earlier offset.
+    let mut complements = vec![0u32; range];
+    let (mut runs, mut ids) = (Runs::with_capacity(BATCH), [0u64; BATCH]);
+    for (k, batch) in indices.chunks(BATCH).enumerate() {
+        runs.find(batch, (k * BATCH) as u32);
+        simd::dispatch!(sort_batch(&runs, hash, &mut ids, &mut masks, &mut complements));
     }
-    simd::dispatch!(collect_blocks(&masks, &places, count))
+    simd::dispatch!(collect_blocks(&masks, &complements, count))
 }
 
 #[inline(always)]
-fn place_piece(runs: &Runs, hash: BlockHash, ids: &mut [u64; PIECE], masks: &mut [u64], places: &mut [u32]) {
+fn sort_batch(runs: &Runs, hash: BlockHash, ids: &mut [u64; BATCH], masks: &mut [u64], complements: &mut [u32]) {
     for (id, block) in ids.iter_mut().zip(runs.blocks()) {
         *id = hash.forward(*block);
     }
     for ((id, mask), start) in ids.iter().zip(runs.masks()).zip(runs.starts()) {
         let id = *id as usize;
         masks[id] |= mask;
-        places[id] = places[id].max(!start);
+        complements[id] = complements[id].max(!start);
     }
 }
 
 /// Collects the blocks that have indices. A block without indices is written, too, and the next block overwrites it.
 #[inline(always)]
-fn collect_blocks(masks: &[u64], places: &[u32], count: usize) -> Prepared {
+fn collect_blocks(masks: &[u64], complements: &[u32], count: usize) -> Prepared {
     let mut blocks = vec![Block::default(); count + 1];
     let mut base = vec![0; count + 2];
-    let mut order = Builder::for_runs(count + 1);
+    let mut order = Builder::with_capacity(count + 1);
     let (mut k, mut position) = (0, 0);
-    for ((id, mask), place) in (0..).zip(masks).zip(places) {
+    for ((id, mask), complement) in (0..).zip(masks).zip(complements) {
         let indices = mask.count_ones();
         blocks[k] = Block { id, mask: *mask };
         base[k] = position;
-        order.push(!place, indices);
+        order.push(!complement, indices);
         k += usize::from(*mask != 0);
         position += indices;
     }
@@ -121,7 +121,7 @@ fn collect_blocks(masks: &[u64], places: &[u32], count: usize) -> Prepared {
     Prepared { set: IndexSet::from_parts(blocks, base), order: order.finish(), repeats: Vec::new() }
 }
 
-/// The number of blocks that the indices lie in, if each is greater than the one before (and none negative).
+/// The number of blocks that the indices lie in, if they ascend strictly and none is negative.
 #[inline(always)]
 fn blocks_if_ascending<I: Index>(indices: &[I]) -> Option<usize> {
     let Some(first) = indices.first() else { return Some(0) };
@@ -142,34 +142,34 @@ fn blocks_if_ascending<I: Index>(indices: &[I]) -> Option<usize> {
 
 /// Sorts blocks by the hash of their granule; the blocks of a granule stay in order.
 fn sort_blocks(runs: &Runs, hash: BlockHash) -> Prepared {
-    let (low, numbers, starts) = (hash.granule_log2(), runs.blocks(), runs.starts());
-    // The runs with which granules begin.
-    let mut firsts = vec![0u32; runs.len() + 1];
+    let (granule_log2, block_numbers, starts) = (hash.granule_log2(), runs.blocks(), runs.starts());
+    // The first run of each granule.
+    let mut granule_starts = vec![0u32; runs.len() + 1];
     let (mut count, mut granule) = (0, u64::MAX);
-    for (k, block) in numbers.iter().enumerate() {
-        firsts[count] = k as u32;
-        count += usize::from(block >> low != granule);
-        granule = block >> low;
+    for (k, block) in block_numbers.iter().enumerate() {
+        granule_starts[count] = k as u32;
+        count += usize::from(block >> granule_log2 != granule);
+        granule = block >> granule_log2;
     }
-    firsts.truncate(count);
-    let hashed = |first: u32| hash.forward(numbers[first as usize]) >> low;
+    granule_starts.truncate(count);
+    let hashed = |first: u32| hash.forward(block_numbers[first as usize]) >> granule_log2;
     let mut blocks = Vec::with_capacity(runs.len());
-    let mut order = Builder::for_runs(count);
+    let mut order = Builder::with_capacity(count);
     let mut emit = |granule: u64, g: usize| {
-        let (first, end) = (firsts[g] as usize, firsts.get(g + 1).map_or(runs.len(), |k| *k as usize));
-        for (k, number) in (first..end).zip(&numbers[first..end]) {
-            blocks.push(Block { id: granule << low | hash.keep(*number), mask: runs.mask(k) });
+        let (first, end) = (granule_starts[g] as usize, granule_starts.get(g + 1).map_or(runs.len(), |k| *k as usize));
+        for (k, number) in (first..end).zip(&block_numbers[first..end]) {
+            blocks.push(Block { id: granule << granule_log2 | hash.offset_in_granule(*number), mask: runs.mask(k) });
         }
         order.push(starts[first], starts[end] - starts[first]);
     };
-    if hash.bits() - low <= 32 {
+    if hash.bits() - granule_log2 <= 32 {
         let mut words: Vec<u64> =
-            firsts.iter().enumerate().map(|(g, first)| hashed(*first) << 32 | g as u64).collect();
-        sort_by_key(&mut words, hash.bits() - low);
+            granule_starts.iter().enumerate().map(|(g, first)| hashed(*first) << 32 | g as u64).collect();
+        sort_by_key(&mut words, hash.bits() - granule_log2);
         words.iter().for_each(|w| emit(w >> 32, *w as u32 as usize));
     } else {
         let mut keyed: Vec<(u64, u32)> =
-            firsts.iter().enumerate().map(|(g, first)| (hashed(*first), g as u32)).collect();
+            granule_starts.iter().enumerate().map(|(g, first)| (hashed(*first), g as u32)).collect();
         keyed.sort_unstable();
         keyed.iter().for_each(|(granule, g)| emit(*granule, *g as usize));
     }
@@ -178,18 +178,18 @@ fn sort_blocks(runs: &Runs, hash: BlockHash) -> Prepared {
 
 fn sort_indices<I: Index>(indices: &[I], hash: BlockHash) -> Prepared {
     let hashed = |index: &I| {
-        let i = index.get().expect("checked");
+        let i = index.get().expect("check_range refuses negative indices");
         hash.forward(i >> BLOCK_BITS) << BLOCK_BITS | (i & 63)
     };
     let key_bits = hash.bits() + BLOCK_BITS;
     let sorted: Vec<(u64, u32)> = if key_bits <= 32 {
         let mut words: Vec<u64> =
-            indices.iter().enumerate().map(|(place, i)| hashed(i) << 32 | place as u64).collect();
+            indices.iter().enumerate().map(|(offset, i)| hashed(i) << 32 | offset as u64).collect();
         sort_by_key(&mut words, key_bits);
         words.into_iter().map(|w| (w >> 32, w as u32)).collect()
     } else {
         let mut keyed: Vec<(u64, u32)> =
-            indices.iter().enumerate().map(|(place, i)| (hashed(i), place as u32)).collect();
+            indices.iter().enumerate().map(|(offset, i)| (hashed(i), offset as u32)).collect();
         keyed.sort_unstable();
         keyed
     };
@@ -197,9 +197,9 @@ fn sort_indices<I: Index>(indices: &[I], hash: BlockHash) -> Prepared {
     let (mut order, mut repeats): (Vec<u32>, Vec<(u32, u32)>) =
         (Vec::with_capacity(sorted.len()), Vec::new());
     let mut last = None;
-    for (key, place) in sorted {
+    for (key, offset) in sorted {
         if last == Some(key) {
-            repeats.push((*order.last().expect("a first occurrence"), place));
+            repeats.push((*order.last().expect("a first occurrence"), offset));
             continue;
         }
         last = Some(key);
@@ -208,7 +208,7 @@ fn sort_indices<I: Index>(indices: &[I], hash: BlockHash) -> Prepared {
             Some(block) if block.id == id => block.mask |= bit,
             _ => blocks.push(Block { id, mask: bit }),
         }
-        order.push(place);
+        order.push(offset);
     }
     Prepared { set: IndexSet::new(blocks), order: Permutation::Each(order), repeats }
 }
@@ -219,11 +219,11 @@ mod tests {
     use proptest::prelude::*;
     use std::collections::BTreeMap;
 
-    /// Oracle: a sorted map from (hashed block, bit) to places.
+    /// Oracle: a sorted map from (hashed block, bit) to offsets.
     fn oracle(indices: &[i64], hash: BlockHash) -> BTreeMap<(u64, u32), Vec<u32>> {
         let mut map: BTreeMap<_, Vec<u32>> = BTreeMap::new();
-        for (place, i) in indices.iter().enumerate() {
-            map.entry((hash.forward(*i as u64 / 64), (*i % 64) as u32)).or_default().push(place as u32);
+        for (offset, i) in indices.iter().enumerate() {
+            map.entry((hash.forward(*i as u64 / 64), (*i % 64) as u32)).or_default().push(offset as u32);
         }
         map
     }
@@ -240,7 +240,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn as_the_oracle(n_bits in 1u32..63, raw in prop::collection::vec(any::<u64>(), 0..600), sort: bool) {
+        fn sets_match_the_oracle(n_bits in 1u32..63, raw in prop::collection::vec(any::<u64>(), 0..600), sort: bool) {
             let n = 1u64 << n_bits;
             let mut indices: Vec<i64> = raw.iter().map(|r| (r % n) as i64).collect();
             if sort {

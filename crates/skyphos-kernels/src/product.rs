@@ -83,7 +83,7 @@ pub struct Rows<'a, T> {
 /// Use of the numbers in the destination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Destination {
-    /// They are overwritten, even a NaN.
+    /// They are overwritten, NaN included.
     Overwrite,
     /// The product is added to them.
     Add,
@@ -105,7 +105,7 @@ pub fn multiply<S: Multiply>(
     (destination, scale): (Destination, S),
     threads: usize,
 ) {
-    assert!(cols <= stride && out.len() >= span(rows, cols, stride), "the product has no room");
+    assert!(cols <= stride && out.len() >= span(rows, cols, stride), "the output is too short");
     assert!(a.numbers.len() >= span(pairs, rows, a.stride), "a is too short");
     assert!(b.numbers.len() >= span(pairs, cols, b.stride), "b is too short");
     if rows == 0 || cols == 0 {
@@ -116,7 +116,7 @@ pub fn multiply<S: Multiply>(
         Destination::Overwrite => (S::ZERO, false),
         Destination::Add => (S::ONE, true),
     };
-    let (down, along_a, along_b) = (stride as isize, a.stride as isize, b.stride as isize);
+    let (stride, stride_a, stride_b) = (stride as isize, a.stride as isize, b.stride as isize);
     // SAFETY: the asserts above keep all rows and columns inside their slices, and `out` is borrowed mutably, so it overlaps none.
     unsafe {
         gemm(
@@ -125,14 +125,14 @@ pub fn multiply<S: Multiply>(
             pairs,
             out.as_mut_ptr(),
             1,
-            down,
+            stride,
             adds,
             a.numbers.as_ptr(),
-            along_a,
+            stride_a,
             1,
             b.numbers.as_ptr(),
             1,
-            along_b,
+            stride_b,
             out_scale,
             scale,
             false,
@@ -173,30 +173,30 @@ mod tests {
         (0..count as u32).map(|k| S::from_f32(number(k))).collect()
     }
 
-    fn check<S: Multiply>((rows, cols, pairs): (usize, usize, usize), more: usize, destination: Destination) {
-        let (wide, gap) = (rows + more, cols + 2 * more);
-        let (a, b) = (drawn::<S>(pairs * wide, 1), drawn::<S>(pairs * gap, 2));
-        let of = (Rows { numbers: &a, stride: wide }, Rows { numbers: &b, stride: gap });
-        let mut got = drawn::<S>(rows * gap, 3);
+    fn check<S: Multiply>((rows, cols, pairs): (usize, usize, usize), padding: usize, destination: Destination) {
+        let (stride_a, stride_b) = (rows + padding, cols + 2 * padding);
+        let (a, b) = (drawn::<S>(pairs * stride_a, 1), drawn::<S>(pairs * stride_b, 2));
+        let factors = (Rows { numbers: &a, stride: stride_a }, Rows { numbers: &b, stride: stride_b });
+        let mut got = drawn::<S>(rows * stride_b, 3);
         let mut want = got.clone();
-        multiply_pairs((rows, cols, pairs), of, (&mut want, gap), destination);
+        multiply_pairs((rows, cols, pairs), factors, (&mut want, stride_b), destination);
         for threads in [1, 3] {
-            let mut here = got.clone();
-            multiply((rows, cols, pairs), of, (&mut here, gap), (destination, S::ONE), threads);
-            assert_eq!(here, want, "{rows} {cols} {pairs} {destination:?} {threads}");
+            let mut out = got.clone();
+            multiply((rows, cols, pairs), factors, (&mut out, stride_b), (destination, S::ONE), threads);
+            assert_eq!(out, want, "{rows} {cols} {pairs} {destination:?} {threads}");
         }
-        multiply((rows, cols, pairs), of, (&mut got, gap), (Destination::Add, S::MINUS_ONE), 1);
-        multiply((rows, cols, pairs), of, (&mut got, gap), (Destination::Add, S::ONE), 1);
-        assert_eq!(got, drawn::<S>(rows * gap, 3));
+        multiply((rows, cols, pairs), factors, (&mut got, stride_b), (Destination::Add, S::MINUS_ONE), 1);
+        multiply((rows, cols, pairs), factors, (&mut got, stride_b), (Destination::Add, S::ONE), 1);
+        assert_eq!(got, drawn::<S>(rows * stride_b, 3));
     }
 
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(64))]
         #[test]
-        fn products_match_those_pair_by_pair(rows in 0usize..70, cols in 0usize..70, pairs in 0usize..40, more in 0usize..9, adds: bool) {
+        fn products_match_those_pair_by_pair(rows in 0usize..70, cols in 0usize..70, pairs in 0usize..40, padding in 0usize..9, adds: bool) {
             let destination = if adds { Destination::Add } else { Destination::Overwrite };
-            check::<f64>((rows, cols, pairs), more, destination);
-            check::<f32>((rows, cols, pairs), more, destination);
+            check::<f64>((rows, cols, pairs), padding, destination);
+            check::<f32>((rows, cols, pairs), padding, destination);
         }
     }
 

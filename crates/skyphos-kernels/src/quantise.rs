@@ -1,7 +1,7 @@
 //! Stochastic quantisation: a few bits a number and one scale a bucket (QSGD; SparCML §6).
 //!
-//! A bucket of d consecutive values v has a scale S: their Euclidean length, or their largest magnitude.
-//! With s = 2^(bits-1) - 1 levels, v_i becomes one of the two multiples of S/s beside it, drawn so that
+//! A bucket of d consecutive values v has a scale S: their Euclidean norm, or their largest magnitude.
+//! With s = 2^(bits-1) - 1 levels, v_i becomes one of the two nearest multiples of S/s, drawn so that
 //! the expectation is v_i:
 //!
 //! ```text
@@ -9,15 +9,15 @@
 //! ```
 //!
 //! **Variance.** For the Euclidean scale E|Q(v) - v|² ≤ min(d/s², √d/s)·|v|² (QSGD, lemma 3.1). The
-//! largest magnitude is never above the length, and the proof needs no more. |Q(v)_i - v_i| < S/s always.
+//! proof holds for any scale not above the norm, hence for the largest magnitude. |Q(v)_i - v_i| < S/s always.
 //!
-//! **Bias** is that of rounding alone: below S/s · 2^-24 from cutting v_i · s/S to 24 binary digits (u has
-//! as many), and below |v_i| · 2^-21 from f32 products. Types other than f32 are converted to f32 first, and
+//! **Bias** comes from rounding alone: below S/s · 2^-24 from cutting v_i · s/S and u to 24 binary digits, and
+//! below |v_i| · 2^-21 from f32 products. Types other than f32 are converted to f32 first, and
 //! results back to nearest: f64 loses digits, and 16-bit results are off by up to half a unit of the last
 //! place (above the type's largest value: infinite).
 //!
-//! **Randomness** is a function of (seed, call, rank, bucket, place in the bucket) and of nothing else: not
-//! of the instruction set, of threads, or of which values came before (`quantise/random.rs`).
+//! **Randomness** is a function of (seed, call, rank, bucket, position in the bucket) alone. It does not
+//! depend on the instruction set, on threads, or on other values (`quantise/random.rs`).
 //!
 //! **Form**: for each bucket S as a little-endian f32, then q_i in two's complement of `bits` bits, the
 //! first in the lowest bits, up to a whole byte.
@@ -37,7 +37,7 @@ use skyphos_types::{Error, Real, Result};
 /// The unit of a bucket's values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Scale {
-    /// The Euclidean length, for the variance bound above.
+    /// The Euclidean norm, for the variance bound above.
     L2,
     /// The largest magnitude, for finer steps.
     Max,
@@ -104,7 +104,7 @@ impl Quantize {
 /// Bytes of a bucket's scale.
 const SCALE_BYTES: usize = 4;
 
-/// Accumulators of the sum of squares. Part of the result's definition, so the same on all processors.
+/// Accumulators of the sum of squares. Their number affects rounding, so it is the same on all processors.
 const ACCUMULATORS: usize = 16;
 
 /// Bytes that `values` numbers take.
@@ -134,9 +134,9 @@ pub fn quantise<T: Real>(values: &[T], params: &Quantize, draw: Draw, out: &mut 
     })
 }
 
-/// Writes the values that `bytes` encode to `out`, which they must fill.
+/// Writes the values that `bytes` encode to `out`; `bytes` must have the length for that many values.
 ///
-/// Any bytes may be given: those that [`quantise`] cannot have written give an error or some numbers.
+/// Any bytes may be given: bytes that [`quantise`] did not write give an error or arbitrary numbers.
 pub fn dequantise<T: Real>(
     bytes: &[u8],
     params: &Quantize,
@@ -175,19 +175,19 @@ fn decode_at<T: Real>(
     bytes: &[u8],
     params: &Quantize,
     out: &mut [T],
-    put: impl Fn(T, T) -> T + Copy,
+    combine: impl Fn(T, T) -> T + Copy,
 ) -> std::result::Result<(), &'static str> {
     if bytes.len() != quantised_bytes(out.len(), params) {
-        return Err("quantised values do not have the bytes that their number takes");
+        return Err("the length of quantised values does not match their number");
     }
     match params.bits {
-        2 => simd::dispatch!(isa => decode::<T, 2>(bytes, params, out, put)),
-        4 => simd::dispatch!(isa => decode::<T, 4>(bytes, params, out, put)),
-        _ => simd::dispatch!(isa => decode::<T, 8>(bytes, params, out, put)),
+        2 => simd::dispatch!(isa => decode::<T, 2>(bytes, params, out, combine)),
+        4 => simd::dispatch!(isa => decode::<T, 4>(bytes, params, out, combine)),
+        _ => simd::dispatch!(isa => decode::<T, 8>(bytes, params, out, combine)),
     }
 }
 
-/// Encodes all buckets. `Err`: the start of the first bucket with a value that is not finite.
+/// Encodes all buckets. An error is the start of the first bucket with a value that is not finite.
 #[inline(always)]
 fn encode<T: Real, const BITS: usize>(
     values: &[T],
@@ -200,35 +200,35 @@ fn encode<T: Real, const BITS: usize>(
     let buckets = values.chunks(params.bucket()).zip(out.chunks_mut(stride));
     for (number, (bucket, packed)) in buckets.enumerate() {
         let scale = match params.scale {
-            Scale::L2 => length(bucket),
-            Scale::Max => largest(bucket),
+            Scale::L2 => norm(bucket),
+            Scale::Max => largest_magnitude(bucket),
         };
         let scale = scale.ok_or(number * params.bucket())?;
-        let (head, codes) = packed.split_at_mut(SCALE_BYTES);
-        head.copy_from_slice(&scale.to_le_bytes());
-        let step = Step::new(scale, params.levels());
+        let (scale_bytes, codes) = packed.split_at_mut(SCALE_BYTES);
+        scale_bytes.copy_from_slice(&scale.to_le_bytes());
+        let to_levels = ToLevels::new(scale, params.levels());
         let key = Key::of_bucket(stream, draw.first_bucket.wrapping_add(number as u64));
-        // A last part may fill whole bytes like a block, so it is split off by its values.
+        // An incomplete block may fill as many bytes as a complete one, so it is split off by its number of values.
         let (blocks, rest) = bucket.as_chunks::<BLOCK>();
         let (packs, last) = codes.split_at_mut(blocks.len() * (BLOCK * BITS / 8));
-        let places = (0..).step_by(BLOCK);
-        for ((block, pack), place) in blocks.iter().zip(packs.chunks_exact_mut(BLOCK * BITS / 8)).zip(places)
+        let positions = (0..).step_by(BLOCK);
+        for ((block, pack), position) in blocks.iter().zip(packs.chunks_exact_mut(BLOCK * BITS / 8)).zip(positions)
         {
-            pack.copy_from_slice(&bytes_of::<BITS>(&draw_levels(block, step, key, place))[..pack.len()]);
+            pack.copy_from_slice(&bytes_of::<BITS>(&draw_levels(block, to_levels, key, position))[..pack.len()]);
         }
         if !rest.is_empty() {
             let mut block = [T::ZERO; BLOCK];
             block[..rest.len()].copy_from_slice(rest);
-            let place = (bucket.len() - rest.len()) as u32;
-            last.copy_from_slice(&bytes_of::<BITS>(&draw_levels(&block, step, key, place))[..last.len()]);
+            let position = (bucket.len() - rest.len()) as u32;
+            last.copy_from_slice(&bytes_of::<BITS>(&draw_levels(&block, to_levels, key, position))[..last.len()]);
         }
     }
     Ok(())
 }
 
-/// The Euclidean length, or None if a value is not finite. At least the largest magnitude.
+/// The Euclidean norm, or `None` if a value is not finite. It is at least the largest magnitude.
 #[inline(always)]
-fn length<T: Real>(bucket: &[T]) -> Option<f32> {
+fn norm<T: Real>(bucket: &[T]) -> Option<f32> {
     // The square of an f32 is exact in f64, and no sum of them overflows.
     let square = |v: &T| f64::from(v.to_f32()) * f64::from(v.to_f32());
     let mut sums = [0.0f64; ACCUMULATORS];
@@ -242,13 +242,13 @@ fn length<T: Real>(bucket: &[T]) -> Option<f32> {
         *sum += square(v);
     }
     let total: f64 = sums.iter().sum();
-    // A length beyond f32 becomes the largest f32: any scale not below the magnitudes is unbiased.
+    // A norm beyond f32 becomes the largest f32: any scale that is not below a magnitude is unbiased.
     total.is_finite().then(|| total.sqrt().min(f64::from(f32::MAX)) as f32)
 }
 
-/// The largest magnitude, or None if a value is not finite.
+/// The largest magnitude, or `None` if a value is not finite.
 #[inline(always)]
-fn largest<T: Real>(bucket: &[T]) -> Option<f32> {
+fn largest_magnitude<T: Real>(bucket: &[T]) -> Option<f32> {
     // The bits of magnitudes order like the magnitudes; infinity and NaN come last.
     let top = bucket.iter().fold(0, |top, v| (v.to_f32().to_bits() & 0x7fff_ffff).max(top));
     let top = f32::from_bits(top);
@@ -258,37 +258,37 @@ fn largest<T: Real>(bucket: &[T]) -> Option<f32> {
 /// Bits of a level's fraction.
 const FRACTION: u32 = 24;
 
-/// Conversion from values to levels with [`FRACTION`] binary digits: two factors, since s/S may exceed f32.
+/// Conversion from values to levels with [`FRACTION`] binary digits, by two factors, since s/S may exceed f32.
 #[derive(Clone, Copy)]
-struct Step {
-    lift: f32,
+struct ToLevels {
+    prescale: f32,
     factor: f32,
 }
 
-impl Step {
-    fn new(scale: f32, levels: u32) -> Step {
+impl ToLevels {
+    fn new(scale: f32, levels: u32) -> ToLevels {
         let top = (levels << FRACTION) as f32;
         // A power of two loses no digit of a small value.
-        let lift = if scale < 2f32.powi(-64) { 2f32.powi(64) } else { 1.0 };
+        let prescale = if scale < 2f32.powi(-64) { 2f32.powi(64) } else { 1.0 };
         if scale == 0.0 {
-            return Step { lift, factor: 0.0 };
+            return ToLevels { prescale, factor: 0.0 };
         }
-        let mut factor = top / (scale * lift);
+        let mut factor = top / (scale * prescale);
         // No magnitude may exceed the last level, which is the largest that a code can hold.
-        while scale * lift * factor > top {
+        while scale * prescale * factor > top {
             factor = factor.next_down();
         }
-        Step { lift, factor }
+        ToLevels { prescale, factor }
     }
 }
 
-/// The drawn levels of a block, the first at `place` of its bucket.
+/// The drawn levels of a block that begins at `position` in its bucket.
 #[inline(always)]
-fn draw_levels<T: Real>(block: &[T; BLOCK], step: Step, key: Key, place: u32) -> [i8; BLOCK] {
+fn draw_levels<T: Real>(block: &[T; BLOCK], to_levels: ToLevels, key: Key, position: u32) -> [i8; BLOCK] {
     let mut levels = [0i8; BLOCK];
-    for ((level, v), at) in levels.iter_mut().zip(block).zip(place..) {
-        let exact = v.to_f32() * step.lift * step.factor;
-        // SAFETY: `Step` keeps |exact| within 127 · 2^24, and the scale of a bucket exists only if its values are finite.
+    for ((level, v), at) in levels.iter_mut().zip(block).zip(position..) {
+        let exact = v.to_f32() * to_levels.prescale * to_levels.factor;
+        // SAFETY: `ToLevels` keeps |exact| within 127 · 2^24, and the scale of a bucket exists only if its values are finite.
         let exact: i32 = unsafe { exact.to_int_unchecked() };
         *level = ((exact + (key.random(at) >> (32 - FRACTION)) as i32) >> FRACTION) as i8;
     }
@@ -300,13 +300,13 @@ fn decode<T: Real, const BITS: usize>(
     bytes: &[u8],
     params: &Quantize,
     out: &mut [T],
-    put: impl Fn(T, T) -> T + Copy,
+    combine: impl Fn(T, T) -> T + Copy,
 ) -> std::result::Result<(), &'static str> {
     let stride = SCALE_BYTES + params.code_bytes(params.bucket());
     let unit = 1.0 / params.levels() as f32;
     for (bucket, packed) in out.chunks_mut(params.bucket()).zip(bytes.chunks(stride)) {
-        let (head, codes) = packed.split_at(SCALE_BYTES);
-        let scale = f32::from_le_bytes(head.try_into().expect("a whole head"));
+        let (scale_bytes, codes) = packed.split_at(SCALE_BYTES);
+        let scale = f32::from_le_bytes(scale_bytes.try_into().expect("4 bytes"));
         if !(scale.is_finite() && scale >= 0.0) {
             return Err("the scale of quantised values is negative or not finite");
         }
@@ -315,11 +315,11 @@ fn decode<T: Real, const BITS: usize>(
         let (packs, last) = codes.split_at(blocks.len() * (BLOCK * BITS / 8));
         for (block, pack) in blocks.iter_mut().zip(packs.chunks_exact(BLOCK * BITS / 8)) {
             for (v, level) in block.iter_mut().zip(levels_of::<BITS>(&padded(pack))) {
-                *v = put(*v, value(level));
+                *v = combine(*v, value(level));
             }
         }
         for (v, level) in rest.iter_mut().zip(levels_of::<BITS>(&padded(last))) {
-            *v = put(*v, value(level));
+            *v = combine(*v, value(level));
         }
     }
     Ok(())

@@ -8,7 +8,7 @@ const DIGIT_BITS: u32 = 11;
 /// Sorts `words` by their bits 32 .. 32 + `key_bits`, keeping the order of equal keys.
 pub(crate) fn sort_by_key(words: &mut Vec<u64>, key_bits: u32) {
     debug_assert!(key_bits <= 32);
-    // Below this a comparison sort wins: the counters cost more than the words.
+    // For fewer words a comparison sort is faster, since the counters cost more than the words.
     if words.len() < 256 {
         words.sort_by_key(|w| w >> 32);
         return;
@@ -29,9 +29,9 @@ pub(crate) fn sort_by_key(words: &mut Vec<u64>, key_bits: u32) {
             start += std::mem::replace(count, start);
         }
         for w in &from {
-            let place = &mut next[(w >> shift & mask) as usize];
-            to[*place as usize] = *w;
-            *place += 1;
+            let slot = &mut next[(w >> shift & mask) as usize];
+            to[*slot as usize] = *w;
+            *slot += 1;
         }
         std::mem::swap(&mut from, &mut to);
     }
@@ -45,7 +45,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn as_the_stable_sort(keys in prop::collection::vec(any::<u32>(), 0..3000), bits in 1u32..=32) {
+        fn words_are_sorted_stably(keys in prop::collection::vec(any::<u32>(), 0..3000), bits in 1u32..=32) {
             let mask = (1u64 << bits) - 1;
             let mut words: Vec<u64> =
                 keys.iter().enumerate().map(|(k, key)| (u64::from(*key) & mask) << 32 | k as u64).collect();

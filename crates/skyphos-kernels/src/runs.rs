@@ -7,24 +7,24 @@ use crate::simd;
 /// Runs of indices of the same block.
 ///
 /// Bits are added modulo 2^64 instead of combined by "or". The indices of a run are distinct, so the sums before and after it
-/// differ by its mask, and no run has to wait for the one before.
+/// differ by its mask, and the sums of several indices are computed at once.
 pub(crate) struct Runs {
     blocks: Vec<u64>,
-    /// Sum of the bits of all indices before each run; of all indices at the end.
+    /// Sum of the bits of all indices before each run, and of all indices.
     sums: Vec<u64>,
-    /// Place of each run's first index; the number of places at the end.
+    /// Offset of each run's first index, and the end of the last run.
     starts: Vec<u32>,
     len: usize,
 }
 
 /// Numbers that vector stores may write past the end.
-const SLACK: usize = 16;
+const OVERRUN: usize = 16;
 
 impl Runs {
-    /// Room for the runs of as many indices, or of as many blocks if that is less.
-    pub(crate) fn with_room(most: usize) -> Runs {
-        let room = most + SLACK;
-        Runs { blocks: vec![0; room], sums: vec![0; room], starts: vec![0; room], len: 0 }
+    /// No runs, with capacity for `runs`: the number of indices, or of their blocks.
+    pub(crate) fn with_capacity(runs: usize) -> Runs {
+        let len = runs + OVERRUN;
+        Runs { blocks: vec![0; len], sums: vec![0; len], starts: vec![0; len], len: 0 }
     }
 
     /// Number of runs.
@@ -37,7 +37,7 @@ impl Runs {
         &self.blocks[..self.len]
     }
 
-    /// Place of each run's first index; the number of places at the end.
+    /// Offset of each run's first index, and the end of the last run.
     pub(crate) fn starts(&self) -> &[u32] {
         &self.starts[..=self.len]
     }
@@ -54,23 +54,23 @@ impl Runs {
         self.sums[k + 1].wrapping_sub(self.sums[k])
     }
 
-    /// Finds the runs of ascending indices, none negative, the first of which has place `start`.
+    /// Finds the runs of ascending, non-negative indices, the first of which has offset `start`.
     pub(crate) fn find<I: Index>(&mut self, indices: &[I], start: u32) {
         match simd::detected() {
             #[cfg(target_arch = "x86_64")]
             // SAFETY: the value proves that the processor has the instructions.
             simd::InstructionSet::Avx512(_) => unsafe { self.find_avx512(indices, start) },
-            _ => self.find_from(indices, start, Found { runs: 0, block: u64::MAX, sum: 0 }),
+            _ => self.find_from(indices, start, Search { runs: 0, block: u64::MAX, sum: 0 }),
         }
     }
 
-    /// Every index writes the start of a run, which the next index overwrites unless it begins one: no branch depends on where
-    /// runs end.
+    /// Continues a search. Each index is written as the start of a run, and overwritten by the next index if it was none, so that
+    /// no branch depends on where runs end.
     #[inline(always)]
-    fn find_from<I: Index>(&mut self, indices: &[I], start: u32, found: Found) {
-        let Found { runs: mut k, mut block, mut sum } = found;
-        for (place, index) in (start..).zip(indices) {
-            (self.blocks[k], self.sums[k], self.starts[k]) = (index.block(), sum, place);
+    fn find_from<I: Index>(&mut self, indices: &[I], start: u32, search: Search) {
+        let Search { runs: mut k, mut block, mut sum } = search;
+        for (offset, index) in (start..).zip(indices) {
+            (self.blocks[k], self.sums[k], self.starts[k]) = (index.block(), sum, offset);
             k += usize::from(index.block() != block);
             block = index.block();
             sum = sum.wrapping_add(1 << index.bit());
@@ -85,9 +85,9 @@ impl Runs {
         const LANES: usize = 8;
         let zero = _mm512_setzero_si512();
         let last = _mm512_set1_epi64(7);
-        let mut places =
+        let mut offsets =
             _mm256_add_epi32(_mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7), _mm256_set1_epi32(start as i32));
-        let (mut before, mut sum, mut k) = (_mm512_set1_epi64(-1), zero, 0);
+        let (mut previous, mut sum, mut k) = (_mm512_set1_epi64(-1), zero, 0);
         let whole = indices.len() / LANES * LANES;
         assert!(size_of::<I>() == 4 || size_of::<I>() == 8);
         for eight in indices[..whole].chunks_exact(LANES) {
@@ -99,7 +99,7 @@ impl Runs {
                 }
             };
             let blocks = _mm512_srli_epi64(values, BLOCK_BITS);
-            let fresh = _mm512_cmpneq_epi64_mask(blocks, _mm512_alignr_epi64(blocks, before, 7));
+            let begins_run = _mm512_cmpneq_epi64_mask(blocks, _mm512_alignr_epi64(blocks, previous, 7));
             let bits =
                 _mm512_sllv_epi64(_mm512_set1_epi64(1), _mm512_and_si512(values, _mm512_set1_epi64(63)));
             // Sums of one, two, four, eight neighbours.
@@ -107,32 +107,34 @@ impl Runs {
             sums = _mm512_add_epi64(sums, _mm512_alignr_epi64(sums, zero, 6));
             sums = _mm512_add_epi64(sums, _mm512_alignr_epi64(sums, zero, 4));
             sums = _mm512_add_epi64(sums, sum);
-            // There are no more runs than indices so far, so the slack takes the end of a vector store.
-            assert!(k + SLACK <= self.blocks.len());
+            // There are no more runs than indices so far, so the end of a vector store lies within the overrun.
+            assert!(k + OVERRUN <= self.blocks.len());
             // SAFETY: just checked; all three are of the same length.
             unsafe {
                 let (b, s, p) = (self.blocks.as_mut_ptr(), self.sums.as_mut_ptr(), self.starts.as_mut_ptr());
-                _mm512_storeu_si512(b.add(k).cast(), _mm512_maskz_compress_epi64(fresh, blocks));
+                _mm512_storeu_si512(b.add(k).cast(), _mm512_maskz_compress_epi64(begins_run, blocks));
                 let earlier = _mm512_sub_epi64(sums, bits);
-                _mm512_storeu_si512(s.add(k).cast(), _mm512_maskz_compress_epi64(fresh, earlier));
-                _mm256_storeu_si256(p.add(k).cast(), _mm256_maskz_compress_epi32(fresh, places));
+                _mm512_storeu_si512(s.add(k).cast(), _mm512_maskz_compress_epi64(begins_run, earlier));
+                _mm256_storeu_si256(p.add(k).cast(), _mm256_maskz_compress_epi32(begins_run, offsets));
             }
-            k += fresh.count_ones() as usize;
-            before = blocks;
+            k += begins_run.count_ones() as usize;
+            previous = blocks;
             sum = _mm512_permutexvar_epi64(last, sums);
-            places = _mm256_add_epi32(places, _mm256_set1_epi32(LANES as i32));
+            offsets = _mm256_add_epi32(offsets, _mm256_set1_epi32(LANES as i32));
         }
-        let top = |v: __m512i| _mm512_reduce_or_epi64(_mm512_permutexvar_epi64(last, v)) as u64;
-        let found = Found { runs: k, block: top(before), sum: top(sum) };
-        self.find_from(&indices[whole..], start + whole as u32, found);
+        let last_lane = |v: __m512i| _mm512_reduce_or_epi64(_mm512_permutexvar_epi64(last, v)) as u64;
+        let search = Search { runs: k, block: last_lane(previous), sum: last_lane(sum) };
+        self.find_from(&indices[whole..], start + whole as u32, search);
     }
 }
 
-/// State of the search.
-struct Found {
+/// State of a search for runs.
+struct Search {
+    /// Runs found.
     runs: usize,
     /// Block of the last index.
     block: u64,
+    /// Sum of the bits of all indices so far.
     sum: u64,
 }
 
@@ -142,15 +144,15 @@ mod tests {
     use proptest::prelude::*;
 
     fn check<I: Index>(indices: &[I], start: u32) {
-        let mut runs = Runs::with_room(indices.len());
+        let mut runs = Runs::with_capacity(indices.len());
         runs.find(indices, start);
-        let mut plain = Runs::with_room(indices.len());
-        plain.find_from(indices, start, Found { runs: 0, block: u64::MAX, sum: 0 });
+        let mut plain = Runs::with_capacity(indices.len());
+        plain.find_from(indices, start, Search { runs: 0, block: u64::MAX, sum: 0 });
         let mut want: Vec<(u64, u64, u32)> = Vec::new();
-        for (index, place) in indices.iter().zip(start..) {
+        for (index, offset) in indices.iter().zip(start..) {
             match want.last_mut() {
                 Some((block, mask, _)) if *block == index.block() => *mask |= 1 << index.bit(),
-                _ => want.push((index.block(), 1 << index.bit(), place)),
+                _ => want.push((index.block(), 1 << index.bit(), offset)),
             }
         }
         for got in [runs, plain] {
@@ -165,7 +167,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn as_the_oracle(steps in prop::collection::vec(prop_oneof![1u64..4, 1u64..200], 0..300), start in 0u32..9) {
+        fn runs_match_the_oracle(steps in prop::collection::vec(prop_oneof![1u64..4, 1u64..200], 0..300), start in 0u32..9) {
             let indices: Vec<u64> = steps.iter().scan(0, |at, s| { *at += s; Some(*at - 1) }).collect();
             check(&indices, start);
             check(&indices.iter().map(|i| *i as i32).collect::<Vec<_>>(), start);

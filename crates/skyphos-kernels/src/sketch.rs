@@ -7,7 +7,7 @@
 use crate::index::{Index, Indices};
 use crate::{simd, with_indices};
 
-/// The `k` least distinct hashes of a set, in order.
+/// The `k` least distinct hashes of a set, in ascending order.
 pub fn sketch(indices: Indices<'_>, k: usize) -> Vec<u64> {
     match k {
         0 => Vec::new(),
@@ -20,21 +20,21 @@ const BLOCK: usize = 64;
 
 #[inline(always)]
 fn least_hashes<I: Index>(list: &[I], k: usize) -> Vec<u64> {
-    let (mut least, mut below) = (Vec::with_capacity(2 * k), u64::MAX);
+    let (mut least, mut threshold) = (Vec::with_capacity(2 * k), u64::MAX);
     for block in list.chunks(BLOCK) {
         let mut hashes = [u64::MAX; BLOCK];
         hashes.iter_mut().zip(block).for_each(|(hash, index)| *hash = mix(index.number()));
-        // After the first blocks few hashes are small enough.
-        if !hashes.iter().fold(false, |any, hash| any | (*hash < below)) {
+        // After the first blocks few hashes are below the threshold.
+        if !hashes.iter().fold(false, |any, hash| any | (*hash < threshold)) {
             continue;
         }
         for hash in hashes {
-            if hash < below {
+            if hash < threshold {
                 least.push(hash);
             }
             if least.len() == 2 * k {
                 keep_least(&mut least, k);
-                below = least.get(k - 1).copied().unwrap_or(u64::MAX);
+                threshold = least.get(k - 1).copied().unwrap_or(u64::MAX);
             }
         }
     }
@@ -50,14 +50,14 @@ fn keep_least(hashes: &mut Vec<u64>, k: usize) {
 }
 
 /// Estimated size of the union of the sets with these sketches of `k` hashes; 0 if `k` is 0.
-pub fn union_of<'a>(sketches: impl Iterator<Item = &'a [u64]>, k: usize) -> f64 {
-    let Some(others) = k.checked_sub(1) else { return 0.0 };
+pub fn estimated_union<'a>(sketches: impl Iterator<Item = &'a [u64]>, k: usize) -> f64 {
+    let Some(last) = k.checked_sub(1) else { return 0.0 };
     let mut all: Vec<u64> = sketches.flatten().copied().collect();
     all.sort_unstable();
     all.dedup();
-    match all.get(others) {
+    match all.get(last) {
         None => all.len() as f64,
-        Some(last) => others as f64 / (*last as f64 / 2f64.powi(64)),
+        Some(hash) => last as f64 / (*hash as f64 / 2f64.powi(64)),
     }
 }
 
@@ -76,7 +76,7 @@ mod tests {
 
     const K: usize = 64;
 
-    fn of(list: &[u64]) -> Vec<u64> {
+    fn sketch_of(list: &[u64]) -> Vec<u64> {
         sketch(Indices::U64(list), K)
     }
 
@@ -85,14 +85,14 @@ mod tests {
         let sets = [(0..1000).collect::<Vec<u64>>(), vec![], vec![5, 9]];
         let sketches: Vec<_> = sets.iter().map(|set| sketch(Indices::U64(set), 0)).collect();
         assert!(sketches.iter().all(Vec::is_empty));
-        assert_eq!(union_of(sketches.iter().map(|s| &s[..]), 0), 0.0);
+        assert_eq!(estimated_union(sketches.iter().map(|s| &s[..]), 0), 0.0);
     }
 
     #[test]
     fn small_sets_are_counted() {
         let sets = [vec![1, 5, 9], vec![], vec![5, 9, 11, 40]];
-        let sketches: Vec<_> = sets.iter().map(|set| of(set)).collect();
-        assert_eq!(union_of(sketches.iter().map(|s| &s[..]), K), 5.0);
+        let sketches: Vec<_> = sets.iter().map(|set| sketch_of(set)).collect();
+        assert_eq!(estimated_union(sketches.iter().map(|s| &s[..]), K), 5.0);
     }
 
     #[test]
@@ -101,11 +101,11 @@ mod tests {
             [(10_000u64, 1u64, 0u64), (10_000, 1, 5_000), (3_000, 1 << 33, 7), (70, 3, 210)]
         {
             let set = |rank: u64| (0..count).map(|i| i * step + rank * shift * step).collect::<Vec<_>>();
-            let sketches: Vec<_> = (0..4).map(|rank| of(&set(rank))).collect();
+            let sketches: Vec<_> = (0..4).map(|rank| sketch_of(&set(rank))).collect();
             let mut all: Vec<u64> = (0..4).flat_map(set).collect();
             all.sort_unstable();
             all.dedup();
-            let got = union_of(sketches.iter().map(|s| &s[..]), K);
+            let got = estimated_union(sketches.iter().map(|s| &s[..]), K);
             assert!((got / all.len() as f64 - 1.0).abs() < 0.3, "{got} for {}", all.len());
         }
     }
@@ -115,8 +115,8 @@ mod tests {
         let mut want: Vec<u64> = (0..5_000).map(mix).collect();
         want.sort_unstable();
         want.truncate(K);
-        assert_eq!(of(&(0..5_000).collect::<Vec<_>>()), want);
-        assert_eq!(of(&(0..5_000).rev().collect::<Vec<_>>()), want);
-        assert_eq!(of(&(0..15_000).map(|k| k / 3).collect::<Vec<_>>()), want, "with repeats");
+        assert_eq!(sketch_of(&(0..5_000).collect::<Vec<_>>()), want);
+        assert_eq!(sketch_of(&(0..5_000).rev().collect::<Vec<_>>()), want);
+        assert_eq!(sketch_of(&(0..15_000).map(|k| k / 3).collect::<Vec<_>>()), want, "with repeats");
     }
 }

@@ -7,7 +7,7 @@ use crate::collectives::allgather::allgather_numbers;
 use crate::collectives::weights::cut_by_weight;
 use crate::endpoint::Endpoint;
 use skyphos_kernels::stream::View;
-use skyphos_kernels::{Index, sketch, union_of, with_indices};
+use skyphos_kernels::{Index, estimated_union, sketch, with_indices};
 use skyphos_types::{Element, GroupRank, Result, Round};
 
 /// Number of sampled indices, and of hashes in the sketch, that each of `ranks` ranks sends. The total over all ranks determines
@@ -64,7 +64,7 @@ impl Survey {
         let groups = self.sketches.chunks_exact(ranks.max(1) as usize);
         let count = groups.len().max(1) as f64;
         let sketched: f64 =
-            groups.map(|group| union_of(group.iter().map(|s| &s[..]), self.samples_per_rank)).sum::<f64>()
+            groups.map(|group| estimated_union(group.iter().map(|s| &s[..]), self.samples_per_rank)).sum::<f64>()
                 / count;
         match (sketched - independent).abs()
             > UNION_DEVIATION / (self.samples_per_rank as f64 * count).sqrt() * independent

@@ -1,4 +1,4 @@
-//! The kernels of a training step on its gradient before anything is sent: residual, choice, segments.
+//! Compression of a gradient before it is sent: add it to the residual, select the largest entries, encode segments.
 
 use crate::{Check, Kernel, Run};
 use skyphos_kernels::stream::{Encoder, Places};
@@ -14,37 +14,36 @@ const LAYERS: [usize; 2] = [1_000_000, 250_000];
 /// Entries as segments of 32 KB, in reused memory like a transport's pool.
 fn encode(indices: &[u32], picked: &[f32], slab: &mut Vec<u8>) {
     let mut encoder = Encoder::new(Places::Listed(indices), picked, 1, PARAMETERS as u64, 32 << 10);
-    let mut at = 0;
+    let mut len = 0;
     while let Some(next) = encoder.plan() {
-        let end = at + next.bytes();
+        let end = len + next.bytes();
         slab.resize(end.max(slab.len()), 0);
-        encoder.write(&next, &mut slab[at..end]);
-        at = end;
+        encoder.write(&next, &mut slab[len..end]);
+        len = end;
     }
-    black_box(&slab[..at]);
+    black_box(&slab[..len]);
 }
 
 /// Compression of a gradient, compared with adding it to the residual.
 pub fn compressing(k: usize, values: &[f32]) -> Kernel {
-    let mut layers = Vec::new();
-    while let Some(start) =
-        Some(layers.last().map_or(0, |l: &Layer<f32>| l.range.end)).filter(|s| *s < PARAMETERS)
-    {
+    let (mut layers, mut start) = (Vec::new(), 0);
+    while start < PARAMETERS {
         let end = PARAMETERS.min(start + LAYERS[layers.len() % 2]);
         layers.push(Layer { range: start..end, select: Select::Buckets { k, bucket: 512 } });
+        start = end;
     }
-    let from: Rc<Vec<f32>> = Rc::new(values.iter().cycle().take(PARAMETERS).copied().collect());
+    let gradient: Rc<Vec<f32>> = Rc::new(values.iter().cycle().take(PARAMETERS).copied().collect());
     let residual = Rc::new(RefCell::new(vec![0f32; PARAMETERS]));
     let chosen = Rc::new(RefCell::new((Vec::new(), Vec::new())));
     let (last, last_chosen, ends) = (residual.clone(), chosen.clone(), layers.clone());
     let traffic = PARAMETERS * size_of::<f32>() * 3;
     let mut slab = Vec::new();
     let run: Run = {
-        let from = from.clone();
+        let gradient = gradient.clone();
         Box::new(move |_| {
             let (indices, picked) = &mut *chosen.borrow_mut();
-            take_layers(&mut residual.borrow_mut(), Incoming::new(&from), &layers, indices, picked)
-                .expect("layers");
+            take_layers(&mut residual.borrow_mut(), Incoming::new(&gradient), &layers, indices, picked)
+                .expect("valid layers");
             encode(indices, picked, &mut slab);
             traffic
         })
@@ -57,17 +56,17 @@ pub fn compressing(k: usize, values: &[f32]) -> Kernel {
                 let bucket = start..range.end.min(start + 512);
                 let most = residual[bucket.clone()].iter().fold(0f32, |most, v| most.max(v.abs()));
                 for _ in 0..k {
-                    let (i, v) = taken.next().expect("k of each bucket");
+                    let (i, v) = taken.next().expect("k entries of each bucket");
                     assert!(bucket.contains(&i) && v.abs() >= most && residual[i] == 0.0);
                 }
             }
         }
         assert!(taken.next().is_none());
     });
-    let mut alone = vec![0f32; PARAMETERS];
-    let beside: Run = Box::new(move |_| {
-        black_box(&mut alone).iter_mut().zip(black_box(&*from)).for_each(|(r, g)| *r += g);
+    let mut residual_only = vec![0f32; PARAMETERS];
+    let baseline: Run = Box::new(move |_| {
+        black_box(&mut residual_only).iter_mut().zip(black_box(&*gradient)).for_each(|(r, g)| *r += g);
         traffic
     });
-    Kernel { run, check, entries: PARAMETERS, beside: Some(beside) }
+    Kernel { run, check, entries: PARAMETERS, baseline: Some(baseline) }
 }

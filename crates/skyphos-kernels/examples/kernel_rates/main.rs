@@ -19,7 +19,7 @@ use std::time::Instant;
 /// Values of each run.
 const VALUES: usize = 16 << 20;
 
-/// Runs of each kernel, in turn with the copy or the kernel that it is compared with.
+/// Runs of each kernel, in turn with its baseline.
 const RUNS: usize = 9;
 
 /// Runs a kernel once on the values and returns the bytes that had to move.
@@ -34,13 +34,13 @@ struct Kernel {
     check: Check,
     /// Values or entries of a run.
     entries: usize,
-    /// The comparison, if it is not a copy of the values.
-    beside: Option<Run>,
+    /// The run that it is compared with; a copy of the values by default.
+    baseline: Option<Run>,
 }
 
 impl From<(Run, Check)> for Kernel {
     fn from((run, check): (Run, Check)) -> Kernel {
-        Kernel { run, check, entries: VALUES, beside: None }
+        Kernel { run, check, entries: VALUES, baseline: None }
     }
 }
 
@@ -62,8 +62,8 @@ fn main() {
         if !wanted.is_empty() && !wanted.iter().any(|w| name.contains(w.as_str())) {
             continue;
         }
-        let Kernel { mut run, check, entries, beside } = make(&values);
-        let mut beside = beside.unwrap_or_else(|| {
+        let Kernel { mut run, check, entries, baseline } = make(&values);
+        let mut baseline = baseline.unwrap_or_else(|| {
             let mut copy = std::mem::take(&mut copy);
             copy.resize(VALUES, 0.0);
             Box::new(move |v| {
@@ -73,16 +73,16 @@ fn main() {
         });
         // The first run touches its memory.
         let bytes = run(&values) as f64;
-        let (mut best, mut best_beside) = (0f64, 0f64);
+        let (mut best, mut best_baseline) = (0f64, 0f64);
         for _ in 0..RUNS {
             best = best.max(rate(&mut run, &values));
-            best_beside = best_beside.max(rate(&mut beside, &values));
+            best_baseline = best_baseline.max(rate(&mut baseline, &values));
         }
         check(&values);
-        let bar = target.map_or(String::new(), |t| format!("{t:.2}"));
-        let (each, ratio) = (bytes / best / entries as f64 * 1e9, best / best_beside);
-        let (gb, beside_gb) = (best / 1e9, best_beside / 1e9);
-        println!("{name:<34} {each:>8.2} {gb:>7.1} {beside_gb:>11.1} {ratio:>7.2} {bar:>7}");
+        let target = target.map_or(String::new(), |t| format!("{t:.2}"));
+        let (each, ratio) = (bytes / best / entries as f64 * 1e9, best / best_baseline);
+        let (gb, baseline_gb) = (best / 1e9, best_baseline / 1e9);
+        println!("{name:<34} {each:>8.2} {gb:>7.1} {baseline_gb:>11.1} {ratio:>7.2} {target:>7}");
     }
 }
 
@@ -124,7 +124,7 @@ fn kernels() -> Vec<Line> {
     all
 }
 
-/// Sums of uniform numbers: about normally distributed.
+/// Sums of uniform numbers, which are nearly normally distributed.
 fn bell_shaped(count: usize) -> Vec<f32> {
     let mut random = Random(1);
     (0..count).map(|_| (0..6).map(|_| random.uniform() as f32).sum::<f32>() * 1.4 - 4.2).collect()

@@ -44,10 +44,10 @@ fn merging(sets: [Vec<u64>; 2], values: &[f32]) -> Kernel {
     let run: Run = Box::new(move |_| {
         let (indices, values) = &mut *merged.borrow_mut();
         let (a, b) = (Entries { indices: &a.0, values: &a.1 }, Entries { indices: &b.0, values: &b.1 });
-        merge(&ReduceOp::Sum, a, b, indices, values).expect("a sum");
+        merge(&ReduceOp::Sum, a, b, indices, values).expect("sums do not fail");
         (entries + indices.len()) * 8
     });
-    let beside: Run = Box::new(move |_| {
+    let baseline: Run = Box::new(move |_| {
         let (indices, values) = &mut *plain.borrow_mut();
         indices.resize(entries, 0);
         values.resize(entries, 0.0);
@@ -60,7 +60,7 @@ fn merging(sets: [Vec<u64>; 2], values: &[f32]) -> Kernel {
         assert!(got.0 == want.0[..count] && got.1 == want.1[..count]);
         assert!(want.0.get(count).is_none_or(|rest| *rest == 0));
     });
-    Kernel { run, check, entries, beside: Some(beside) }
+    Kernel { run, check, entries, baseline: Some(baseline) }
 }
 
 type Merge = unsafe extern "C" fn(
@@ -75,13 +75,13 @@ type Merge = unsafe extern "C" fn(
 ) -> usize;
 
 /// `merge.c`, compiled for this processor by the compiler that links Rust programs.
-fn plain() -> &'static libloading::Library {
+fn plain_library() -> &'static libloading::Library {
     static LOADED: OnceLock<libloading::Library> = OnceLock::new();
     LOADED.get_or_init(|| {
         let folder = std::env::temp_dir().join(format!("kernel_rates-{}", std::process::id()));
         std::fs::create_dir_all(&folder).expect("a temporary folder");
         let (source, library) = (folder.join("merge.c"), folder.join("merge.so"));
-        std::fs::write(&source, include_str!("merge.c")).expect("room for a file");
+        std::fs::write(&source, include_str!("merge.c")).expect("a writable file");
         let flags = ["-O3", "-march=native", "-shared", "-fPIC", "-o"];
         let done = Command::new("cc").args(flags).arg(&library).arg(&source).status();
         assert!(done.is_ok_and(|status| status.success()), "cc must compile merge.c");
@@ -98,7 +98,7 @@ fn plain_merge(a: (&[u32], &[f32]), b: (&[u32], &[f32]), indices: &mut [u32], va
     assert!(indices.len() >= i.len() + j.len() && values.len() >= i.len() + j.len());
     // SAFETY: the signature is that of `merge.c`, and the arrays have the lengths that it gets.
     unsafe {
-        let merge: libloading::Symbol<'_, Merge> = plain().get(b"merge").expect("the function merge");
+        let merge: libloading::Symbol<'_, Merge> = plain_library().get(b"merge").expect("the function merge");
         let (to, rows) = (indices.as_mut_ptr(), values.as_mut_ptr());
         merge(i.as_ptr(), x.as_ptr(), i.len(), j.as_ptr(), y.as_ptr(), j.len(), to, rows)
     }

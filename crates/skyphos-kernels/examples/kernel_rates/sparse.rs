@@ -27,15 +27,15 @@ pub enum Kind {
 /// Ascending indices below `n`, about `density` of them.
 pub fn random_set(n: u64, density: f64, kind: Kind, seed: u64) -> Vec<u64> {
     let (mut random, mut all) = (Random(seed), Vec::new());
-    let (run, hole) = match kind {
+    let (run, gap) = match kind {
         Kind::Uniform => (1.0, 1.0 / density),
         Kind::Runs(run) => (run, run * (1.0 - density) / density + 1.0),
     };
-    let mut at = random.geometric(hole) - 1;
+    let mut at = random.geometric(gap) - 1;
     while at < n {
         let count = random.geometric(run).min(n - at);
         all.extend(at..at + count);
-        at += count - 1 + random.geometric(hole);
+        at += count - 1 + random.geometric(gap);
     }
     all
 }
@@ -94,7 +94,7 @@ fn scatter_adding(indices: &[u64], values: &[f32]) -> Kernel {
     let (bytes, entries) = (lines_touched(indices) * LINE * 2 + map.len() * 8, map.len());
     let (last, map_too, from_too) = (sum.clone(), map.clone(), from.clone());
     let run: Run = Box::new(move |_| {
-        fold_rows(&ReduceOp::Sum, &mut sum.borrow_mut(), 0, &map, &from, 1).expect("a sum");
+        fold_rows(&ReduceOp::Sum, &mut sum.borrow_mut(), 0, &map, &from, 1).expect("sums do not fail");
         bytes
     });
     let check: Check = Box::new(move |_| {
@@ -104,10 +104,10 @@ fn scatter_adding(indices: &[u64], values: &[f32]) -> Kernel {
         }
         assert!(*last.borrow() == want);
     });
-    Kernel { run, check, entries, beside: None }
+    Kernel { run, check, entries, baseline: None }
 }
 
-/// The segments of a stream, of 32 KB as they travel.
+/// The segments of a stream, of up to 32 KB each.
 fn segments_of(indices: &[u64], values: &[f32], n: u64) -> Vec<Vec<u8>> {
     let mut encoder = Encoder::new(Places::Listed(indices), values, 1, n, 32 << 10);
     let mut all = Vec::new();
@@ -132,8 +132,7 @@ impl Sink<f32> for Discard {
     }
 }
 
-/// Folds received streams. The bytes are the segments' and those of the lines in which there are
-/// entries, read and written for each source.
+/// Folds received streams. Its bytes: all segments, and for each source a read and a write of the cache lines with entries.
 fn stream_folding(n: u64, density: f64, kind: Kind, sources: usize, values: &[f32]) -> Kernel {
     let sets: Vec<Vec<u64>> = (0..sources as u64).map(|s| random_set(n, density, kind, 3 + s)).collect();
     let streams: Rc<Vec<Vec<Vec<u8>>>> =
@@ -162,10 +161,10 @@ fn stream_folding(n: u64, density: f64, kind: Kind, sources: usize, values: &[f3
         want.dedup_by_key(|e| e.0);
         assert!(indices.to_vec().into_iter().eq(want.iter().map(|e| e.0)));
     });
-    Kernel { run, check, entries, beside: None }
+    Kernel { run, check, entries, baseline: None }
 }
 
-/// Reduces streams to a sparse vector, as the owner of a range does; `density` is each one's.
+/// Reduces streams to a sparse vector, as the owner of a range does; `density` is that of each stream.
 fn stream_reducing(density: f64, sources: usize, values: &[f32]) -> Kernel {
     let sets: Vec<Vec<u64>> =
         (0..sources as u64).map(|s| random_set(N, density, Kind::Uniform, 3 + s)).collect();
@@ -176,7 +175,7 @@ fn stream_reducing(density: f64, sources: usize, values: &[f32]) -> Kernel {
     let shape = Shape { width: 1, wide: false, dense_above: 1.0, with_present: true };
     let result = Rc::new(RefCell::new(None));
     let last = result.clone();
-    std::mem::drop(black_box(vec![1u8; 30 << 20]));
+    reuse_large_blocks();
     let run: Run = Box::new(move |_| {
         last.take();
         let mut collector = Collector::new(0, N, shape, 0f32, entries);
@@ -191,12 +190,17 @@ fn stream_reducing(density: f64, sources: usize, values: &[f32]) -> Kernel {
         assert!(indices.to_vec().iter().zip(&values).all(|(i, v)| want[*i as usize] == *v));
         assert_eq!(want.iter().filter(|v| **v != 0.0).count(), values.iter().filter(|v| **v != 0.0).count());
     });
-    Kernel { run, check, entries, beside: None }
+    Kernel { run, check, entries, baseline: None }
+}
+
+/// Makes glibc reuse freed blocks of up to 30 MB: it maps only blocks that are larger than any it has freed.
+fn reuse_large_blocks() {
+    drop(black_box(vec![1u8; 30 << 20]));
 }
 
 fn fold_all(streams: &[Vec<Vec<u8>>], n: u64, density: f64, sink: &mut impl Sink<f32>) {
     let op = ReduceOp::Sum;
-    let mut fold = Fold::<f32, &[u8]>::new(&op, streams.len(), 1, 0, n, density).expect("a sum");
+    let mut fold = Fold::<f32, &[u8]>::new(&op, streams.len(), 1, 0, n, density).expect("sums do not fail");
     for (source, segments) in streams.iter().enumerate() {
         for segment in segments {
             fold.push(source, segment).expect("valid segments");
@@ -213,8 +217,7 @@ const PERIOD: usize = 1 << 16;
 /// Positions of one collector. The next one reuses its memory, because new memory would cost more than the kernel.
 const PART: usize = 1 << 20;
 
-/// Collects entries from blocks that are in the cache. The bytes are those of marks, of the lines in which
-/// there are entries, and of the entries written.
+/// Collects entries from blocks that are in the cache. Its bytes: the marks, the cache lines with entries, and the entries written.
 fn collecting(density: f64, kind: Kind, wide: bool, values: &[f32]) -> Kernel {
     let set = random_set(PERIOD as u64, density, kind, 3);
     let (times, parts) = (PART / PERIOD, N as usize / PART);
@@ -225,8 +228,7 @@ fn collecting(density: f64, kind: Kind, wide: bool, values: &[f32]) -> Kernel {
     let mut marks = vec![0u8; PERIOD];
     set.iter().for_each(|i| marks[*i as usize] = 1);
     let rows: Vec<f32> = values.iter().zip(&marks).map(|(v, m)| v * f32::from(*m)).collect();
-    // An allocator that has freed a large piece keeps pieces up to its size.
-    std::mem::drop(black_box(vec![1u8; 30 << 20]));
+    reuse_large_blocks();
     let result = Rc::new(RefCell::new(None));
     let last = result.clone();
     let run: Run = Box::new(move |_| {
@@ -234,8 +236,8 @@ fn collecting(density: f64, kind: Kind, wide: bool, values: &[f32]) -> Kernel {
             last.take();
             let mut collector = Collector::new(0, PART as u64, shape, 0f32, set.len() * times);
             for first in (0..PART).step_by(BLOCK) {
-                let here = first % PERIOD..first % PERIOD + BLOCK;
-                collector.block(first as u64, &marks[here.clone()], &rows[here], &[]);
+                let range = first % PERIOD..first % PERIOD + BLOCK;
+                collector.block(first as u64, &marks[range.clone()], &rows[range], &[]);
             }
             last.replace(Some(collector.finish()));
         }
@@ -248,5 +250,5 @@ fn collecting(density: f64, kind: Kind, wide: bool, values: &[f32]) -> Kernel {
         assert!(indices.to_vec().into_iter().eq(want));
         assert!(values.iter().copied().eq((0..times).flat_map(|_| set.iter().map(|i| v[*i as usize]))));
     });
-    Kernel { run, check, entries, beside: None }
+    Kernel { run, check, entries, baseline: None }
 }

@@ -63,7 +63,7 @@ pub fn dequantising(add: bool, values: &[f32]) -> (Run, Check) {
             size_of_val(v) * passes + bytes.len()
         }),
         Box::new(move |v| {
-            // The first run, and then as many as were timed.
+            // The warm-up run and the timed ones.
             let times = if add { RUNS + 1 } else { 1 };
             for (got, (want, _)) in last.borrow().iter().zip(plain_values(&packed, v.len())) {
                 assert!(*got == (0..times).fold(0.0, |sum, _| sum + want));
@@ -72,11 +72,11 @@ pub fn dequantising(add: bool, values: &[f32]) -> (Run, Check) {
     )
 }
 
-/// Positions and values of a selection by sorting.
+/// Positions that `select` must choose, found by sorting.
 fn plain_choice(values: &[f32], select: Select<f32>) -> Vec<u32> {
-    let top = |start: usize, some: &[f32], k: usize| {
-        let mut order: Vec<u32> = (0..some.len() as u32).collect();
-        order.sort_by(|a, b| some[*b as usize].abs().total_cmp(&some[*a as usize].abs()));
+    let top = |start: usize, bucket: &[f32], k: usize| {
+        let mut order: Vec<u32> = (0..bucket.len() as u32).collect();
+        order.sort_by(|a, b| bucket[*b as usize].abs().total_cmp(&bucket[*a as usize].abs()));
         order.truncate(k);
         order.sort_unstable();
         order.into_iter().map(move |i| i + start as u32)
@@ -84,7 +84,7 @@ fn plain_choice(values: &[f32], select: Select<f32>) -> Vec<u32> {
     match select {
         Select::Whole { k } => top(0, values, k).collect(),
         Select::Buckets { k, bucket } => {
-            values.chunks(bucket).enumerate().flat_map(|(n, some)| top(n * bucket, some, k)).collect()
+            values.chunks(bucket).enumerate().flat_map(|(n, part)| top(n * bucket, part, k)).collect()
         }
         Select::AtLeast(t) => (0..values.len() as u32).filter(|i| values[*i as usize].abs() >= t).collect(),
     }
@@ -94,7 +94,7 @@ type Chosen = Rc<RefCell<(Vec<u32>, Vec<f32>)>>;
 
 fn check_choice(values: &[f32], select: Select<f32>, chosen: &Chosen) {
     let (indices, picked) = &*chosen.borrow();
-    assert!(*indices == plain_choice(values, select), "other positions than by sorting");
+    assert!(*indices == plain_choice(values, select), "the positions differ from those found by sorting");
     assert!(indices.iter().zip(picked).all(|(i, v)| values[*i as usize].to_bits() == v.to_bits()));
 }
 
@@ -122,7 +122,7 @@ pub fn taking() -> (Run, Check) {
             }
             let (indices, picked) = &mut *chosen.borrow_mut();
             take_topk(&mut acc, select, indices, picked).expect("a selection");
-            // Put back, so that every run does the same.
+            // The values are put back, so that every run does the same.
             indices.iter().zip(&*picked).for_each(|(i, v)| acc[*i as usize] = *v);
             size_of_val(v) + indices.len() * (8 + 64)
         }),
@@ -130,7 +130,7 @@ pub fn taking() -> (Run, Check) {
     )
 }
 
-/// Adds a message whose map is one run to a sum, block by block as a reduction does.
+/// Adds a message to a sum, block by block as a reduction does. Its map is one run.
 pub fn folding<T: Real>(values: &[f32]) -> (Run, Check) {
     const BLOCK: usize = 1 << 14;
     let from: Rc<Vec<T>> = Rc::new(values.iter().map(|v| T::from_f32(*v)).collect());
@@ -143,7 +143,7 @@ pub fn folding<T: Real>(values: &[f32]) -> (Run, Check) {
             for (block, acc) in sum.chunks_mut(BLOCK).enumerate() {
                 let (start, end) = (block * BLOCK, block * BLOCK + acc.len());
                 let (map, from) = (&map[start..end], &from[start..end]);
-                fold_rows(&ReduceOp::Sum, acc, start as u32, map, from, 1).expect("a sum");
+                fold_rows(&ReduceOp::Sum, acc, start as u32, map, from, 1).expect("sums do not fail");
             }
             size_of_val(&map[..]) + 3 * size_of_val(&from[..])
         }),

@@ -1,4 +1,4 @@
-//! Encoding of keyed rows, as ranks of a shuffle exchange them.
+//! Encoding of keyed rows, which the ranks of a shuffle exchange.
 //!
 //! ```text
 //! head      kind of keys, type of values, bytes of a number, bytes of a count (0: one row per key); width u32; keys u64; rows u64; extra u64
@@ -12,6 +12,10 @@
 use skyphos_types::{DType, Error, Result};
 
 const HEAD_BYTES: usize = 32;
+
+/// Kinds of keys in a block.
+pub(super) const NUMBERS: u8 = 1;
+pub(super) const STRINGS: u8 = 2;
 
 /// A decoded block, whose parts fit its length.
 #[derive(Clone, Copy, Debug)]
@@ -49,17 +53,17 @@ impl<'a> Narrow<'a> {
     }
 
     fn iter(self) -> impl Iterator<Item = u64> + 'a {
-        self.bytes.chunks_exact(self.each).map(|some| {
+        self.bytes.chunks_exact(self.each).map(|bytes| {
             let mut number = [0; 8];
-            number[..some.len()].copy_from_slice(some);
+            number[..bytes.len()].copy_from_slice(bytes);
             u64::from_le_bytes(number)
         })
     }
 }
 
-/// Appends numbers, none above `most`, and returns the bytes per number.
-pub(super) fn narrow(to: &mut Vec<u8>, most: u64, numbers: impl Iterator<Item = u64>) -> usize {
-    match most {
+/// Appends numbers, none above `max`, and returns the bytes per number.
+pub(super) fn narrow(to: &mut Vec<u8>, max: u64, numbers: impl Iterator<Item = u64>) -> usize {
+    match max {
         0..=0xff => to.extend(numbers.map(|number| number as u8)),
         0x100..=0xffff => numbers.for_each(|number| to.extend_from_slice(&(number as u16).to_le_bytes())),
         0x1_0000..=0xffff_ffff => {
@@ -67,7 +71,7 @@ pub(super) fn narrow(to: &mut Vec<u8>, most: u64, numbers: impl Iterator<Item = 
         }
         _ => numbers.for_each(|number| to.extend_from_slice(&number.to_le_bytes())),
     }
-    match most {
+    match max {
         0..=0xff => 1,
         0x100..=0xffff => 2,
         0x1_0000..=0xffff_ffff => 4,
@@ -85,22 +89,22 @@ pub(super) struct Writer {
 }
 
 impl Writer {
-    /// An encoder of `keys` keys of a kind, with `room` bytes reserved for its parts.
-    pub(super) fn new(kind: u8, dtype: DType, width: usize, keys: usize, room: usize) -> Writer {
-        let mut bytes = Vec::with_capacity(HEAD_BYTES + room);
+    /// An encoder of `keys` keys of a kind, with `capacity` bytes reserved for its parts.
+    pub(super) fn new(kind: u8, dtype: DType, width: usize, keys: usize, capacity: usize) -> Writer {
+        let mut bytes = Vec::with_capacity(HEAD_BYTES + capacity);
         bytes.resize(HEAD_BYTES, 0);
         Writer { bytes, head: [kind, dtype as u8, 1, 0], width: width as u32, keys: keys as u64, extra: 0 }
     }
 
-    /// Writes the keys.
+    /// Writes the keys by `put`, which returns the bytes per number and the head's `extra`.
     pub(super) fn keys(&mut self, put: impl FnOnce(&mut Vec<u8>) -> (usize, u64)) {
         let (each, extra) = put(&mut self.bytes);
         (self.head[2], self.extra) = (each as u8, extra);
     }
 
     /// Writes the number of rows of each key, for a list.
-    pub(super) fn counts(&mut self, most: u64, counts: impl Iterator<Item = u64>) {
-        self.head[3] = narrow(&mut self.bytes, most, counts) as u8;
+    pub(super) fn counts(&mut self, max: u64, counts: impl Iterator<Item = u64>) {
+        self.head[3] = narrow(&mut self.bytes, max, counts) as u8;
     }
 
     /// Writes the rows and returns the block.
@@ -137,15 +141,15 @@ impl<'a> Block<'a> {
             (DType::from_code(dtype)?, usize::try_from(width).ok().filter(|width| *width > 0)?);
         let numbers = Narrow::take(&mut rest, keys, each)?;
         let strings = match kind {
-            2 => take(&mut rest, usize::try_from(extra).ok()?)?,
+            STRINGS => take(&mut rest, usize::try_from(extra).ok()?)?,
             _ => &[],
         };
         let counts = match count_bytes {
             0 => None,
             each => Some(Narrow::take(&mut rest, keys, each)?),
         };
-        let so_far = block.len() - rest.len();
-        take(&mut rest, so_far.next_multiple_of(8) - so_far)?;
+        let read = block.len() - rest.len();
+        take(&mut rest, read.next_multiple_of(8) - read)?;
         let rows = rest;
         let counted = match counts {
             None => keys as u64,

@@ -9,18 +9,18 @@ use std::ops::Range;
 const LOOKUP_BATCH: usize = 64;
 
 /// Result of the first look-up if it found nothing.
-const UNSEEN: u32 = u32::MAX;
+const NOT_FOUND: u32 = u32::MAX;
 
 /// Numbers of distinct keys, over any number of batches.
 #[derive(Default)]
 pub struct Grouper<K> {
-    known: K,
+    keys: K,
     /// The upper half of a key's hash, and the key's number.
     table: HashTable<(u32, u32)>,
 }
 
-/// The table's hash of an entry, from the entry alone, so that the table grows without the keys. It mixes all bits of the half into
-/// the lowest and the highest ones, which hashbrown uses: keys of one owner have some bits of the half in common.
+/// The table's hash of an entry. It depends on the entry alone, so that the table grows without reading the keys. The keys of one
+/// owner share some bits of the half, so it mixes all of them into the lowest and the highest ones, which hashbrown uses.
 fn table_hash((half, _): &(u32, u32)) -> u64 {
     let product = u64::from(*half).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     product ^ (product >> 32)
@@ -37,27 +37,27 @@ impl<K: KeyStore> Grouper<K> {
         Ok(numbers)
     }
 
-    /// Appends the numbers of the keys `some` of a batch.
+    /// Appends the numbers of a range of a batch's keys.
     ///
     /// # Errors
     /// As [`Grouper::numbers`].
-    pub fn numbers_of(&mut self, batch: &K::Batch<'_>, some: Range<usize>, to: &mut Vec<u32>) -> Result<()> {
+    pub fn numbers_of(&mut self, batch: &K::Batch<'_>, range: Range<usize>, to: &mut Vec<u32>) -> Result<()> {
         let mut halves = [0u32; LOOKUP_BATCH];
-        let mut seen = [UNSEEN; LOOKUP_BATCH];
-        for start in some.clone().step_by(LOOKUP_BATCH) {
-            let count = LOOKUP_BATCH.min(some.end - start);
+        let mut found = [NOT_FOUND; LOOKUP_BATCH];
+        for start in range.clone().step_by(LOOKUP_BATCH) {
+            let count = LOOKUP_BATCH.min(range.end - start);
             for (k, half) in halves[..count].iter_mut().enumerate() {
                 *half = (batch.hash(start + k) >> 32) as u32;
             }
-            for (half, seen) in halves[..count].iter().zip(&mut seen) {
-                let found = self.table.find(table_hash(&(*half, 0)), |entry| entry.0 == *half);
-                *seen = found.map_or(UNSEEN, |entry| entry.1);
+            for (half, found) in halves[..count].iter().zip(&mut found) {
+                let entry = self.table.find(table_hash(&(*half, 0)), |entry| entry.0 == *half);
+                *found = entry.map_or(NOT_FOUND, |entry| entry.1);
             }
-            for (k, (half, seen)) in halves[..count].iter().zip(seen).enumerate() {
+            for (k, (half, found)) in halves[..count].iter().zip(found).enumerate() {
                 let at = start + k;
-                to.push(match seen != UNSEEN && self.known.is(seen, batch, at) {
-                    true => seen,
-                    false => self.number(*half, batch, at)?,
+                to.push(match found != NOT_FOUND && self.keys.equals(found, batch, at) {
+                    true => found,
+                    false => self.find_or_add(*half, batch, at)?,
                 });
             }
         }
@@ -66,39 +66,39 @@ impl<K: KeyStore> Grouper<K> {
 
     /// The number of a key that the first look-up did not find: it is new, was added since, or shares half of its hash with another.
     #[cold]
-    fn number(&mut self, half: u32, batch: &K::Batch<'_>, at: usize) -> Result<u32> {
-        let Grouper { known, table } = self;
-        let new = (half, known.len() as u32);
-        let is = |entry: &(u32, u32)| entry.0 == half && known.is(entry.1, batch, at);
-        if let Some((_, number)) = table.find(table_hash(&new), is) {
+    fn find_or_add(&mut self, half: u32, batch: &K::Batch<'_>, at: usize) -> Result<u32> {
+        let Grouper { keys, table } = self;
+        let new = (half, keys.len() as u32);
+        let equals = |entry: &(u32, u32)| entry.0 == half && keys.equals(entry.1, batch, at);
+        if let Some((_, number)) = table.find(table_hash(&new), equals) {
             return Ok(*number);
         }
-        if known.len() >= UNSEEN as usize {
+        if keys.len() >= NOT_FOUND as usize {
             return Err(Error::bad_input("a rank takes at most 2^32 - 1 distinct keys"));
         }
-        known.add(batch, at);
+        keys.add(batch, at);
         table.insert_unique(table_hash(&new), new, table_hash);
         Ok(new.1)
     }
 
     /// Number of distinct keys.
     pub fn len(&self) -> usize {
-        self.known.len()
+        self.keys.len()
     }
 
     /// Whether there are no keys.
     pub fn is_empty(&self) -> bool {
-        self.known.is_empty()
+        self.keys.is_empty()
     }
 
     /// The distinct keys, by number.
     pub fn keys(&self) -> &K {
-        &self.known
+        &self.keys
     }
 
     /// The distinct keys, by number, taken out.
     pub fn into_keys(self) -> K {
-        self.known
+        self.keys
     }
 
     /// Bytes of the table, without the keys.
@@ -149,8 +149,8 @@ mod tests {
             let mut grouper = Grouper::<Strings>::default();
             let mut got = Vec::new();
             let (first, second) = keys.split_at(cut.index(keys.len() + 1));
-            for some in [first, second] {
-                let (offsets, bytes) = batch_of(some);
+            for part in [first, second] {
+                let (offsets, bytes) = batch_of(part);
                 got.extend(grouper.numbers(&StringBatch::new(&offsets, &bytes).unwrap()).unwrap());
             }
             prop_assert_eq!(got, numbers);

@@ -1,6 +1,6 @@
 //! Kinds of keys: 64-bit numbers, and byte strings in Arrow's layout.
 
-use super::block::{Block, narrow};
+use super::block::{Block, NUMBERS, STRINGS, narrow};
 use super::hash_number;
 use super::strings::{hash_string, same_string};
 use skyphos_types::{Error, Result};
@@ -33,7 +33,7 @@ pub trait KeyStore: Default {
     }
 
     /// Whether the key with a number equals the one at a position of a batch.
-    fn is(&self, number: u32, batch: &Self::Batch<'_>, at: usize) -> bool;
+    fn equals(&self, number: u32, batch: &Self::Batch<'_>, at: usize) -> bool;
 
     /// Adds the key at a position of a batch.
     fn add(&mut self, batch: &Self::Batch<'_>, at: usize);
@@ -53,14 +53,14 @@ pub trait KeyStore: Default {
     /// Memory into which a block's keys are decoded.
     type DecodeBuffer: Default;
 
-    /// Appends the keys with these numbers as [`KeyStore::decode`] reads them. Returns the bytes per number, and the head's `extra`.
+    /// Appends the keys with these numbers, encoded. Returns the bytes per number and the head's `extra`.
     fn encode(&self, numbers: &[u32], to: &mut Vec<u8>) -> (usize, u64);
 
     /// Decodes the keys of a block.
     ///
     /// # Errors
     /// `BadInput` if they do not fit the block.
-    fn decode<'a>(block: &Block<'a>, room: &'a mut Self::DecodeBuffer) -> Result<Self::Batch<'a>>;
+    fn decode<'a>(block: &Block<'a>, buffer: &'a mut Self::DecodeBuffer) -> Result<Self::Batch<'a>>;
 }
 
 /// Numeric keys.
@@ -83,7 +83,7 @@ impl KeyStore for Numbers {
         Vec::len(self)
     }
 
-    fn is(&self, number: u32, batch: &&[u64], at: usize) -> bool {
+    fn equals(&self, number: u32, batch: &&[u64], at: usize) -> bool {
         self[number as usize] == batch[at]
     }
 
@@ -103,21 +103,21 @@ impl KeyStore for Numbers {
         8 * self.capacity()
     }
 
-    const KIND: u8 = 1;
+    const KIND: u8 = NUMBERS;
 
     type DecodeBuffer = Vec<u64>;
 
     fn encode(&self, numbers: &[u32], to: &mut Vec<u8>) -> (usize, u64) {
         let key = |number: &u32| self[*number as usize];
         let base = numbers.iter().map(key).min().unwrap_or(0);
-        let most = numbers.iter().map(|number| key(number) - base).max().unwrap_or(0);
-        (narrow(to, most, numbers.iter().map(|number| key(number) - base)), base)
+        let max = numbers.iter().map(|number| key(number) - base).max().unwrap_or(0);
+        (narrow(to, max, numbers.iter().map(|number| key(number) - base)), base)
     }
 
-    fn decode<'a>(block: &Block<'a>, room: &'a mut Vec<u64>) -> Result<&'a [u64]> {
-        room.clear();
-        room.extend(block.numbers().map(|number| block.extra.wrapping_add(number)));
-        Ok(room)
+    fn decode<'a>(block: &Block<'a>, buffer: &'a mut Vec<u64>) -> Result<&'a [u64]> {
+        buffer.clear();
+        buffer.extend(block.numbers().map(|number| block.extra.wrapping_add(number)));
+        Ok(buffer)
     }
 }
 
@@ -132,10 +132,10 @@ impl<'a> StringBatch<'a> {
     /// A batch of the strings between these offsets.
     ///
     /// # Errors
-    /// `BadInput` if the offsets do not ascend, or leave the bytes.
+    /// `BadInput` if the offsets do not ascend, or exceed the bytes.
     pub fn new(offsets: &'a [i64], bytes: &'a [u8]) -> Result<StringBatch<'a>> {
-        let whole = offsets.first().is_some_and(|first| *first >= 0) && offsets.is_sorted();
-        match whole && offsets.last().is_some_and(|last| *last as u64 <= bytes.len() as u64) {
+        let ascend = offsets.first().is_some_and(|first| *first >= 0) && offsets.is_sorted();
+        match ascend && offsets.last().is_some_and(|last| *last as u64 <= bytes.len() as u64) {
             true => Ok(StringBatch { offsets, bytes }),
             false => Err(Error::bad_input(format!(
                 "the offsets of strings do not ascend within their {} bytes",
@@ -191,9 +191,8 @@ impl KeyStore for Strings {
         self.offsets.len() - 1
     }
 
-    fn is(&self, number: u32, batch: &StringBatch<'_>, at: usize) -> bool {
-        let at_known = number as usize;
-        same_string((&self.offsets, &self.bytes, at_known), (batch.offsets, batch.bytes, at))
+    fn equals(&self, number: u32, batch: &StringBatch<'_>, at: usize) -> bool {
+        same_string((&self.offsets, &self.bytes, number as usize), (batch.offsets, batch.bytes, at))
     }
 
     fn add(&mut self, batch: &StringBatch<'_>, at: usize) {
@@ -213,7 +212,7 @@ impl KeyStore for Strings {
         8 * self.offsets.capacity() + self.bytes.capacity()
     }
 
-    const KIND: u8 = 2;
+    const KIND: u8 = STRINGS;
 
     type DecodeBuffer = Vec<i64>;
 
@@ -225,18 +224,18 @@ impl KeyStore for Strings {
         (each, (to.len() - before) as u64)
     }
 
-    fn decode<'a>(block: &Block<'a>, room: &'a mut Vec<i64>) -> Result<StringBatch<'a>> {
-        room.clear();
-        room.push(0);
+    fn decode<'a>(block: &Block<'a>, buffer: &'a mut Vec<i64>) -> Result<StringBatch<'a>> {
+        buffer.clear();
+        buffer.push(0);
         let mut end = 0u64;
         for len in block.numbers() {
             end = end.saturating_add(len);
-            room.push(i64::try_from(end).unwrap_or(i64::MAX));
+            buffer.push(i64::try_from(end).unwrap_or(i64::MAX));
         }
         if end != block.strings.len() as u64 {
             return Err(Error::bad_input("the lengths of a block's strings do not add up to their bytes"));
         }
-        StringBatch::new(room, block.strings)
+        StringBatch::new(buffer, block.strings)
     }
 }
 

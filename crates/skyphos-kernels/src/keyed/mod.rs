@@ -2,7 +2,7 @@
 //!
 //! A [`Grouper`] numbers distinct keys from 0 in the order of first occurrence, over any number of batches. A [`Table`] folds rows
 //! of equal keys by that number, or lists them, and encodes them for other ranks ([`Block`]). Keys are 64-bit numbers or byte
-//! strings; each takes 8 bytes of table beside itself.
+//! strings; the table takes 8 bytes for each, besides the key itself.
 
 mod block;
 mod fold;
@@ -25,8 +25,8 @@ pub fn hash_number(key: u64) -> u64 {
     key ^ (key >> 33)
 }
 
-/// The rank, of `ranks`, that owns keys with a hash. It depends on bits that the table within a rank mixes with others, so that the
-/// keys of one owner do not collide there.
+/// The rank, of `ranks`, that owns keys with a hash. It depends on bits that a rank's table mixes with others, so that the keys of
+/// one owner do not collide there.
 pub fn owner_of(hash: u64, ranks: u32) -> u32 {
     ((u64::from((hash >> 8) as u32) * u64::from(ranks)) >> 32) as u32
 }
@@ -37,19 +37,22 @@ pub fn wave_of(hash: u64, waves: u32) -> u32 {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
+
+    /// Checks that counts differ from their mean by less than six standard deviations.
+    pub(crate) fn assert_even(counts: &[u32]) {
+        let mean = f64::from(counts.iter().sum::<u32>()) / counts.len() as f64;
+        let even = |count: &u32| (f64::from(*count) - mean).abs() < 6.0 * mean.sqrt();
+        assert!(counts.iter().all(even), "{counts:?}");
+    }
 
     #[test]
     fn waves_of_an_owner_are_even() {
         let hashes = (0..100_000).map(hash_number).filter(|hash| owner_of(*hash, 7) == 3);
         let mut counts = [0u32; 16];
         hashes.for_each(|hash| counts[wave_of(hash, 16) as usize] += 1);
-        let even = 100_000.0 / 7.0 / 16.0;
-        assert!(
-            counts.iter().all(|count| (f64::from(*count) - even).abs() < 6.0 * even.sqrt()),
-            "{counts:?}"
-        );
+        assert_even(&counts);
     }
 
     #[test]
@@ -57,11 +60,7 @@ mod tests {
         for ranks in [1u32, 3, 8, 100] {
             let mut counts = vec![0u32; ranks as usize];
             (0..100_000).for_each(|key| counts[owner_of(hash_number(key), ranks) as usize] += 1);
-            let even = 100_000.0 / f64::from(ranks);
-            assert!(
-                counts.iter().all(|count| (f64::from(*count) - even).abs() < 6.0 * even.sqrt()),
-                "{counts:?}"
-            );
+            assert_even(&counts);
         }
     }
 }

@@ -1,7 +1,7 @@
-//! Table of rows by key, folded as they are added or listed.
+//! Table of rows by key: folded as they are added, or listed.
 //!
-//! The first row of a key is stored; later ones are folded into it, or stored beside it. The contents depend on the order of
-//! additions and on nothing else.
+//! The first row of a key is stored; later ones are folded into it, or stored as well. The contents depend only on the order of
+//! additions.
 
 use super::block::{Block, Writer};
 use super::fold::{fold_by_number, fold_custom};
@@ -73,23 +73,23 @@ impl<K: KeyStore, T: Element> Table<K, T> {
     /// `BadInput` if rows and keys differ in number, or there are more than 2^32 - 1 distinct keys; an error of the operation.
     pub fn add(&mut self, batch: &K::Batch<'_>, rows: &[T]) -> Result<()> {
         if rows.len() != batch.len() * self.width {
-            let (have, keys, width) = (rows.len(), batch.len(), self.width);
+            let (found, keys, width) = (rows.len(), batch.len(), self.width);
             return Err(Error::bad_input(format!(
-                "{keys} keys of width {width} need {} numbers, not {have}",
+                "{keys} keys of width {width} need {} numbers, not {found}",
                 keys * width
             )));
         }
-        self.room_for(batch.len())?;
+        self.check_row_count(batch.len())?;
         if let Merge::Fold(ReduceOp::Custom(custom)) = &self.merge {
             let (numbers, custom) = (self.keys.numbers(batch)?, custom.clone());
             return fold_custom(&*custom, &mut self.rows, numbers, rows, self.width);
         }
         let mut numbers = Vec::with_capacity(LOOKUP_BATCH.min(batch.len()));
         for start in (0..batch.len()).step_by(LOOKUP_BATCH) {
-            let some = start..batch.len().min(start + LOOKUP_BATCH);
+            let range = start..batch.len().min(start + LOOKUP_BATCH);
             numbers.clear();
-            self.keys.numbers_of(batch, some.clone(), &mut numbers)?;
-            self.fold(&numbers, &rows[some.start * self.width..some.end * self.width]);
+            self.keys.numbers_of(batch, range.clone(), &mut numbers)?;
+            self.fold(&numbers, &rows[range.start * self.width..range.end * self.width]);
         }
         Ok(())
     }
@@ -99,7 +99,7 @@ impl<K: KeyStore, T: Element> Table<K, T> {
     /// # Errors
     /// As [`Table::add`].
     pub fn count(&mut self, batch: &K::Batch<'_>) -> Result<()> {
-        self.room_for(batch.len())?;
+        self.check_row_count(batch.len())?;
         let ones = vec![T::ONE; LOOKUP_BATCH.min(batch.len()) * self.width];
         let mut numbers = Vec::with_capacity(LOOKUP_BATCH.min(batch.len()));
         for start in (0..batch.len()).step_by(LOOKUP_BATCH) {
@@ -119,8 +119,8 @@ impl<K: KeyStore, T: Element> Table<K, T> {
         match other.merge {
             Merge::Fold(_) => self.add(&batch, &other.rows),
             Merge::List => {
-                let here = self.keys.numbers(&batch)?;
-                let numbers = other.key_of_row.iter().map(|number| here[*number as usize]).collect();
+                let own = self.keys.numbers(&batch)?;
+                let numbers = other.key_of_row.iter().map(|number| own[*number as usize]).collect();
                 self.fold_any(numbers, &other.rows)
             }
         }
@@ -138,8 +138,8 @@ impl<K: KeyStore, T: Element> Table<K, T> {
         if (block.kind, block.dtype, block.width) != (K::KIND, T::DTYPE, self.width) {
             return Err(Error::bad_input("a block has other kinds of keys or values than this table"));
         }
-        let mut room = K::DecodeBuffer::default();
-        let batch = K::decode(&block, &mut room)?;
+        let mut buffer = K::DecodeBuffer::default();
+        let batch = K::decode(&block, &mut buffer)?;
         let copied: Vec<T>;
         let rows = match bytemuck::try_cast_slice(block.rows) {
             Ok(rows) => rows,
@@ -156,15 +156,16 @@ impl<K: KeyStore, T: Element> Table<K, T> {
     }
 
     /// Checks that a list's rows can still be numbered in 32 bits.
-    fn room_for(&self, rows: usize) -> Result<()> {
+    fn check_row_count(&self, rows: usize) -> Result<()> {
         match self.key_of_row.len() + rows < u32::MAX as usize {
             true => Ok(()),
             false => Err(Error::bad_input("a list takes at most 2^32 - 2 rows at a time on a rank")),
         }
     }
 
+    /// Adds rows by the numbers of their keys.
     fn fold_any(&mut self, numbers: Vec<u32>, rows: &[T]) -> Result<()> {
-        self.room_for(numbers.len())?;
+        self.check_row_count(numbers.len())?;
         match &self.merge {
             Merge::Fold(ReduceOp::Custom(custom)) => {
                 let custom = custom.clone();
@@ -177,7 +178,7 @@ impl<K: KeyStore, T: Element> Table<K, T> {
         }
     }
 
-    /// Adds rows whose keys have numbers.
+    /// Adds rows by the numbers of their keys, except for a custom operation.
     fn fold(&mut self, numbers: &[u32], rows: &[T]) {
         let Table { width, rows: acc, .. } = self;
         let width = *width;
@@ -194,7 +195,7 @@ impl<K: KeyStore, T: Element> Table<K, T> {
                 ReduceOp::Or => simd::dispatch!(fold_by_number(T::or, acc, numbers, rows, width)),
                 ReduceOp::And => simd::dispatch!(fold_by_number(T::and, acc, numbers, rows, width)),
                 ReduceOp::Mean | ReduceOp::MeanPresent | ReduceOp::Custom(_) => {
-                    unreachable!("refused by new, or a custom operation")
+                    unreachable!("`new` refuses means, and `fold_any` handles custom operations")
                 }
             },
         }
@@ -224,16 +225,16 @@ impl<K: KeyStore, T: Element> Table<K, T> {
             if numbers.is_empty() {
                 return Vec::new();
             }
-            let room = numbers.len() * (8 + row_bytes);
-            let mut writer = Writer::new(K::KIND, T::DTYPE, self.width, numbers.len(), room);
+            let capacity = numbers.len() * (8 + row_bytes);
+            let mut writer = Writer::new(K::KIND, T::DTYPE, self.width, numbers.len(), capacity);
             writer.keys(|bytes| self.keys.keys().encode(numbers, bytes));
             let row = |at: usize| bytemuck::cast_slice::<T, u8>(&self.rows[at * self.width..][..self.width]);
-            let Some((rows, ends)) = &lists else {
+            let Some((rows, starts)) = &lists else {
                 return writer.rows(numbers.len() as u64, |bytes| {
                     numbers.iter().for_each(|number| bytes.extend_from_slice(row(*number as usize)));
                 });
             };
-            let range = |number: &u32| ends[*number as usize] as usize..ends[*number as usize + 1] as usize;
+            let range = |number: &u32| starts[*number as usize] as usize..starts[*number as usize + 1] as usize;
             let counts = || numbers.iter().map(|number| range(number).len() as u64);
             writer.counts(counts().max().unwrap_or(0), counts());
             writer.rows(counts().sum(), |bytes| {
@@ -241,35 +242,36 @@ impl<K: KeyStore, T: Element> Table<K, T> {
                 all.for_each(|at| bytes.extend_from_slice(row(*at as usize)));
             })
         };
-        starts.windows(2).map(|ends| block(&order[ends[0] as usize..ends[1] as usize])).collect()
+        starts.windows(2).map(|bounds| block(&order[bounds[0] as usize..bounds[1] as usize])).collect()
     }
 
-    /// For a list: the rows ordered by key, and where each key's begin.
+    /// For a list: the rows ordered by key, and the start of each key's rows.
     fn lists(&self) -> Option<(Vec<u32>, Vec<u32>)> {
         matches!(self.merge, Merge::List).then(|| sorted_by(&self.key_of_row, self.len() as u32))
     }
 
-    /// The keys and their rows. For a list, rows are ordered by key, and the number of each key's rows comes third.
+    /// The keys and their rows; for a list, the rows are ordered by key, and the third part is the number of each key's rows.
     pub fn into_parts(self) -> (K, Vec<T>, Option<Vec<u64>>) {
         let Some((rows, starts)) = self.lists() else { return (self.keys.into_keys(), self.rows, None) };
         let row = |at: &u32| &self.rows[*at as usize * self.width..][..self.width];
         let sorted = rows.iter().flat_map(|at| row(at).iter().copied()).collect();
-        let counts = starts.windows(2).map(|ends| u64::from(ends[1] - ends[0])).collect();
+        let counts = starts.windows(2).map(|bounds| u64::from(bounds[1] - bounds[0])).collect();
         (self.keys.into_keys(), sorted, Some(counts))
     }
 }
 
-/// Positions ordered by kind (counting sort), where each of `kinds` begins, and where the last ends.
-fn sorted_by(of: &[u32], kinds: u32) -> (Vec<u32>, Vec<u32>) {
-    let mut starts = vec![0u32; kinds as usize + 1];
-    of.iter().filter(|kind| **kind != NOWHERE).for_each(|kind| starts[*kind as usize + 1] += 1);
-    for kind in 1..starts.len() {
-        starts[kind] += starts[kind - 1];
+/// Positions ordered by their group (counting sort), the start of each of the `groups`, and the end of the last. Positions in the
+/// group [`NOWHERE`] are left out.
+fn sorted_by(group_of: &[u32], groups: u32) -> (Vec<u32>, Vec<u32>) {
+    let mut starts = vec![0u32; groups as usize + 1];
+    group_of.iter().filter(|group| **group != NOWHERE).for_each(|group| starts[*group as usize + 1] += 1);
+    for group in 1..starts.len() {
+        starts[group] += starts[group - 1];
     }
-    let (mut next, mut order) = (starts.clone(), vec![0u32; starts[kinds as usize] as usize]);
-    for (at, kind) in (0..).zip(of).filter(|(_, kind)| **kind != NOWHERE) {
-        order[next[*kind as usize] as usize] = at;
-        next[*kind as usize] += 1;
+    let (mut next, mut order) = (starts.clone(), vec![0u32; starts[groups as usize] as usize]);
+    for (at, group) in (0..).zip(group_of).filter(|(_, group)| **group != NOWHERE) {
+        order[next[*group as usize] as usize] = at;
+        next[*group as usize] += 1;
     }
     (order, starts)
 }

@@ -1,16 +1,15 @@
 //! Random numbers as a function of their position alone: a counter-based generator.
 //!
-//! A 64-bit mixer (SplitMix64's) derives a key from seed, call, rank and bucket; a 32-bit one with the
-//! constants of Wellons' search (`lowbias32`), keyed once more between its rounds, derives a number from key
-//! and position. That is two multiplications a number, in vectors of any width, where Philox takes ten
-//! rounds; the numbers only need to average well. They are not for cryptography.
+//! A 64-bit mixer (SplitMix64's) derives a key from seed, call, rank and bucket; a 32-bit one (`lowbias32`,
+//! from Wellons' search), keyed once more between its rounds, derives a number from key and position. That is two multiplications a number, in vectors of any width, where Philox takes ten
+//! rounds. The numbers only need to be unbiased on average; they are not for cryptography.
 
-/// Identity of a stream of random numbers; streams of other calls, ranks or buckets are independent.
+/// Identity of a stream of random numbers. Streams of different calls, ranks or buckets are independent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Draw {
     /// Number of the call.
     pub call: u64,
-    /// Logical rank: the same on all replicas.
+    /// The rank, which is the same on all replicas.
     pub rank: u32,
     /// Number of the first bucket, for a part of a longer vector.
     pub first_bucket: u64,
@@ -36,8 +35,8 @@ impl Key {
 
     /// 32 random bits for a position in the bucket.
     #[inline(always)]
-    pub(super) fn random(self, place: u32) -> u32 {
-        let mut x = place.wrapping_mul(GOLDEN as u32).wrapping_add(self.0[0]);
+    pub(super) fn random(self, position: u32) -> u32 {
+        let mut x = position.wrapping_mul(GOLDEN as u32).wrapping_add(self.0[0]);
         x = (x ^ x >> 16).wrapping_mul(0x7feb_352d) ^ self.0[1];
         x = (x ^ x >> 15).wrapping_mul(0x846c_a68b);
         x ^ x >> 16

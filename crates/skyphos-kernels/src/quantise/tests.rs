@@ -20,15 +20,15 @@ fn quantise_plain<T: Real>(values: &[T], params: &Quantize, draw: Draw) -> Vec<u
         };
         bytes.extend(scale.to_le_bytes());
         let key = Key::of_bucket(stream, draw.first_bucket + number as u64);
-        let step = Step::new(scale, params.levels());
+        let to_levels = ToLevels::new(scale, params.levels());
         let start = bytes.len();
         bytes.resize(start + (bucket.len() * params.bits() as usize).div_ceil(8), 0);
-        for (place, v) in f32s.iter().enumerate() {
-            let exact = (*v * step.lift * step.factor) as i64;
-            let level = (exact + i64::from(key.random(place as u32) >> 8)).div_euclid(1 << FRACTION);
+        for (position, v) in f32s.iter().enumerate() {
+            let exact = (*v * to_levels.prescale * to_levels.factor) as i64;
+            let level = (exact + i64::from(key.random(position as u32) >> 8)).div_euclid(1 << FRACTION);
             assert!(level.unsigned_abs() <= u64::from(params.levels()));
             for bit in 0..params.bits() as usize {
-                let at = place * params.bits() as usize + bit;
+                let at = position * params.bits() as usize + bit;
                 bytes[start + at / 8] |= ((level >> bit & 1) as u8) << (at % 8);
             }
         }
@@ -85,19 +85,19 @@ fn any_values() -> impl Strategy<Value = Vec<f32>> {
     let any = any::<u32>().prop_map(f32::from_bits).prop_filter("finite", |v| v.is_finite());
     let small = (0u32..200).prop_map(f32::from_bits);
     let length = prop_oneof![0usize..80, 0usize..2500];
-    let one = prop_oneof![
+    let pattern = prop_oneof![
         prop::collection::vec(any, 80),
         prop::collection::vec(small, 80),
         prop::collection::vec(-1f32..1.0, 80),
         Just(vec![f32::MAX, -f32::MAX, f32::MAX, 1.0]),
         Just(vec![0.0, -0.0]),
     ];
-    (one, length).prop_map(|(some, length)| some.iter().cycle().take(length).copied().collect())
+    (pattern, length).prop_map(|(pattern, length)| pattern.iter().cycle().take(length).copied().collect())
 }
 
 proptest! {
     #[test]
-    fn as_the_oracle_on_every_instruction_set(values in any_values(), params in any_params()) {
+    fn every_instruction_set_matches_the_oracle(values in any_values(), params in any_params()) {
         check(&values, &params);
         check(&values.iter().map(|v| f64::from(*v) * 0.999).collect::<Vec<_>>(), &params);
         // Numbers that are finite in these types; the largest scale of f16 makes infinite results.
@@ -116,7 +116,7 @@ proptest! {
         let fits = bytes.len() == quantised_bytes(count, &params);
         let done = dequantise(&bytes, &params, &mut out);
         prop_assert!(fits || done.is_err());
-        // The right length, any contents.
+        // Any contents of the right length.
         let mut long: Vec<u8> = bytes.iter().cycle().take(quantised_bytes(count, &params)).copied().collect();
         long.resize(quantised_bytes(count, &params), 0x7f);
         let scales = long.chunks(SCALE_BYTES + params.code_bytes(params.bucket()));
@@ -128,7 +128,7 @@ proptest! {
 }
 
 #[test]
-fn parts_of_a_vector_are_as_the_whole() {
+fn parts_are_quantised_like_the_whole_vector() {
     let params = Quantize::new(4, 100, Scale::Max, 5).unwrap();
     let values: Vec<f32> = (0..1050).map(|k| (k as f32).sin()).collect();
     let mut whole = vec![0; quantised_bytes(1050, &params)];
@@ -165,13 +165,13 @@ fn the_largest_comes_back_exactly_and_the_others_within_a_step() {
 fn the_error_names_the_value_that_is_not_finite() {
     for (bad, shown) in [(f32::NAN, "NaN"), (f32::INFINITY, "inf"), (f32::NEG_INFINITY, "-inf")] {
         for scale in [Scale::L2, Scale::Max] {
-            for place in [0usize, 70, 1023, 1024, 2999] {
+            for position in [0usize, 70, 1023, 1024, 2999] {
                 let params = Quantize::new(4, 1024, scale, 0).unwrap();
                 let mut values = vec![0.5f32; 3000];
-                values[place] = bad;
+                values[position] = bad;
                 let mut out = vec![0; quantised_bytes(3000, &params)];
                 let error = quantise(&values, &params, DRAW, &mut out).unwrap_err().to_string();
-                assert!(error.starts_with(&format!("values[{place}] = {shown} ")), "{error}");
+                assert!(error.starts_with(&format!("values[{position}] = {shown} ")), "{error}");
             }
         }
     }
@@ -209,13 +209,13 @@ fn is_within_the_bound(v: &[f32], error: f64, levels: f64) -> bool {
     error <= 1.03 * (d / (levels * levels)).min(d.sqrt() / levels) * square
 }
 
-fn length_of(v: &[f32]) -> f64 {
+fn norm_of(v: &[f32]) -> f64 {
     v.iter().map(|v| f64::from(*v).powi(2)).sum::<f64>().sqrt()
 }
 
 #[test]
 fn unbiased_and_within_the_variance_bound() {
-    // Bell-shaped, all alike, a few large ones among small.
+    // Values of many magnitudes, of one magnitude, and a few large ones among small ones.
     let shapes: [fn(f32) -> f32; 3] =
         [|k| (k * 1.7).sin() * (k * 0.31).cos(), |k| k.sin().signum(), |k| (k * 1.7).sin().powi(15)];
     for shape in shapes {
@@ -232,7 +232,7 @@ fn unbiased_and_within_the_variance_bound() {
                     back
                 });
                 let top = v.iter().fold(0.0, |top: f64, v| top.max(f64::from(v.abs())));
-                let s = if scale == Scale::L2 { length_of(&v) } else { top };
+                let s = if scale == Scale::L2 { norm_of(&v) } else { top };
                 assert!(is_unbiased(&v, &means, s, levels), "{bits} bits, bucket {d}, {scale:?}");
                 assert!(is_within_the_bound(&v, error, levels), "{bits} bits, bucket {d}, {scale:?}");
             }
@@ -241,23 +241,23 @@ fn unbiased_and_within_the_variance_bound() {
 }
 
 #[test]
-fn the_statistics_find_wrong_quantisers() {
+fn the_statistics_detect_wrong_quantisers() {
     let v: Vec<f32> = (0..1024).map(|k| (k as f32 * 1.7).sin()).collect();
-    let (s, length) = (7.0, length_of(&v));
+    let (s, length) = (7.0, norm_of(&v));
     let key = |call| Key::of_bucket(call, 0);
-    let uniform = |call, place: usize| f64::from(key(call).random(place as u32)) / 2f64.powi(32);
-    // One level instead of seven, right on average: too far off.
+    let uniform = |call, position: usize| f64::from(key(call).random(position as u32)) / 2f64.powi(32);
+    // One level instead of seven: unbiased, but beyond the bound.
     let coarse = |call| {
         let level = |(k, v): (usize, &f32)| (f64::from(*v) / length + uniform(call, k)).floor() * length;
         v.iter().enumerate().map(|x| level(x) as f32).collect::<Vec<_>>()
     };
     let (means, error) = statistics(&v, coarse);
     assert!(is_unbiased(&v, &means, length, 1.0) && !is_within_the_bound(&v, error, s));
-    // The nearest level: less far off, but always to the same side.
+    // The nearest level: within the bound, but biased.
     let nearest = |_| v.iter().map(|v| ((f64::from(*v) * s / length).round() * length / s) as f32).collect();
     let (means, error) = statistics(&v, nearest);
     assert!(!is_unbiased(&v, &means, length, s) && is_within_the_bound(&v, error, s));
-    // Always down, and a draw that is the same for all calls.
+    // Two biased ones: always down, and the same draw for all calls.
     let down = |_| v.iter().map(|v| ((f64::from(*v) * s / length).floor() * length / s) as f32).collect();
     assert!(!is_unbiased(&v, &statistics(&v, down).0, length, s));
     let stuck = |_| {
@@ -268,33 +268,33 @@ fn the_statistics_find_wrong_quantisers() {
 }
 
 #[test]
-fn random_numbers_look_uniform_and_unrelated() {
-    // Correlation of u - 1/2 between places, buckets, ranks, calls and seeds; its mean; its square's mean.
-    let at = |seed, call, rank, bucket, place| {
+fn random_numbers_are_uniform_and_uncorrelated() {
+    // The mean of u - 1/2, the mean of its square, and its correlations between positions, buckets, ranks, calls and seeds.
+    let at = |seed, call, rank, bucket, position| {
         let draw = Draw { call, rank, first_bucket: 0 };
         let key = Key::of_bucket(Key::of_call(seed, draw), bucket);
-        f64::from(key.random(place)) / 2f64.powi(32) - 0.5
+        f64::from(key.random(position)) / 2f64.powi(32) - 0.5
     };
-    let (mut mean, mut square, mut together) = (0.0, 0.0, [0.0; 6]);
+    let (mut mean, mut square, mut correlations) = (0.0, 0.0, [0.0; 6]);
     let count = 1 << 16;
     for k in 0..count {
-        let (bucket, place) = (u64::from(k) / 256, k % 256);
-        let u = at(1, 2, 3, bucket, place);
+        let (bucket, position) = (u64::from(k) / 256, k % 256);
+        let u = at(1, 2, 3, bucket, position);
         mean += u;
         square += u * u;
         let others = [
-            at(1, 2, 3, bucket, place + 1),
-            at(1, 2, 3, bucket, place + 16),
-            at(1, 2, 3, bucket + 1, place),
-            at(1, 2, 4, bucket, place),
-            at(1, 3, 3, bucket, place),
-            at(2, 2, 3, bucket, place),
+            at(1, 2, 3, bucket, position + 1),
+            at(1, 2, 3, bucket, position + 16),
+            at(1, 2, 3, bucket + 1, position),
+            at(1, 2, 4, bucket, position),
+            at(1, 3, 3, bucket, position),
+            at(2, 2, 3, bucket, position),
         ];
-        together.iter_mut().zip(others).for_each(|(sum, other)| *sum += u * other);
+        correlations.iter_mut().zip(others).for_each(|(sum, other)| *sum += u * other);
     }
     // Five standard deviations: of u √(1/12), of u² √(1/180), of u·u' 1/12.
     let root = f64::from(count).sqrt();
     assert!((mean / root).abs() < 5.0 * (1f64 / 12.0).sqrt(), "{mean}");
     assert!(((square - f64::from(count) / 12.0) / root).abs() < 5.0 * (1f64 / 180.0).sqrt(), "{square}");
-    assert!(together.iter().all(|sum| (sum / root).abs() < 5.0 / 12.0), "{together:?}");
+    assert!(correlations.iter().all(|sum| (sum / root).abs() < 5.0 / 12.0), "{correlations:?}");
 }

@@ -9,10 +9,10 @@ use crate::simd;
 use skyphos_types::{Element, ReduceOp};
 use std::borrow::Cow;
 
-/// Numbers that stay in the L1 cache.
+/// Numbers that are searched together.
 const BLOCK: usize = 4096;
 
-/// The number that marks an absent row while arrays are reduced; `None` if the operation or type has none.
+/// The number that stands for an absent row while arrays are reduced; `None` if the operation or type has none.
 pub fn absent_number<T: Element>(op: &ReduceOp) -> Option<T> {
     T::ABSENT.filter(|_| matches!(op, ReduceOp::Sum | ReduceOp::Mean))
 }
@@ -90,24 +90,24 @@ unsafe fn copy_marking_absent_singles<T: Element>(
     first: usize,
 ) {
     for k in (0..count).step_by(64) {
-        // SAFETY: `some` of the caller's numbers are left.
-        let (some, from, to) = unsafe { ((count - k).min(64), from.add(k), to.add(k)) };
+        // SAFETY: `left` of the caller's numbers remain.
+        let (left, from, to) = unsafe { ((count - k).min(64), from.add(k), to.add(k)) };
         let word = match isa {
             #[cfg(target_arch = "x86_64")]
-            // SAFETY: there are 64 numbers to read, and room for as many.
-            simd::InstructionSet::Avx512(avx512) if some == 64 && size_of::<T>() > 1 => unsafe {
+            // SAFETY: 64 numbers remain to be read and written.
+            simd::InstructionSet::Avx512(avx512) if left == 64 && size_of::<T>() > 1 => unsafe {
                 avx512.clear_negative_zeros(from, to)
             },
             _ => {
                 let mut marks = [0u8; 64];
-                for (k, mark) in marks[..some].iter_mut().enumerate() {
-                    // SAFETY: `k` is below `some`.
+                for (k, mark) in marks[..left].iter_mut().enumerate() {
+                    // SAFETY: `k` is below `left`.
                     let number = unsafe { from.add(k).read() };
                     *mark = u8::from(!number.is_absent());
                     // SAFETY: as above.
                     unsafe { to.add(k).write(zero_if_absent(number)) };
                 }
-                bits_of(&marks[..some])
+                bits_of(&marks[..left])
             }
         };
         set_word(bits, first + k, word);
@@ -123,14 +123,14 @@ mod tests {
 
     proptest! {
         #[test]
-        fn entries_are_those_that_some_rank_has(
+        fn rows_that_a_rank_has_are_entries(
             ranks in prop::collection::vec(prop::collection::vec(prop::option::weighted(0.3, -2i8..3), 300), 1..5),
             cuts in prop::collection::vec(0usize..=300, 3), width in 1usize..5, kind in 0usize..4,
         ) {
             let dtype = [skyphos_types::DType::F32, skyphos_types::DType::F64, skyphos_types::DType::F16,
                          skyphos_types::DType::BF16][kind];
             with_real!(dtype, T => {
-                // -2 stands for -0.0.
+                // A drawn -2 becomes -0.0.
                 let number = |k: i8| if k == -2 { T::ABSENT.unwrap() } else { <T as skyphos_types::Real>::from_f32(f32::from(k)) };
                 let rows = 300 / width;
                 let mut sum = vec![T::ABSENT.unwrap(); rows * width];

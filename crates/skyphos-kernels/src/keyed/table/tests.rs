@@ -39,15 +39,15 @@ fn rows_of(width: usize, count: usize, salt: i64) -> Vec<i64> {
 
 fn folded<K: Ord + Clone>(lists: &Lists<K>, merge: &Merge) -> Lists<K> {
     let fold = |rows: &Vec<Vec<i64>>| {
-        let each = |f: fn(i64, i64) -> i64| {
+        let by = |f: fn(i64, i64) -> i64| {
             let two = |a: Vec<i64>, b: Vec<i64>| a.into_iter().zip(b).map(|(a, b)| f(a, b)).collect();
             vec![rows.iter().cloned().reduce(two).expect("a row")]
         };
         match merge {
             Merge::List => rows.clone(),
-            Merge::Fold(ReduceOp::Min) => each(i64::min),
-            Merge::Fold(ReduceOp::Max) => each(i64::max),
-            Merge::Fold(_) => each(|a, b| a.wrapping_add(b)),
+            Merge::Fold(ReduceOp::Min) => by(i64::min),
+            Merge::Fold(ReduceOp::Max) => by(i64::max),
+            Merge::Fold(_) => by(i64::wrapping_add),
         }
     };
     lists.iter().map(|(key, rows)| (key.clone(), fold(rows))).collect()
@@ -59,15 +59,8 @@ fn contents<K: KeyStore, R: Ord>(table: Table<K, i64>, keys: impl Fn(&K, usize) 
     let (known, rows, counts) = table.into_parts();
     let counts = counts.unwrap_or_else(|| vec![1; len]);
     let mut rows = rows.chunks(width).map(<[i64]>::to_vec);
-    let of = |at: usize, count: u64| (keys(&known, at), rows.by_ref().take(count as usize).collect());
-    counts
-        .iter()
-        .enumerate()
-        .map({
-            let mut of = of;
-            move |(at, count)| of(at, *count)
-        })
-        .collect()
+    let list_of = |(at, count): (usize, &u64)| (keys(&known, at), rows.by_ref().take(*count as usize).collect());
+    counts.iter().enumerate().map(list_of).collect()
 }
 
 const MERGES: [fn() -> Merge; 5] = [
@@ -84,7 +77,7 @@ fn string_of(strings: &Strings, at: usize) -> Vec<u8> {
 }
 
 proptest! {
-    /// Several ranks' rows, added in batches, sent as blocks in waves to owners, and added there.
+    /// The rows of several ranks are added in batches, sent to owners as blocks in waves, and added there.
     #[test]
     fn owners_have_all_rows_that_ranks_added(
         keys in prop::collection::vec(prop::collection::vec(prop_oneof![0u64..9, any::<u64>()], 0..60), 1..5),
@@ -107,8 +100,8 @@ proptest! {
             prop_assert!(table.add(&&keys[..], &vec![0; keys.len() * width + 1]).is_err());
             let owners = table.owners(ranks);
             for wave in 0..waves {
-                let waved = owners.iter().zip(table.hashes());
-                let to: Vec<u32> = waved.map(|(to, hash)| if wave_of(hash, waves) == wave { *to } else { NOWHERE }).collect();
+                let hashed = owners.iter().zip(table.hashes());
+                let to: Vec<u32> = hashed.map(|(to, hash)| if wave_of(hash, waves) == wave { *to } else { NOWHERE }).collect();
                 for (owner, block) in owned.iter_mut().zip(table.blocks(&to, ranks)) {
                     owner.add_block(&block).unwrap();
                 }
@@ -161,7 +154,7 @@ proptest! {
 }
 
 #[test]
-fn rows_of_a_list_go_into_a_fold() {
+fn a_fold_takes_the_blocks_of_a_list() {
     let keys = [7u64, 8, 7, 7];
     let mut list = Table::<Numbers, i32>::new(1, Merge::List).unwrap();
     list.add(&&keys[..], &[1, 2, 3, 4]).unwrap();
