@@ -47,7 +47,7 @@ fn expand(u: &mut Unstructured<'_>) -> Result<()> {
 }
 
 fn look<T: Real>(codec: &QuantisedValues, params: &Quantize, width: usize, bytes: &[u8]) {
-    let _ = QuantisedValues::marks(bytes);
+    let _ = QuantisedValues::is_quantised(bytes);
     // As in the receiver of a segment, which rejects one that expands to more than a frame.
     let Ok(len) = within(LIMITS, || codec.plain_bytes(bytes)) else { return };
     if len > CHUNK_BYTES {
@@ -58,7 +58,7 @@ fn look<T: Real>(codec: &QuantisedValues, params: &Quantize, width: usize, bytes
     if within(LIMITS, || codec.expand(bytes, plain.as_bytes_mut())).is_err() {
         return;
     }
-    assert!(!QuantisedValues::marks(plain.as_bytes()) || bytes[0] & 0x7f != plain.as_bytes()[0]);
+    assert!(!QuantisedValues::is_quantised(plain.as_bytes()) || bytes[0] & 0x7f != plain.as_bytes()[0]);
     let count = u32::from_le_bytes(bytes[4..8].try_into().expect("4 bytes")) as usize;
     let codes = &bytes[HEAD_BYTES..][..quantised_bytes(count * width, params)];
     let mut sum = vec![T::ZERO; count * width];

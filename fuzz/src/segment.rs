@@ -7,7 +7,7 @@ use arbitrary::{Result, Unstructured};
 use skyphos_core::slab::{AlignedVec, CHUNK_BYTES};
 use skyphos_kernels::ArrayBuilder;
 use skyphos_kernels::stream::{
-    Collector, Encoder, Fold, FoldError, Form, IndexList, Offsets, Places, Reader, STEP, Segment, Shape,
+    Collector, Encoder, EntryIndices, Fold, FoldError, Form, IndexList, Offsets, Reader, STEP, Segment, Shape,
     SparseVec, count_between, list_bitmap, put_bitmap,
 };
 use skyphos_types::{DType, Element, ReduceOp, with_element};
@@ -122,7 +122,7 @@ fn encoded<T: Element>(
     }
     let values = vec![T::ONE; indices.len() * width];
     let most = u.int_in_range(40..=5000)?;
-    let mut encoder = Encoder::new(Places::Listed(&indices), &values, width, hi, most);
+    let mut encoder = Encoder::new(EntryIndices::Listed(&indices), &values, width, hi, most);
     let mut all = Vec::new();
     while let Some(next) = encoder.plan() {
         let mut bytes = AlignedVec::default();
@@ -217,7 +217,7 @@ fn fold<T: Element>(
         }
     }
     if !fold.done() {
-        return assert!(fold.behind().is_some());
+        return assert!(fold.first_incomplete().is_some());
     }
     let form = collector.finish();
     if lo == 0 {

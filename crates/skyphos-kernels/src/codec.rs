@@ -124,7 +124,8 @@ pub fn decode(bytes: &[u8], lo: u64, hi: u64) -> Result<(Vec<Block>, usize), &'s
         BITMAP => range.saturating_mul(8),
         _ => return Err("a set of unknown form"),
     };
-    let body = body.get(..usize::try_from(body_bytes).map_err(|_| "a set too large")?).ok_or("a set cut short")?;
+    let body =
+        body.get(..usize::try_from(body_bytes).map_err(|_| "a set too large")?).ok_or("a set cut short")?;
     let blocks = match head[0] {
         BLOCKS => decode_blocks(body, count as usize, lo, number_bytes(range) as usize),
         FLAT => decode_flat(body, count as usize, lo, flat_bytes(range) as usize),

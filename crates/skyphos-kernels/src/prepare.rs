@@ -89,7 +89,13 @@ fn sort_dense<I: Index>(indices: &[I], count: usize, hash: BlockHash) -> Prepare
 }
 
 #[inline(always)]
-fn sort_batch(runs: &Runs, hash: BlockHash, ids: &mut [u64; BATCH], masks: &mut [u64], complements: &mut [u32]) {
+fn sort_batch(
+    runs: &Runs,
+    hash: BlockHash,
+    ids: &mut [u64; BATCH],
+    masks: &mut [u64],
+    complements: &mut [u32],
+) {
     for (id, block) in ids.iter_mut().zip(runs.blocks()) {
         *id = hash.forward(*block);
     }
@@ -156,9 +162,13 @@ fn sort_blocks(runs: &Runs, hash: BlockHash) -> Prepared {
     let mut blocks = Vec::with_capacity(runs.len());
     let mut order = Builder::with_capacity(count);
     let mut emit = |granule: u64, g: usize| {
-        let (first, end) = (granule_starts[g] as usize, granule_starts.get(g + 1).map_or(runs.len(), |k| *k as usize));
+        let (first, end) =
+            (granule_starts[g] as usize, granule_starts.get(g + 1).map_or(runs.len(), |k| *k as usize));
         for (k, number) in (first..end).zip(&block_numbers[first..end]) {
-            blocks.push(Block { id: granule << granule_log2 | hash.offset_in_granule(*number), mask: runs.mask(k) });
+            blocks.push(Block {
+                id: granule << granule_log2 | hash.offset_in_granule(*number),
+                mask: runs.mask(k),
+            });
         }
         order.push(starts[first], starts[end] - starts[first]);
     };

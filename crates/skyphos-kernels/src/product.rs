@@ -173,7 +173,11 @@ mod tests {
         (0..count as u32).map(|k| S::from_f32(number(k))).collect()
     }
 
-    fn check<S: Multiply>((rows, cols, pairs): (usize, usize, usize), padding: usize, destination: Destination) {
+    fn check<S: Multiply>(
+        (rows, cols, pairs): (usize, usize, usize),
+        padding: usize,
+        destination: Destination,
+    ) {
         let (stride_a, stride_b) = (rows + padding, cols + 2 * padding);
         let (a, b) = (drawn::<S>(pairs * stride_a, 1), drawn::<S>(pairs * stride_b, 2));
         let factors = (Rows { numbers: &a, stride: stride_a }, Rows { numbers: &b, stride: stride_b });

@@ -212,15 +212,20 @@ fn encode<T: Real, const BITS: usize>(
         let (blocks, rest) = bucket.as_chunks::<BLOCK>();
         let (packs, last) = codes.split_at_mut(blocks.len() * (BLOCK * BITS / 8));
         let positions = (0..).step_by(BLOCK);
-        for ((block, pack), position) in blocks.iter().zip(packs.chunks_exact_mut(BLOCK * BITS / 8)).zip(positions)
+        for ((block, pack), position) in
+            blocks.iter().zip(packs.chunks_exact_mut(BLOCK * BITS / 8)).zip(positions)
         {
-            pack.copy_from_slice(&bytes_of::<BITS>(&draw_levels(block, to_levels, key, position))[..pack.len()]);
+            pack.copy_from_slice(
+                &bytes_of::<BITS>(&draw_levels(block, to_levels, key, position))[..pack.len()],
+            );
         }
         if !rest.is_empty() {
             let mut block = [T::ZERO; BLOCK];
             block[..rest.len()].copy_from_slice(rest);
             let position = (bucket.len() - rest.len()) as u32;
-            last.copy_from_slice(&bytes_of::<BITS>(&draw_levels(&block, to_levels, key, position))[..last.len()]);
+            last.copy_from_slice(
+                &bytes_of::<BITS>(&draw_levels(&block, to_levels, key, position))[..last.len()],
+            );
         }
     }
     Ok(())

@@ -61,7 +61,8 @@ pub fn sparse_product<S: Multiply>(
     for (pair, (a, _)) in (0..).zip(pairs) {
         let from = a.indices.partition_point(|row| *row < rows.start);
         let to = a.indices.partition_point(|row| *row < rows.end);
-        a_entries.extend(a.indices[from..to].iter().zip(&a.values[from..to]).map(|(row, v)| (*row, pair, *v)));
+        a_entries
+            .extend(a.indices[from..to].iter().zip(&a.values[from..to]).map(|(row, v)| (*row, pair, *v)));
     }
     a_entries.sort_unstable_by_key(|(row, pair, _)| (*row, *pair));
     let (mut indices, mut values) = (Vec::new(), Vec::new());
@@ -86,7 +87,9 @@ pub fn sparse_product<S: Multiply>(
                 products.clear();
                 for (_, pair, factor) in terms {
                     let b = pairs[*pair as usize].1;
-                    products.extend(b.indices.iter().zip(b.values).map(|(col, value)| (*col, factor.mul(*value))));
+                    products.extend(
+                        b.indices.iter().zip(b.values).map(|(col, value)| (*col, factor.mul(*value))),
+                    );
                 }
                 // A stable sort keeps the order of pairs within a column.
                 products.sort_by_key(|(col, _)| *col);

@@ -1,8 +1,8 @@
 //! Union of sorted sets by tree merge (Kylix §VI-A), and the maps from parts into unions.
 //!
-//! Sets are merged in pairs, so that the two sides of a merge are about equally long: O(N log d)
-//! block steps for d sets of N blocks together, less where they overlap. Sets that fill most of their range
-//! are united in a table of the range instead: O(N + range). Neither has a branch that depends on the data.
+//! Sets are merged in pairs, so that the two sides of a merge are about equally long: O(N log d) block steps for d sets of
+//! N blocks in total, fewer if they overlap. The union of sets that fill much of their range is computed in a table of the
+//! range instead: O(N + range). Neither has a branch that depends on the data.
 
 use crate::block::{Block, IndexSet, count_indices};
 use crate::simd;
@@ -20,12 +20,12 @@ pub fn union(lists: &[&[Block]]) -> Vec<Block> {
     match filled.as_slice() {
         [] => Vec::new(),
         [one] => one.to_vec(),
-        some => {
-            let lo = some.iter().map(|l| l[0].id).min().expect("two lists");
-            let last = some.iter().map(|l| l[l.len() - 1].id).max().expect("two lists");
+        several => {
+            let lo = several.iter().map(|l| l[0].id).min().expect("two lists");
+            let last = several.iter().map(|l| l[l.len() - 1].id).max().expect("two lists");
             match (last - lo) / MAX_TABLE_RATIO < total as u64 {
-                true => simd::dispatch!(union_by_table(some, lo, (last - lo + 1) as usize)),
-                false => merge_all(some),
+                true => simd::dispatch!(union_by_table(several, lo, (last - lo + 1) as usize)),
+                false => merge_all(several),
             }
         }
     }
@@ -40,7 +40,7 @@ fn union_by_table(lists: &[&[Block]], lo: u64, range: usize) -> Vec<Block> {
             masks[(block.id - lo) as usize] |= block.mask;
         }
     }
-    // A block without an index is overwritten by the next.
+    // A block without indices is written, too, and the next block overwrites it.
     let mut blocks = vec![Block::default(); range];
     let mut count = 0;
     for (id, mask) in (lo..).zip(masks) {
@@ -87,20 +87,20 @@ fn merge(a: &[Block], b: &[Block]) -> Vec<Block> {
 /// Uninitialised memory of a position.
 type Slot = std::mem::MaybeUninit<u32>;
 
-/// Finds positions in a set.
+/// Finder of positions in a set.
 pub struct Locator<'a> {
-    whole: &'a IndexSet,
+    set: &'a IndexSet,
     lo: u64,
     /// The number of each block of the range, if most of them are present.
     table: Option<Vec<u32>>,
 }
 
 impl<'a> Locator<'a> {
-    /// For positions in `whole`.
-    pub fn new(whole: &'a IndexSet) -> Locator<'a> {
-        let blocks = whole.blocks();
+    /// A locator of positions in `set`.
+    pub fn new(set: &'a IndexSet) -> Locator<'a> {
+        let blocks = set.blocks();
         let (Some(first), Some(last)) = (blocks.first(), blocks.last()) else {
-            return Locator { whole, lo: 0, table: None };
+            return Locator { set, lo: 0, table: None };
         };
         let lo = first.id;
         let table = ((last.id - lo) / MAX_TABLE_RATIO < blocks.len() as u64).then(|| {
@@ -110,22 +110,22 @@ impl<'a> Locator<'a> {
             }
             table
         });
-        Locator { whole, lo, table }
+        Locator { set, lo, table }
     }
 
     /// The position of every element of `part`, or [`MISSING`], in order.
     ///
-    /// Both are sorted, so the positions that are there ascend.
+    /// Both are sorted, so the positions ascend, except for missing ones.
     pub fn positions(&self, part: &[Block]) -> Vec<u32> {
         let count = count_indices(part) as usize;
-        // 64 more, since the last vector store may reach past the end.
+        // 64 more, since the last vector store may reach beyond the end.
         let mut map: Vec<u32> = Vec::with_capacity(count + 64);
-        let room = &mut map.spare_capacity_mut()[..count + 64];
+        let slots = &mut map.spare_capacity_mut()[..count + 64];
         let filled = match simd::detected() {
             #[cfg(target_arch = "x86_64")]
             // SAFETY: the value proves that the processor has the instructions.
-            simd::InstructionSet::Avx512(_) => unsafe { fill_avx512(part, self, room) },
-            _ => fill(part, self, room, expand),
+            simd::InstructionSet::Avx512(_) => unsafe { fill_avx512(part, self, slots) },
+            _ => fill(part, self, slots, expand),
         };
         assert_eq!(filled, count);
         // SAFETY: `fill` has written `count` positions.
@@ -134,8 +134,8 @@ impl<'a> Locator<'a> {
     }
 }
 
-/// Writes the positions of all blocks of the part and returns their number. `put(base, full, mask, out)` writes the positions of the
-/// bits of `mask` in a block whose whole mask is `full` and whose first element has position `base`.
+/// Writes the positions of the elements of `part` and returns their number. `put(base, full, mask, out)` writes the positions of
+/// the bits of `mask` in a block of the set with mask `full`, whose first element has position `base`.
 #[inline(always)]
 fn fill(
     part: &[Block],
@@ -143,14 +143,14 @@ fn fill(
     map: &mut [Slot],
     put: impl Fn(u32, u64, u64, &mut [Slot]),
 ) -> usize {
-    let blocks = locator.whole.blocks();
+    let blocks = locator.set.blocks();
     match &locator.table {
-        Some(table) => fill_found(part, locator.whole, map, put, |id| {
+        Some(table) => fill_found(part, locator.set, map, put, |id| {
             table.get(id.wrapping_sub(locator.lo) as usize).map_or(blocks.len(), |k| *k as usize)
         }),
         None => {
             let mut k = 0;
-            fill_found(part, locator.whole, map, put, |id| {
+            fill_found(part, locator.set, map, put, |id| {
                 while k < blocks.len() && blocks[k].id < id {
                     k += 1;
                 }
@@ -160,21 +160,21 @@ fn fill(
     }
 }
 
-/// `find(id)` is the number of the block in `whole`, if it is there.
+/// [`fill`] by `find(id)`, the index of the block in `set`; any other index if the set does not contain the block.
 #[inline(always)]
 fn fill_found(
     part: &[Block],
-    whole: &IndexSet,
+    set: &IndexSet,
     map: &mut [Slot],
     put: impl Fn(u32, u64, u64, &mut [Slot]),
     mut find: impl FnMut(u64) -> usize,
 ) -> usize {
-    let blocks = whole.blocks();
+    let blocks = set.blocks();
     let mut at = 0;
     for block in part {
         let k = find(block.id);
         let full = blocks.get(k).filter(|b| b.id == block.id).map_or(0, |b| b.mask);
-        put(whole.base(k) as u32, full, block.mask, &mut map[at..]);
+        put(set.base(k) as u32, full, block.mask, &mut map[at..]);
         at += block.mask.count_ones() as usize;
     }
     at
@@ -192,7 +192,7 @@ fn expand(base: u32, full: u64, mask: u64, out: &mut [Slot]) {
     }
 }
 
-/// [`fill`] by vectors: the bits of `mask`, compressed to their numbers among `full` (`pext`), select the positions, 16 at a time
+/// [`fill`] by vectors. The bits of `mask`, compressed to their numbers among `full` (`pext`), select the positions, 16 at a time
 /// and without a branch for each.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f,avx512vl,bmi1,bmi2,popcnt")]
@@ -211,14 +211,14 @@ fn fill_avx512(part: &[Block], locator: &Locator<'_>, map: &mut [Slot]) -> usize
             let mut numbers = _pext_u64(mask, full);
             let mut positions = _mm512_add_epi32(lanes, _mm512_set1_epi32(base as i32));
             let mut at = 0;
-            // Two vectors a step: most blocks take one step, so the loop's end is predictable.
+            // Two vectors per step: most blocks take one step, so the loop's end is predictable.
             while numbers != 0 {
                 for _ in 0..2 {
-                    let some = numbers as u16;
-                    let chosen = _mm512_maskz_compress_epi32(some, positions);
+                    let mask16 = numbers as u16;
+                    let chosen = _mm512_maskz_compress_epi32(mask16, positions);
                     // SAFETY: `at` is at most the number of bits of `mask`, and `out` reaches 64 beyond it.
                     unsafe { _mm512_storeu_si512(out.as_mut_ptr().add(at).cast(), chosen) };
-                    at += some.count_ones() as usize;
+                    at += mask16.count_ones() as usize;
                     numbers >>= 16;
                     positions = _mm512_add_epi32(positions, _mm512_set1_epi32(16));
                 }
@@ -242,17 +242,17 @@ mod tests {
 
     proptest! {
         #[test]
-        fn union_and_positions_as_the_oracle(lists in prop::collection::vec(blocks(), 0..9), probe in blocks()) {
+        fn union_and_positions_match_the_oracle(lists in prop::collection::vec(blocks(), 0..9), probe in blocks()) {
             let views: Vec<&[Block]> = lists.iter().map(Vec::as_slice).collect();
-            let whole = IndexSet::new(union(&views));
+            let set = IndexSet::new(union(&views));
             let filled: Vec<&[Block]> = views.iter().copied().filter(|l| !l.is_empty()).collect();
-            prop_assert_eq!(&merge_all(&filled)[..], whole.blocks());
+            prop_assert_eq!(&merge_all(&filled)[..], set.blocks());
             let want: BTreeSet<(u64, u32)> =
                 lists.iter().flat_map(|l| IndexSet::new(l.clone()).elements().collect::<Vec<_>>()).collect();
-            let elements: Vec<_> = whole.elements().collect();
+            let elements: Vec<_> = set.elements().collect();
             prop_assert_eq!(&elements, &want.into_iter().collect::<Vec<_>>());
             for part in lists.iter().chain([&probe]) {
-                let locator = Locator::new(&whole);
+                let locator = Locator::new(&set);
                 let map = locator.positions(part);
                 let mut plain = vec![Slot::new(0); map.len()];
                 fill(part, &Locator { table: None, ..locator }, &mut plain, expand);

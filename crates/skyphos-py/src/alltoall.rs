@@ -34,7 +34,7 @@ pub fn alltoall(
     })
 }
 
-/// `Comm.scatter`. `like` has the n, width and dtype of all vectors, which only `root` has.
+/// `Comm.scatter`. `like` has the n, width and dtype of all vectors; only `root` passes vectors.
 #[pyfunction]
 pub fn scatter(
     py: Python<'_>,

@@ -28,7 +28,7 @@ macro_rules! with_owned {
     ($arrays:expr, |$values:ident, $out:ident| $body:expr) => {
         $crate::arrays::of_variant!(&mut $arrays, |v, o| {
             let $values = $crate::owned::Numbers::new(v)?;
-            // SAFETY: no other argument of the call shares its memory, or `ValueArrays` had refused it; the documentation asks
+            // SAFETY: `ValueArrays` refuses an `out` that shares memory with another argument, and the documentation asks
             // Python's callers to leave `out` alone until the call is over.
             #[allow(unsafe_code, reason = "the array outlives this function")]
             let $out = unsafe { $crate::owned::NumbersMut::new(o) }?;
@@ -38,7 +38,7 @@ macro_rules! with_owned {
 }
 pub(crate) use with_owned;
 
-/// An array of values and one for results, of one type, held while a call uses them.
+/// An array of values and one for results, of one type, borrowed while a call uses them.
 pub enum ValueArrays<'py> {
     F32(PyReadonlyArrayDyn<'py, f32>, PyReadwriteArrayDyn<'py, f32>),
     F64(PyReadonlyArrayDyn<'py, f64>, PyReadwriteArrayDyn<'py, f64>),
@@ -54,7 +54,7 @@ pub enum ValueArrays<'py> {
 impl<'py> ValueArrays<'py> {
     pub fn new(values: &Bound<'py, PyAny>, out: &Bound<'py, PyAny>) -> PyResult<ValueArrays<'py>> {
         let mut arrays = ValueArrays::of_type(values, out)?;
-        // Contiguous and aligned, or the call must not begin.
+        // The call must not begin unless both are contiguous and aligned.
         of_variant!(&mut arrays, |values, out| {
             values.as_slice()?;
             out.as_slice_mut()?;
@@ -70,7 +70,7 @@ impl<'py> ValueArrays<'py> {
         });
         match same_layout {
             true => Ok(arrays),
-            false => Err(PyTypeError::new_err("arrays of different shapes, or not in rows")),
+            false => Err(PyTypeError::new_err("the arrays differ in shape or are not C-contiguous")),
         }
     }
 
@@ -96,7 +96,7 @@ impl<'py> ValueArrays<'py> {
             )*};
         }
         try_types!(F64, F32, I64, I32, U8, U32, U64, F16);
-        // NumPy has a type bfloat16 only after a package such as ml_dtypes registered it, as the maker of such an array did.
+        // NumPy knows bfloat16 only after a package such as ml_dtypes has registered it, so only such an array's dtype is looked up.
         let dtype = values.getattr("dtype").and_then(|d| d.getattr("name"));
         if dtype.is_ok_and(|name| name.extract::<&str>().is_ok_and(|name| name == "bfloat16")) {
             try_types!(BF16);

@@ -1,4 +1,4 @@
-//! Exchanges of blocks of bytes that Python objects hold.
+//! Exchanges of blocks of bytes in memory of Python objects.
 
 use crate::comm::Comm;
 use crate::errors::{or_fail, to_py};
@@ -23,17 +23,17 @@ type ReceivedBlock<'py> = (u32, Bound<'py, PyArray1<u8>>);
 
 #[pymethods]
 impl BlockExchange {
-    /// The next block in the order of ranks after this one; None once all were taken.
+    /// The next block, in the order of ranks after this one; `None` after the last.
     fn next_block<'py>(&self, py: Python<'py>) -> PyResult<Option<ReceivedBlock<'py>>> {
         let next = py.detach(|| {
             let mut exchange = self.exchange.lock().unwrap_or_else(PoisonError::into_inner);
             exchange.as_mut().map(skyphos::BlockExchange::next_block)
         });
-        let next = next.ok_or_else(over)?.map_err(|error| to_py(py, error))?;
+        let next = next.ok_or_else(ended)?.map_err(|error| to_py(py, error))?;
         Ok(next.map(|(rank, block)| (rank, PyArray1::from_vec(py, block))))
     }
 
-    /// Ends the exchange on all ranks.
+    /// Ends the exchange with an error on all ranks.
     fn fail(&self, py: Python<'_>, message: &str) {
         py.detach(|| {
             let exchange = self.exchange.lock().unwrap_or_else(PoisonError::into_inner);
@@ -47,12 +47,12 @@ impl BlockExchange {
             let mut exchange = self.exchange.lock().unwrap_or_else(PoisonError::into_inner);
             exchange.take().map(skyphos::BlockExchange::finish)
         });
-        let traffic = traffic.ok_or_else(over)?.map_err(|error| to_py(py, error))?;
+        let traffic = traffic.ok_or_else(ended)?.map_err(|error| to_py(py, error))?;
         Ok(traffic.into())
     }
 }
 
-fn over() -> PyErr {
+fn ended() -> PyErr {
     PyRuntimeError::new_err("this exchange is over")
 }
 

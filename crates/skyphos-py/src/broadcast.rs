@@ -1,4 +1,4 @@
-//! `Comm.broadcast`: bytes of memory that Python objects hold, to arrays of bytes.
+//! `Comm.broadcast` of memory of Python objects, received as arrays of bytes.
 
 use crate::comm::Comm;
 use crate::errors::{or_fail, to_py, unreported};

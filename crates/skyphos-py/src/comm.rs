@@ -1,4 +1,4 @@
-//! `Comm`, and how groups are made.
+//! `Comm`, and the functions that form groups.
 
 use crate::arrays::{ValueArrays, with_owned};
 use crate::configure::{ConfigureOptions, IndexSets};
@@ -7,7 +7,7 @@ use crate::health::Health;
 use crate::indices::IndexArray;
 use crate::op::Operation;
 use crate::plan::Plan;
-use crate::planner::Numbers as Profile;
+use crate::planner::ProfileFields;
 use crate::work::perform;
 use pyo3::IntoPyObjectExt;
 use pyo3::prelude::*;
@@ -96,8 +96,8 @@ pub fn connect_tcp(py: Python<'_>, given: TcpOptions) -> PyResult<Connected> {
     Ok(Connected::new(transport, settings))
 }
 
-/// Joins a group of an MPI communicator's processes. `comm`: its handle; the world without one. `launched`: how many processes
-/// the launcher says there are.
+/// Joins a group of an MPI communicator's processes. `comm`: its handle, or `None` for the world communicator. `launched`: the
+/// number of processes according to the launcher. `places`: libraries to try.
 #[pyfunction]
 pub fn connect_mpi(
     py: Python<'_>,
@@ -123,25 +123,25 @@ pub fn connect_mpi(
     Ok(Connected::new(transport, settings))
 }
 
-/// Whether there is an MPI library that could be used.
+/// Whether there is a usable MPI library.
 #[pyfunction]
 pub fn mpi_is_there(places: Vec<PathBuf>) -> bool {
     skyphos::mpi::is_there(&places)
 }
 
-/// Ends MPI if it was begun here. Nobody uses it afterwards.
+/// Finalises MPI if this process initialised it. It is not used afterwards.
 #[pyfunction]
 pub fn mpi_end(py: Python<'_>) {
     py.detach(skyphos::mpi::Library::end);
 }
 
-/// Somebody else is about to end MPI: from here on nothing is called in it.
+/// Stops all use of MPI, before other code finalises it.
 #[pyfunction]
 pub fn mpi_prepare_end(py: Python<'_>) {
     py.detach(skyphos::mpi::Library::prepare_end);
 }
 
-/// Processes that are connected, and no group yet.
+/// Connected processes that have not formed a group yet.
 #[pyclass(module = "skyphos._skyphos", frozen)]
 pub struct Connected {
     rank: u32,
@@ -161,7 +161,7 @@ impl Connected {
 
     fn take(&self, py: Python<'_>) -> PyResult<Box<dyn Transport>> {
         let taken = self.transport.lock().unwrap_or_else(PoisonError::into_inner).take();
-        taken.ok_or_else(|| to_py(py, Error::bad_input("these connections are a group's already")))
+        taken.ok_or_else(|| to_py(py, Error::bad_input("these connections already belong to a group")))
     }
 }
 
@@ -189,25 +189,25 @@ impl Connected {
         comm.map(Comm::new).map_err(|e| to_py(py, e))
     }
 
-    /// The group of ranks of several processes each, which begin with process 0's profile and topology, or raise its error.
+    /// The replicated group of the processes. All of them start with process 0's profile and topology, or raise its error.
     fn replicated(
         &self,
         py: Python<'_>,
         each: u32,
         share_hosts: bool,
-        profile: Option<Profile>,
+        profile: Option<ProfileFields>,
         topology: Option<(Vec<u32>, Vec<u32>)>,
         error: Option<String>,
     ) -> PyResult<Comm> {
         let (transport, settings) = (self.take(py)?, self.settings.clone());
-        let mine = match (error, topology) {
+        let own = match (error, topology) {
             (Some(message), _) => Err(Error::bad_input(message)),
             (None, Some((hosts, racks))) => Topology::new(&hosts, &racks).map(Some),
             (None, None) => Ok(None),
         };
-        let mine = mine.map(|topology| (profile.map(|Profile(profile)| profile), topology));
+        let own = own.map(|topology| (profile.map(|ProfileFields(profile)| profile), topology));
         let replication = skyphos::Replication { each, share_hosts };
-        let comm = py.detach(|| skyphos::Comm::replicated(transport, replication, settings, mine));
+        let comm = py.detach(|| skyphos::Comm::replicated(transport, replication, settings, own));
         comm.map(Comm::new).map_err(|e| to_py(py, e))
     }
 }
@@ -311,7 +311,7 @@ impl Comm {
         py.detach(|| self.comm.release());
     }
 
-    /// The group of those with the same color; None where color is None.
+    /// The group of the ranks with the same color; `None` if `color` is `None`.
     #[pyo3(signature = (color, key, within=false))]
     fn split(&self, py: Python<'_>, color: Option<u64>, key: i64, within: bool) -> PyResult<Option<Comm>> {
         let group = py.detach(|| match within {
@@ -322,12 +322,12 @@ impl Comm {
         Ok(group.map(Comm::new))
     }
 
-    /// A group of some ranks, which each of them makes without communication.
+    /// The group of `ranks`, each of which makes it without communication.
     fn group_of(&self, py: Python<'_>, ranks: Vec<u32>, name: u64) -> PyResult<Comm> {
         self.comm.group_of(&ranks, name).map(Comm::new).map_err(|e| to_py(py, e))
     }
 
-    /// The group of the ranks that are left.
+    /// The group of the ranks that are not lost.
     fn shrink(&self, py: Python<'_>) -> PyResult<Comm> {
         py.detach(|| self.comm.shrink()).map(Comm::new).map_err(|e| to_py(py, e))
     }
@@ -339,9 +339,9 @@ impl Comm {
     /// Closes the group at the end of a program. `why`: the reason if the program has failed. Calls under way get `seconds` seconds.
     #[pyo3(signature = (seconds, why=None))]
     fn close_at_exit(&self, py: Python<'_>, seconds: f64, why: Option<&str>) -> PyResult<()> {
-        let most = duration(py, "seconds", seconds)?;
+        let limit = duration(py, "seconds", seconds)?;
         let closed = py.detach(|| {
-            let closed = self.comm.close_at_exit(most, why);
+            let closed = self.comm.close_at_exit(limit, why);
             log::logger().flush();
             closed
         });
@@ -370,7 +370,7 @@ impl Comm {
         to_py(py, error)
     }
 
-    /// Raises on all ranks if they pass another function or other arguments, and names those that differ.
+    /// Raises on all ranks if they do not pass the same function and arguments, and names the differences.
     fn agree_arguments(
         &self,
         py: Python<'_>,
@@ -405,7 +405,7 @@ impl Comm {
     ) -> PyResult<Py<PyAny>> {
         let py = values.py();
         let (contribute, want) = or_fail(py, &self.comm, sets.owned(py))?;
-        // Held while the others are looked at, so that `out` shares no memory with them.
+        // Borrowed while the other arrays are checked, so that an `out` which shares memory with them is refused.
         let _lists = (IndexArray::new(sets.contribute.bind(py))?, IndexArray::new(sets.want.bind(py))?);
         let mut arrays = or_fail(py, &self.comm, ValueArrays::new(values, out))?;
         with_owned!(arrays, |numbers, result| {

@@ -4,7 +4,7 @@ use crate::indices::OwnedIndices;
 use pyo3::prelude::*;
 use skyphos::Missing;
 
-/// Indices that this rank contributes values for, and those that it wants.
+/// The indices that this rank contributes values for, and the indices that it wants.
 #[pyclass(module = "skyphos._skyphos", frozen)]
 pub struct IndexSets {
     pub contribute: Py<PyAny>,
@@ -20,7 +20,7 @@ impl IndexSets {
 }
 
 impl IndexSets {
-    /// The lists as a call keeps them.
+    /// The sets as arguments that a call keeps alive.
     pub fn owned(&self, py: Python<'_>) -> PyResult<(OwnedIndices, OwnedIndices)> {
         Ok((OwnedIndices::new(self.contribute.bind(py))?, OwnedIndices::new(self.want.bind(py))?))
     }

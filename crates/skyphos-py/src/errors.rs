@@ -13,13 +13,13 @@ thread_local! {
 }
 
 /// Stores a Python exception until the call during which it was raised returns.
-pub fn keep(error: PyErr) {
+pub fn store_raised(error: PyErr) {
     RAISED.with(|raised| {
         raised.borrow_mut().get_or_insert(error);
     });
 }
 
-/// The exception that Python code raised while a call waited, unless it ended the call.
+/// Takes the exception that Python code raised while a call waited, if one is stored.
 pub fn take_raised() -> Option<PyErr> {
     RAISED.with(|raised| raised.borrow_mut().take())
 }
@@ -29,7 +29,7 @@ pub fn interrupted() -> bool {
     Python::attach(|py| match py.check_signals() {
         Ok(()) => false,
         Err(error) => {
-            keep(error);
+            store_raised(error);
             true
         }
     })
@@ -44,20 +44,20 @@ pub fn or_fail<T>(py: Python<'_>, comm: &skyphos::Comm, converted: PyResult<T>) 
     })
 }
 
-/// The attribute `wire` of an exception where a rank has left a call for a reason that is no error of its program.
+/// The attribute `wire` of the exception that other ranks raise if a rank leaves a call without an error of its program.
 #[pyfunction]
 pub fn wire_of_leaving<'py>(py: Python<'py>, rank: u32, cause: &str) -> Bound<'py, PyBytes> {
     PyBytes::new(py, &Error::Aborted { rank, cause: cause.to_owned() }.to_wire())
 }
 
-/// The exception for an error. If Python code raised an exception meanwhile, that exception.
+/// The exception for an error, or the exception that Python code raised during the call.
 pub fn to_py(py: Python<'_>, error: Error) -> PyErr {
     let raised = take_raised().unwrap_or_else(|| unreported(py, &error));
     mark_raised_by_all(py, &raised);
     raised
 }
 
-/// The exception for an error that no other rank knows of yet: the collective that passes it on reports it to them.
+/// The exception for an error that the other ranks do not know of yet; the collective that raises it reports it to them.
 pub fn unreported(py: Python<'_>, error: &Error) -> PyErr {
     build(py, error).unwrap_or_else(|failed| failed)
 }
@@ -96,8 +96,8 @@ fn build(py: Python<'_>, error: &Error) -> PyResult<PyErr> {
     Ok(PyErr::from_value(exception))
 }
 
-/// Marks an exception as raised on the other ranks, too. An exception without attributes cannot be marked: Python code then
-/// reports it to the other ranks a second time, and they raise twice.
+/// Marks an exception as raised on all ranks. An exception without attributes cannot be marked: Python code then reports it to the
+/// other ranks again, and they raise twice.
 fn mark_raised_by_all(py: Python<'_>, error: &PyErr) {
     let _ = classes(py).and_then(|classes| classes.call_method1("mark_raised_by_all", (error.value(py),)));
 }

@@ -3,7 +3,7 @@
 use pyo3::prelude::*;
 use skyphos::Loss;
 
-/// A process as this one sees it: see `skyphos.Health`.
+/// A process's state, as known to this one: see `skyphos.Health`.
 #[pyclass(module = "skyphos._skyphos", frozen, get_all)]
 pub struct Health {
     process: u32,
@@ -19,23 +19,23 @@ pub struct Health {
 }
 
 impl From<skyphos::Health> for Health {
-    fn from(one: skyphos::Health) -> Health {
-        let (lost, cause) = one.lost.unzip();
+    fn from(health: skyphos::Health) -> Health {
+        let (lost, cause) = health.lost.unzip();
         Health {
-            process: one.process,
-            rank: one.rank,
-            replica: one.replica,
-            address: one.address,
+            process: health.process,
+            rank: health.rank,
+            replica: health.replica,
+            address: health.address,
             lost: lost.map(|loss| match loss {
                 Loss::Left => "left",
                 Loss::Ended => "ended",
                 Loss::Silent => "silent",
             }),
             cause,
-            late: one.late,
-            silent_s: one.silent.map(|time| time.as_secs_f64()),
-            won: one.won,
-            beaten: one.lost_races,
+            late: health.late,
+            silent_s: health.silent.map(|time| time.as_secs_f64()),
+            won: health.won,
+            beaten: health.lost_races,
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Memory that the ranks of a host share, as arrays of bytes.
+//! Arrays of bytes over memory that the ranks of a host share.
 
 use numpy::PyArray1;
 use numpy::ndarray::ArrayView1;
@@ -20,7 +20,7 @@ pub fn array_of(py: Python<'_>, part: ReceivedPart) -> PyResult<Bound<'_, PyArra
     };
     let start = copy.as_mut_ptr(range.clone());
     let memory = Bound::new(py, HostMemory { _copy: copy })?.into_any();
-    // SAFETY: as many bytes, which the array keeps, and which it alone reads and writes from now on.
+    // SAFETY: `start` begins `range.len()` bytes; the array keeps them mapped, and nothing else uses them from now on.
     Ok(unsafe {
         let bytes = ArrayView1::from_shape_ptr(range.len(), start.cast_const());
         PyArray1::borrow_from_array(&bytes, memory)

@@ -6,7 +6,7 @@ use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use skyphos::{IndexInput, Indices};
 
-/// An array of indices, held while a call uses it.
+/// An array of indices, borrowed while a call uses it.
 pub enum IndexArray<'py> {
     I32(PyReadonlyArray1<'py, i32>),
     I64(PyReadonlyArray1<'py, i64>),
@@ -17,7 +17,7 @@ pub enum IndexArray<'py> {
 impl<'py> IndexArray<'py> {
     pub fn new(array: &Bound<'py, PyAny>) -> PyResult<IndexArray<'py>> {
         let array = IndexArray::of_type(array)?;
-        array.slice()?; // contiguous and aligned, or the call must not begin
+        array.slice()?; // the call must not begin unless the array is contiguous and aligned
         Ok(array)
     }
 
@@ -45,7 +45,7 @@ impl<'py> IndexArray<'py> {
     }
 }
 
-/// Indices of an array.
+/// An array of indices that a call keeps alive.
 pub enum OwnedIndices {
     I32(Numbers<i32>),
     I64(Numbers<i64>),

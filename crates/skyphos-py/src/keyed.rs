@@ -29,12 +29,13 @@ enum Batch<'a> {
 
 /// A kind of keys, from and to Python.
 trait Kind: KeyStore + Clone + Send + 'static {
-    fn of(batch: Batch<'_>) -> Option<Self::Batch<'_>>;
+    /// The batch, if it has keys of this kind.
+    fn from_batch(batch: Batch<'_>) -> Option<Self::Batch<'_>>;
     fn to_python(self, py: Python<'_>) -> PyResult<Py<PyAny>>;
 }
 
 impl Kind for Numbers {
-    fn of(batch: Batch<'_>) -> Option<&[u64]> {
+    fn from_batch(batch: Batch<'_>) -> Option<&[u64]> {
         match batch {
             Batch::Numbers(numbers) => Some(numbers),
             Batch::Strings(_) => None,
@@ -47,7 +48,7 @@ impl Kind for Numbers {
 }
 
 impl Kind for Strings {
-    fn of(batch: Batch<'_>) -> Option<StringBatch<'_>> {
+    fn from_batch(batch: Batch<'_>) -> Option<StringBatch<'_>> {
         match batch {
             Batch::Strings(strings) => Some(strings),
             Batch::Numbers(_) => None,
@@ -84,7 +85,8 @@ impl<K: Kind, T: Element + NumpyElement> AnyTable for Table<K, T> {
     }
 
     fn add(&mut self, keys: Batch<'_>, rows: Option<&[u8]>) -> Result<()> {
-        let keys = K::of(keys).ok_or_else(|| Error::bad_input("keys of another kind than before"))?;
+        let keys =
+            K::from_batch(keys).ok_or_else(|| Error::bad_input("the table has keys of another kind"))?;
         match rows {
             None => self.count(&keys),
             Some(rows) => match bytemuck::try_cast_slice(rows) {
@@ -97,7 +99,7 @@ impl<K: Kind, T: Element + NumpyElement> AnyTable for Table<K, T> {
     fn absorb(&mut self, other: &dyn AnyTable) -> Result<()> {
         match other.as_any().downcast_ref::<Self>() {
             Some(other) => Table::absorb(self, other),
-            None => Err(Error::bad_input("a table of other keys or values")),
+            None => Err(Error::bad_input("the other table has other kinds of keys or values")),
         }
     }
 
@@ -129,8 +131,8 @@ impl<K: Kind, T: Element + NumpyElement> AnyTable for Table<K, T> {
     }
 }
 
-/// The owner of each key, and its wave.
-type Places<'py> = (Bound<'py, PyArray1<u32>>, Bound<'py, PyArray1<u32>>);
+/// The owner of each key, and the wave of each key.
+type Placement<'py> = (Bound<'py, PyArray1<u32>>, Bound<'py, PyArray1<u32>>);
 
 /// Rows of numbers by key.
 #[pyclass(module = "skyphos._skyphos", frozen)]
@@ -139,7 +141,7 @@ pub struct KeyTable {
 }
 
 impl KeyTable {
-    /// Never while this thread holds the GIL: the thread that has the lock may run a ufunc, which needs the GIL.
+    /// This thread must not hold the GIL: the thread that has the lock may run a ufunc, which needs the GIL.
     fn lock(&self) -> MutexGuard<'_, Option<Box<dyn AnyTable>>> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -160,7 +162,7 @@ fn taken() -> PyErr {
 
 #[pymethods]
 impl KeyTable {
-    /// `strings`: keys are strings of bytes, not numbers. `op`: None keeps all rows.
+    /// `strings`: keys are strings of bytes, not numbers. `op`: `None` lists all rows.
     #[new]
     fn new(
         py: Python<'_>,
@@ -171,7 +173,8 @@ impl KeyTable {
     ) -> PyResult<KeyTable> {
         let merge = op.map_or(Merge::List, |op| Merge::Fold(op.0.clone()));
         let dtype = DType::ALL.into_iter().find(|known| known.name() == dtype);
-        let dtype = dtype.ok_or_else(|| PyTypeError::new_err("values of a type that has no operations"))?;
+        let dtype =
+            dtype.ok_or_else(|| PyTypeError::new_err("no operation is defined for values of this type"))?;
         let new = with_element!(dtype, T => match strings {
             true => Table::<Strings, T>::new(width, merge).map(|table| Box::new(table) as Box<dyn AnyTable>),
             false => Table::<Numbers, T>::new(width, merge).map(|table| Box::new(table) as Box<dyn AnyTable>),
@@ -184,13 +187,13 @@ impl KeyTable {
         py.detach(|| self.lock().as_ref().map_or(0, |table| table.len()))
     }
 
-    /// Bytes of memory that it takes.
+    /// Bytes of memory of the table.
     #[getter]
     fn bytes(&self, py: Python<'_>) -> usize {
         py.detach(|| self.lock().as_ref().map_or(0, |table| table.bytes()))
     }
 
-    /// Adds a row for each key. `values` None: rows of ones.
+    /// Adds a row for each key; if `values` is `None`, a row of ones.
     fn add(
         &self,
         py: Python<'_>,
@@ -222,8 +225,8 @@ impl KeyTable {
         self.with(py, |table| table.add_block(block))
     }
 
-    /// The owner of each key, by its hash, and the wave that it goes in.
-    fn places<'py>(&self, py: Python<'py>, ranks: u32, waves: u32) -> PyResult<Places<'py>> {
+    /// The owner and the wave of each key, by its hash.
+    fn places<'py>(&self, py: Python<'py>, ranks: u32, waves: u32) -> PyResult<Placement<'py>> {
         let hashes = self.with(py, |table| Ok(table.hashes()))?;
         Ok(places(py, &hashes, ranks, waves))
     }
@@ -238,7 +241,8 @@ impl KeyTable {
         let to = to.as_slice()?;
         let made = self.with(py, |table| {
             let fits = to.len() == table.len() && to.iter().all(|to| *to < blocks || *to == NOWHERE);
-            fits.then(|| table.blocks(to, blocks)).ok_or_else(|| Error::bad_input("no place for a key"))
+            fits.then(|| table.blocks(to, blocks))
+                .ok_or_else(|| Error::bad_input("a key has no destination block"))
         })?;
         Ok(made.into_iter().map(|block| PyArray1::from_vec(py, block)).collect())
     }
@@ -255,14 +259,14 @@ impl KeyTable {
     }
 }
 
-/// The owner of each key, by its hash, and the wave that it goes in.
+/// The owner and the wave of each key, by its hash.
 #[pyfunction]
 pub fn key_places<'py>(
     py: Python<'py>,
     keys: KeyArrays<'_>,
     ranks: u32,
     waves: u32,
-) -> PyResult<Places<'py>> {
+) -> PyResult<Placement<'py>> {
     let hashes: Vec<u64> = match &keys {
         KeyArrays::Numbers(numbers) => {
             let numbers = numbers.as_slice()?;
@@ -277,8 +281,8 @@ pub fn key_places<'py>(
     Ok(places(py, &hashes, ranks, waves))
 }
 
-fn places<'py>(py: Python<'py>, hashes: &[u64], ranks: u32, waves: u32) -> Places<'py> {
-    let all = |of: &dyn Fn(u64) -> u32| PyArray1::from_iter(py, hashes.iter().map(|hash| of(*hash)));
+fn places<'py>(py: Python<'py>, hashes: &[u64], ranks: u32, waves: u32) -> Placement<'py> {
+    let all = |map: &dyn Fn(u64) -> u32| PyArray1::from_iter(py, hashes.iter().map(|hash| map(*hash)));
     (all(&|hash| owner_of(hash, ranks)), all(&|hash| wave_of(hash, waves)))
 }
 
@@ -304,7 +308,7 @@ pub fn strings_of<'py>(py: Python<'py>, strings: &Bound<'py, PyList>) -> PyResul
     Ok((PyArray1::from_vec(py, offsets), PyArray1::from_vec(py, bytes)))
 }
 
-/// Words of a text in about `most` bytes from `at` on. Returns the words and the offset after them.
+/// The words of a text in about `most` bytes from `at` on, and the offset after them.
 #[pyfunction]
 pub fn words_of<'py>(
     py: Python<'py>,
@@ -313,9 +317,10 @@ pub fn words_of<'py>(
     most: usize,
 ) -> PyResult<(StringArrays<'py>, usize)> {
     let text = text.as_slice()?;
-    let left = text.get(at..).ok_or_else(|| PyValueError::new_err("beyond the end of a text"))?;
-    let (ends, letters, taken) = py.detach(|| tokens(left, most));
-    Ok(((PyArray1::from_vec(py, ends), PyArray1::from_vec(py, letters)), at + taken))
+    let left =
+        text.get(at..).ok_or_else(|| PyValueError::new_err("the offset is beyond the end of the text"))?;
+    let (offsets, bytes, read) = py.detach(|| tokens(left, most));
+    Ok(((PyArray1::from_vec(py, offsets), PyArray1::from_vec(py, bytes)), at + read))
 }
 
 /// The strings as a list of `str`, or of `bytes`.
@@ -328,8 +333,8 @@ pub fn list_of<'py>(
 ) -> PyResult<Bound<'py, PyList>> {
     let (offsets, bytes) = (offsets.as_slice()?, bytes.as_slice()?);
     StringBatch::new(offsets, bytes).map_err(|error| to_py(py, error))?;
-    let string = |ends: &[i64]| -> PyResult<Bound<'py, PyAny>> {
-        let string = &bytes[ends[0] as usize..ends[1] as usize];
+    let string = |bounds: &[i64]| -> PyResult<Bound<'py, PyAny>> {
+        let string = &bytes[bounds[0] as usize..bounds[1] as usize];
         Ok(match text {
             true => PyString::from_bytes(py, string)?.into_any(),
             false => PyBytes::new(py, string).into_any(),

@@ -1,5 +1,5 @@
 //! The extension module `skyphos._skyphos`: converts arguments, releases the GIL, calls the Rust
-//! library. No algorithm lives here; docstrings for users are in `python/skyphos`.
+//! library. It has no algorithms; docstrings for users are in `python/skyphos`.
 
 #![deny(unsafe_code)]
 
@@ -41,7 +41,7 @@ mod work;
 
 use pyo3::prelude::*;
 
-// Results are large and short-lived: memory of the last one serves the next without new pages.
+// Results are large and short-lived. This allocator reuses their memory, so that the next result needs no new pages.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
@@ -51,7 +51,7 @@ mod _skyphos {
     use numpy::PyArrayMethods;
     use pyo3::prelude::*;
 
-    /// NumPy's functions are looked up now: when the interpreter shuts down they cannot be, and objects may still call.
+    /// Looks up NumPy's functions now: objects may still use them while the interpreter shuts down, when a look-up fails.
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
         let array = numpy::PyArray1::<u8>::zeros(module.py(), 0, false);

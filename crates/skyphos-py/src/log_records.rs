@@ -1,8 +1,8 @@
 //! Log records of the Rust crates, as records of Python's logger "skyphos".
 //!
-//! A record may be made on any thread, and runtime threads never take the GIL. So it is queued, and a thread of this module,
-//! which lives while there are records, hands it to Python. [`Log::flush`] waits until all are handed over; the end of a program
-//! calls it, without the GIL.
+//! Any thread may make a record, and runtime threads never take the GIL. So records are queued, and a thread of this module,
+//! which lives while there are records, hands them to Python. [`Log::flush`] waits until all are handed over. It is called at the end
+//! of a program, without the GIL.
 
 use log::{Level, LevelFilter, Log, Metadata, Record};
 use pyo3::prelude::*;
@@ -10,11 +10,11 @@ use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// Records that wait at most; later ones are dropped, since Python may be stopped in a debugger.
-const MOST_WAITING: usize = 1000;
+/// Most records that wait. Further ones are dropped, since Python may be stopped in a debugger.
+const MAX_WAITING: usize = 1000;
 
-/// The longest that a flush waits.
-const FLUSH: Duration = Duration::from_secs(1);
+/// Time limit of a flush.
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A level of Python's `logging`, and a message.
 type Message = (u8, String);
@@ -39,7 +39,7 @@ impl Forward {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The next record; `None`, and no longer busy, if there is none.
+    /// The next record. If there is none, clears `busy`.
     fn next(&self) -> Option<Message> {
         let mut state = self.state();
         let next = state.waiting.pop_front();
@@ -67,7 +67,7 @@ impl Log for Forward {
             Level::Debug | Level::Trace => 10,
         };
         let mut state = self.state();
-        if state.waiting.len() < MOST_WAITING {
+        if state.waiting.len() < MAX_WAITING {
             state.waiting.push_back((level, record.args().to_string()));
         }
         if !std::mem::replace(&mut state.busy, true)
@@ -79,7 +79,7 @@ impl Log for Forward {
 
     fn flush(&self) {
         let state = self.state();
-        let _ = self.idle.wait_timeout_while(state, FLUSH, |state| state.busy);
+        let _ = self.idle.wait_timeout_while(state, FLUSH_TIMEOUT, |state| state.busy);
     }
 }
 

@@ -63,7 +63,8 @@ pub fn send(
     perform_call(py, comm, comm.send(dest, tag, parts), async_op, |py, ()| Ok(py.None()))
 }
 
-/// Sends an error in place of a message: one of the library, or a text. Returns the exception to raise here.
+/// Sends an error in place of a message: an error of the library, encoded in `wire`, or else `message`. Returns the exception to
+/// raise on this rank.
 #[pyfunction]
 #[pyo3(signature = (comm, dest, tag, message, wire=None))]
 pub fn fail_send(
@@ -80,7 +81,7 @@ pub fn fail_send(
     to_py(py, error)
 }
 
-/// Receives a message (`None`: from any rank, with any tag). `beside`: a send under way; if it fails first, the receive fails, too.
+/// Receives a message; `None` means any source or any tag. If the send `beside` fails first, the receive fails, too.
 #[pyfunction]
 #[pyo3(signature = (comm, source, tag, into, async_op, beside=None))]
 pub fn recv(
@@ -93,7 +94,7 @@ pub fn recv(
     beside: Option<&Work>,
 ) -> PyResult<Py<PyAny>> {
     let comm = comm.shared();
-    let room = into
+    let destination = into
         .map(|into| -> PyResult<_> {
             let out = into.out.bind(py);
             // SAFETY: the documentation asks Python's callers to leave the array alone until the call is over.
@@ -102,7 +103,7 @@ pub fn recv(
             Ok(skyphos::ReceiveInto { first: into.first.as_bytes(py).to_vec(), memory })
         })
         .transpose()?;
-    let call = comm.receive(source, tag, room).map(|call| match beside {
+    let call = comm.receive(source, tag, destination).map(|call| match beside {
         Some(send) => call.fail_with(&send.work),
         None => call,
     });
@@ -122,7 +123,7 @@ pub fn probe(py: Python<'_>, comm: &Comm, source: Option<u32>, tag: Option<u32>)
     })
 }
 
-/// Like `probe`, without waiting: `None` if no message has come.
+/// Like `probe`, without waiting: `None` if no message has arrived.
 #[pyfunction]
 pub fn probe_now(
     py: Python<'_>,
@@ -131,6 +132,6 @@ pub fn probe_now(
     tag: Option<u32>,
 ) -> PyResult<Option<MessageStatus>> {
     let comm = comm.shared();
-    let seen = py.detach(|| comm.probe_now(source, tag)).map_err(|e| to_py(py, e))?;
-    Ok(seen.map(MessageStatus::from))
+    let status = py.detach(|| comm.probe_now(source, tag)).map_err(|e| to_py(py, e))?;
+    Ok(status.map(MessageStatus::from))
 }

@@ -29,8 +29,8 @@ impl ArrayMove {
     #[staticmethod]
     #[pyo3(signature = (schedule="auto"))]
     fn allgather(schedule: &str) -> PyResult<ArrayMove> {
-        let fixed = schedule_of(schedule)?.map(|named| Move::Fixed(skyphos::ArrayMove::Allgather(named)));
-        Ok(ArrayMove(fixed.unwrap_or(Move::AllgatherAuto)))
+        let fixed = |schedule| Move::Fixed(skyphos::ArrayMove::Allgather(schedule));
+        Ok(ArrayMove(schedule_of(schedule)?.map_or(Move::AllgatherAuto, fixed)))
     }
 
     /// Each rank's array to one rank.
@@ -76,7 +76,9 @@ pub fn move_arrays(
             let what = skyphos::ArrayMove::Allgather(choice.schedule);
             (choice, what)
         }
-        Move::Fixed(what @ skyphos::ArrayMove::Allgather(named)) => (ScheduleChoice::named(named), what),
+        Move::Fixed(what @ skyphos::ArrayMove::Allgather(schedule)) => {
+            (ScheduleChoice::named(schedule), what)
+        }
         Move::Fixed(what) => (ScheduleChoice::named(Schedule::Direct), what),
     };
     let mut arrays = or_fail(py, comm, ValueArrays::new(values, out))?;
@@ -104,7 +106,7 @@ pub fn alltoall_uneven(
 ) -> PyResult<Py<PyAny>> {
     let comm = comm.shared();
     let ValueArrays::U8(bytes, mut result) = or_fail(py, comm, ValueArrays::new(values, out))? else {
-        return or_fail(py, comm, Err(PyTypeError::new_err("arrays of bytes are uint8")));
+        return or_fail(py, comm, Err(PyTypeError::new_err("arrays of bytes must be uint8")));
     };
     let bytes = Numbers::new(&bytes)?;
     // SAFETY: as in `with_owned`.

@@ -1,6 +1,6 @@
 //! Reduce operations from Python: a name, or a ufunc with its identity.
 
-use crate::errors::{keep, unreported};
+use crate::errors::{store_raised, unreported};
 use numpy::{Element as NumpyElement, PyArray1, PyArrayMethods};
 use pyo3::exceptions::{PyException, PyTypeError};
 use pyo3::prelude::*;
@@ -21,7 +21,7 @@ impl Operation {
         if let Ok(name) = op.extract::<String>() {
             return ReduceOp::from_name(&name).map(Operation).map_err(|error| unreported(op.py(), &error));
         }
-        let identity = identity.ok_or_else(|| PyTypeError::new_err("a ufunc goes with its identity"))?;
+        let identity = identity.ok_or_else(|| PyTypeError::new_err("a ufunc needs its identity"))?;
         let name = op.getattr("__name__").and_then(|n| n.extract()).unwrap_or_else(|_| "custom".to_owned());
         Ok(Operation(ReduceOp::Custom(Arc::new(Ufunc { name, ufunc: op.clone().unbind(), identity }))))
     }
@@ -65,7 +65,7 @@ impl Ufunc {
     fn failed(&self, error: PyErr) -> Error {
         let message = format!("op={} failed: {error}", self.name);
         if !Python::attach(|py| error.is_instance_of::<PyException>(py)) {
-            keep(error); // Ctrl-C
+            store_raised(error); // Ctrl-C
         }
         Error::bad_input(message)
     }
@@ -89,14 +89,14 @@ impl CustomOp for Ufunc {
 
     fn identity(&self, dtype: DType, out: &mut [u8]) -> Result<()> {
         Python::attach(|py| {
-            let mut run = || -> PyResult<()> {
+            let mut write = || -> PyResult<()> {
                 with_element!(dtype, T => {
                     let value = T::from_item(&self.identity.bind(py).call_method0("item")?)?;
                     out.copy_from_slice(bytemuck::bytes_of(&value));
                 });
                 Ok(())
             };
-            run().map_err(|error| self.failed(error))
+            write().map_err(|error| self.failed(error))
         })
     }
 

@@ -1,4 +1,4 @@
-//! `Comm.outer_product_sum`: factors that Python objects hold, to arrays or vectors.
+//! `Comm.outer_product_sum`: factors in memory of Python objects, results as arrays or vectors.
 
 use crate::comm::Comm;
 use crate::errors::{or_fail, unreported};
@@ -14,7 +14,7 @@ use pyo3::prelude::*;
 use skyphos::product::{Destination, Factor, Multiply, Rows, multiply};
 use skyphos::{Error, Level, OuterAlgorithm, Result, Schedule, SparseFactors, SparsePairs, bf16, f16};
 
-/// Rows, columns and this rank's pairs.
+/// Rows and columns of the product, and the number of this rank's pairs.
 #[pyclass(module = "skyphos._skyphos", frozen)]
 pub struct OuterShape(skyphos::OuterShape);
 
@@ -54,14 +54,14 @@ impl OuterOptions {
 }
 
 fn exchange_of(name: &str) -> Result<Schedule> {
-    Schedule::ALL.into_iter().find(|one| one.name() == name).ok_or_else(|| {
+    Schedule::ALL.into_iter().find(|schedule| schedule.name() == name).ok_or_else(|| {
         let known = Schedule::ALL.map(Schedule::name).join(", ");
         Error::bad_input(format!("unknown exchange {name:?}: use one of auto, {known}"))
     })
 }
 
 fn level_of(name: &str) -> Result<Level> {
-    Level::ALL.into_iter().find(|one| one.name() == name).ok_or_else(|| {
+    Level::ALL.into_iter().find(|level| level.name() == name).ok_or_else(|| {
         let known = Level::ALL.map(Level::name).join(", ");
         Error::bad_input(format!("unknown owners {name:?}: use one of {known}"))
     })
@@ -76,7 +76,7 @@ pub struct OuterReport {
     grid: Option<(u32, u32)>,
     /// Pairs of all ranks.
     pairs: usize,
-    /// The prediction, if `auto` chose and factors are dense.
+    /// The prediction, if `auto` chose the algorithm and factors are dense.
     stages: Vec<Py<Stage>>,
     predicted_seconds: Option<f64>,
     /// Alternatives that `auto` rejected, with predicted seconds.
@@ -88,7 +88,7 @@ fn report(
     py: Python<'_>,
     skyphos::OuterReport { choice, traffic }: skyphos::OuterReport,
 ) -> PyResult<OuterReport> {
-    let stages = choice.predicted.as_ref().map_or(Ok(Vec::new()), |one| stages_of(py, &one.stages))?;
+    let stages = choice.predicted.as_ref().map_or(Ok(Vec::new()), |route| stages_of(py, &route.stages))?;
     Ok(OuterReport {
         algorithm: choice.algorithm.name(),
         exchange: choice.exchange.map(Schedule::name),
@@ -96,7 +96,7 @@ fn report(
         grid: choice.grid,
         pairs: choice.pairs,
         stages,
-        predicted_seconds: choice.predicted.map(|one| one.duration.0),
+        predicted_seconds: choice.predicted.map(|route| route.duration.0),
         others: choice.others,
         traffic: Py::new(py, Traffic::from(traffic))?,
     })
@@ -155,7 +155,7 @@ macro_rules! with_factor {
                 $body
             }
             other => Err(PyTypeError::new_err(format!(
-                "factors are of float16, bfloat16, float32 or float64, not {other}"
+                "factors must be float16, bfloat16, float32 or float64, not {other}"
             ))),
         }
     }};
@@ -218,24 +218,24 @@ struct OwnedSparseFactors<T> {
 
 impl<T: Factor + numpy::Element> OwnedSparseFactors<T> {
     fn new(py: Python<'_>, (a, b): (&FactorEntries, &FactorEntries)) -> PyResult<OwnedSparseFactors<T>> {
-        let entries = |one: &FactorEntries| match OwnedIndices::new(one.indices.bind(py))? {
-            list @ OwnedIndices::U64(_) => Ok((list, Numbers::of(one.values.bind(py))?)),
-            _ => Err(PyTypeError::new_err("indices of sparse factors are of uint64")),
+        let entries = |factor: &FactorEntries| match OwnedIndices::new(factor.indices.bind(py))? {
+            list @ OwnedIndices::U64(_) => Ok((list, Numbers::of(factor.values.bind(py))?)),
+            _ => Err(PyTypeError::new_err("indices of sparse factors must be uint64")),
         };
         Ok(OwnedSparseFactors { a: entries(a)?, b: entries(b)? })
     }
 }
 
-fn wide(list: &OwnedIndices) -> &[u64] {
+fn as_u64(list: &OwnedIndices) -> &[u64] {
     match list {
         OwnedIndices::U64(list) => list.as_ref(),
-        _ => unreachable!("checked as it was made"),
+        _ => unreachable!("`OwnedSparseFactors::new` refuses other types"),
     }
 }
 
 impl<T: Factor> SparseFactors<T> for OwnedSparseFactors<T> {
     fn pairs(&self) -> SparsePairs<'_, T> {
-        SparsePairs { a: (wide(&self.a.0), self.a.1.as_ref()), b: (wide(&self.b.0), self.b.1.as_ref()) }
+        SparsePairs { a: (as_u64(&self.a.0), self.a.1.as_ref()), b: (as_u64(&self.b.0), self.b.1.as_ref()) }
     }
 }
 
@@ -252,8 +252,8 @@ pub fn sparse_outer_product_sum(
 ) -> PyResult<Py<PyAny>> {
     let comm = comm.shared();
     with_factor!(py, a.values.bind(py), T => {
-        let own = or_fail(py, comm, OwnedSparseFactors::<T>::new(py, (a, b)))?;
-        let call = comm.sparse_outer_product_sum(shape.0, own).options(options.0);
+        let factors = or_fail(py, comm, OwnedSparseFactors::<T>::new(py, (a, b)))?;
+        let call = comm.sparse_outer_product_sum(shape.0, factors).options(options.0);
         perform(py, comm, call, async_op, |py, all| {
             let report = Py::new(py, report(py, all.report)?)?;
             SparseOuterSum { sum: Py::new(py, Vector::of(py, all.sum))?, report }.into_py_any(py)
@@ -274,8 +274,8 @@ pub fn sparse_outer_factors(
 ) -> PyResult<Py<PyAny>> {
     let comm = comm.shared();
     with_factor!(py, a.values.bind(py), T => {
-        let own = or_fail(py, comm, OwnedSparseFactors::<T>::new(py, (a, b)))?;
-        let call = comm.gather_sparse_outer_factors(shape.0, own).options(options.0);
+        let factors = or_fail(py, comm, OwnedSparseFactors::<T>::new(py, (a, b)))?;
+        let call = comm.gather_sparse_outer_factors(shape.0, factors).options(options.0);
         perform(py, comm, call, async_op, |py, all| {
             let entries = |(indices, values): (Vec<u64>, Vec<T>)| {
                 let indices = indices.into_pyarray(py).into_any().unbind();
@@ -300,8 +300,8 @@ fn add<S: Multiply + numpy::Element>(
     let mut out: PyReadwriteArrayDyn<'_, S> = out.extract()?;
     let out = out.as_slice_mut()?;
     py.detach(|| {
-        let of = (Rows { numbers: a.as_ref(), stride: n }, Rows { numbers: b.as_ref(), stride: m });
-        multiply((n, m, pairs), of, (out, m), (Destination::Add, scale), threads);
+        let factors = (Rows { numbers: a.as_ref(), stride: n }, Rows { numbers: b.as_ref(), stride: m });
+        multiply((n, m, pairs), factors, (out, m), (Destination::Add, scale), threads);
     });
     Ok(())
 }
@@ -322,11 +322,11 @@ pub fn add_product(
     };
     let skyphos::OuterShape { n, m, pairs } = of.0;
     if !(fits(a, pairs * n)? && fits(b, pairs * m)? && fits(out, n * m)?) {
-        return Err(PyTypeError::new_err("factors and sum do not fit"));
+        return Err(PyTypeError::new_err("the sizes of factors and sum do not match"));
     }
     match a.getattr("dtype")?.getattr("name")?.extract::<String>()?.as_str() {
         "float32" => add::<f32>(py, (a, b), out, of, scale as f32, threads),
         "float64" => add::<f64>(py, (a, b), out, of, scale, threads),
-        other => Err(PyTypeError::new_err(format!("a product of float32 or float64, not of {other}"))),
+        other => Err(PyTypeError::new_err(format!("factors must be float32 or float64, not {other}"))),
     }
 }

@@ -1,7 +1,7 @@
-//! Memory of NumPy arrays that a call uses while it runs, on whichever thread.
+//! Memory of NumPy arrays that a call uses while it runs, on any thread.
 //!
-//! Each piece keeps its array alive, so the memory stays where it is. Python code can still write to an array that a call
-//! under way reads: the documentation asks callers not to, as those of other non-blocking interfaces over NumPy do.
+//! [`Numbers`] and [`NumbersMut`] keep their arrays alive, so the memory stays valid. Python code can still write to an array that a
+//! call under way reads; the documentation asks callers not to, like that of other non-blocking interfaces over NumPy.
 
 use numpy::{Element, PyReadonlyArray, PyReadwriteArray};
 use pyo3::prelude::*;
@@ -28,24 +28,24 @@ unsafe impl<T: Send + Sync> Sync for Numbers<T> {}
 unsafe impl<T: Send> Send for NumbersMut<T> {}
 
 impl<T: Element> Numbers<T> {
-    /// Refuses an array that is not contiguous and aligned.
+    /// The numbers of an array, which must be contiguous and aligned.
     pub fn new<D: numpy::ndarray::Dimension>(array: &PyReadonlyArray<'_, T, D>) -> PyResult<Numbers<T>> {
         let numbers = array.as_slice()?;
         let (start, len) = (numbers.as_ptr(), numbers.len());
         Ok(Numbers { start, len, _array: array.as_any().clone().unbind() })
     }
 
-    /// Refuses an object that is not a contiguous and aligned array of this type.
+    /// The numbers of an object, which must be a contiguous and aligned array of this type.
     pub fn of(array: &Bound<'_, PyAny>) -> PyResult<Numbers<T>> {
         Numbers::new(&array.extract::<numpy::PyReadonlyArrayDyn<'_, T>>()?)
     }
 }
 
 impl<T: Element> NumbersMut<T> {
-    /// Refuses an array that is not contiguous and aligned.
+    /// The numbers of an array, which must be contiguous and aligned.
     ///
     /// # Safety
-    /// While the result lives, nothing else reads or writes the array.
+    /// While the result lives, nothing else may read or write the array.
     pub unsafe fn new<D: numpy::ndarray::Dimension>(
         array: &mut PyReadwriteArray<'_, T, D>,
     ) -> PyResult<NumbersMut<T>> {

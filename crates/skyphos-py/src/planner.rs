@@ -9,32 +9,30 @@ use skyphos::planner::{agreement, choose_degrees, factorisations};
 use skyphos::{Algorithm, DenseThreshold, of_route};
 
 /// A `skyphos.planning.Profile`, read by the names of its fields.
-pub struct Numbers(pub Profile);
+pub struct ProfileFields(pub Profile);
 
-impl<'py> FromPyObject<'_, 'py> for Numbers {
+impl<'py> FromPyObject<'_, 'py> for ProfileFields {
     type Error = PyErr;
 
-    fn extract(object: Borrowed<'_, 'py, PyAny>) -> PyResult<Numbers> {
+    fn extract(object: Borrowed<'_, 'py, PyAny>) -> PyResult<ProfileFields> {
         let mut numbers = [0.0; Profile::LEN];
         for (number, name) in numbers.iter_mut().zip(Profile::NAMES) {
             *number = object.getattr(name)?.extract()?;
         }
-        let profile = Profile::from_numbers(numbers);
-        profile
-            .map(Numbers)
-            .ok_or_else(|| PyValueError::new_err("numbers of a profile are finite and positive"))
+        let refused = || PyValueError::new_err("the numbers of a profile must be finite and positive");
+        Profile::from_numbers(numbers).map(ProfileFields).ok_or_else(refused)
     }
 }
 
 /// The numbers of a profile with their names.
-pub fn named(profile: Profile) -> Vec<(&'static str, f64)> {
+pub fn numbers_by_name(profile: Profile) -> Vec<(&'static str, f64)> {
     Profile::NAMES.into_iter().zip(profile.numbers()).collect()
 }
 
 /// Defaults of a profile, by name.
 #[pyfunction]
 pub fn default_profile(ranks: u32, cores: f64, rate: Option<f64>) -> Vec<(&'static str, f64)> {
-    named(rate.map_or_else(|| Profile::one_host(ranks, cores), Profile::network))
+    numbers_by_name(rate.map_or_else(|| Profile::one_host(ranks, cores), Profile::network))
 }
 
 /// A model of the entries in the union of several ranks' index sets.
@@ -67,7 +65,7 @@ pub fn union_entries(model: &UnionModel, ranks: Vec<f64>) -> Vec<f64> {
     ranks.into_iter().map(|m| model.0.entries(m)).collect()
 }
 
-/// Every route of an allreduce, or of a reduce-scatter, the fastest first.
+/// The predictions of all routes of an allreduce, or of a reduce-scatter, the fastest first.
 #[pyfunction]
 pub fn predict_reductions(
     py: Python<'_>,
@@ -75,10 +73,10 @@ pub fn predict_reductions(
     n: u64,
     row_bytes: usize,
     model: &UnionModel,
-    profile: Numbers,
+    profile: ProfileFields,
     to_parts: bool,
 ) -> PyResult<Vec<RoutePrediction>> {
-    let (union, Numbers(profile)) = (&model.0, profile);
+    let (union, ProfileFields(profile)) = (&model.0, profile);
     let all = py.detach(|| {
         let curve = |m: f64| union.entries(m);
         let dense_above = DenseThreshold::Auto.density(n, row_bytes, n > 1 << 32);
@@ -109,7 +107,7 @@ pub fn auto_may_take(
 
 /// The cost of surveying all ranks.
 #[pyfunction]
-pub fn predict_agreement(ranks: u32, profile: Numbers) -> Stage {
+pub fn predict_agreement(ranks: u32, profile: ProfileFields) -> Stage {
     (&agreement(ranks, &profile.0)).into()
 }
 
@@ -121,9 +119,9 @@ pub fn predict_plans(
     n: u64,
     row_bytes: usize,
     model: &UnionModel,
-    profile: Numbers,
+    profile: ProfileFields,
 ) -> PyResult<Vec<PlanPrediction>> {
-    let (union, Numbers(profile)) = (model.0.at_divisors(ranks), profile);
+    let (union, ProfileFields(profile)) = (model.0.at_divisors(ranks), profile);
     let all = py.detach(|| {
         let curve = |m: f64| union.entries(m);
         let work = PlanWork { ranks, n, row_bytes, out: &curve, want: &curve, same: true, ranks_per_host: 1 };

@@ -2,7 +2,7 @@
 
 use crate::comm::Comm;
 use crate::errors::{or_fail, to_py};
-use crate::planner::{Numbers, named};
+use crate::planner::{ProfileFields, numbers_by_name};
 use pyo3::prelude::*;
 use skyphos::planner::Profile;
 use skyphos::{Error, KernelTimes, Topology};
@@ -13,7 +13,7 @@ fn seconds(py: Python<'_>, seconds: f64) -> PyResult<Duration> {
     Duration::try_from_secs_f64(seconds).map_err(|_| to_py(py, bad()))
 }
 
-/// Half round trips in seconds, on the first rank of each pair.
+/// Halves of round-trip times in seconds, measured on the first rank of each pair.
 #[pyfunction]
 pub fn ping(
     py: Python<'_>,
@@ -60,7 +60,7 @@ pub struct StreamReport {
     cpu_s: f64,
 }
 
-/// Sends messages along each flow, a sender and a receiver, for `limit` seconds; the first `settle` do not count.
+/// Sends messages along each flow, a sender and a receiver, for `limit` seconds; the first `settle` seconds do not count.
 #[pyfunction]
 pub fn stream(
     py: Python<'_>,
@@ -91,42 +91,42 @@ pub fn fan(py: Python<'_>, comm: &Comm, k: u32, bytes: usize, times: u32) -> PyR
 /// The kernels' processor times by name, and the share of a core that this rank had meanwhile.
 #[pyfunction]
 pub fn kernel_times(py: Python<'_>, comm: &Comm) -> PyResult<(Vec<(&'static str, f64)>, f64)> {
-    let found = py.detach(|| comm.shared().kernel_times()).map_err(|e| to_py(py, e))?;
-    let KernelTimes { kernels, rows, product_s, cores } = found;
-    let of_kernels = |(name, _): &(&'static str, f64)| KernelTimes::NAMES.contains(name);
-    let all = named(Profile { kernels, rows, product_s, ..Profile::network(1.0) });
-    Ok((all.into_iter().filter(of_kernels).collect(), cores))
+    let times = py.detach(|| comm.shared().kernel_times()).map_err(|e| to_py(py, e))?;
+    let KernelTimes { kernels, rows, product_s, cores } = times;
+    let is_kernel = |(name, _): &(&'static str, f64)| KernelTimes::NAMES.contains(name);
+    let all = numbers_by_name(Profile { kernels, rows, product_s, ..Profile::network(1.0) });
+    Ok((all.into_iter().filter(is_kernel).collect(), cores))
 }
 
-/// Gives all ranks rank 0's profile, its choice whether the tuner learns from calls, and its topology (host and rack of each
+/// Gives all ranks rank 0's profile, its choice of whether the tuner learns from calls, and its topology (host and rack of each
 /// rank). Returns the group to use.
 #[pyfunction]
 pub fn begin_with(
     py: Python<'_>,
     comm: Py<Comm>,
-    mine: Option<Numbers>,
+    profile: Option<ProfileFields>,
     adapt: bool,
     topology: Option<(Vec<u32>, Vec<u32>)>,
 ) -> PyResult<Py<Comm>> {
     let shared = comm.get().shared().clone();
-    let mine = mine.map(|Numbers(profile)| profile);
+    let own = profile.map(|ProfileFields(profile)| profile);
     let topology = topology.map(|(hosts, racks)| Topology::new(&hosts, &racks)).transpose();
     let topology = or_fail(py, &shared, topology.map_err(|error| to_py(py, error)))?;
-    let begun = py.detach(|| shared.begin_with(mine, adapt, topology.as_ref()));
+    let begun = py.detach(|| shared.begin_with(own, adapt, topology.as_ref()));
     match begun.map_err(|error| to_py(py, error))? {
-        Some(placed) => Py::new(py, Comm::new(placed)),
+        Some(group) => Py::new(py, Comm::new(group)),
         None => Ok(comm),
     }
 }
 
 /// Sets the profile of one rank of a group inside this process.
 #[pyfunction]
-pub fn set_profile(comm: &Comm, profile: Option<Numbers>) {
-    comm.shared().set_profile(profile.map(|Numbers(profile)| profile));
+pub fn set_profile(comm: &Comm, profile: Option<ProfileFields>) {
+    comm.shared().set_profile(profile.map(|ProfileFields(profile)| profile));
 }
 
 /// The profile that `auto` begins with, by name.
 #[pyfunction]
 pub fn get_profile(comm: &Comm) -> Option<Vec<(&'static str, f64)>> {
-    comm.shared().profile().map(named)
+    comm.shared().profile().map(numbers_by_name)
 }

@@ -1,4 +1,4 @@
-//! `Quantize`: low precision of an allreduce.
+//! `Quantize`: options of quantisation.
 
 use crate::errors::unreported;
 use pyo3::prelude::*;
@@ -19,8 +19,8 @@ impl Quantize {
         scale: &str,
         seed: u64,
     ) -> PyResult<Quantize> {
-        let made = options((bits, bucket, seed), r#where, scale);
-        made.map(Quantize).map_err(|error| unreported(py, &error))
+        let checked = options((bits, bucket, seed), r#where, scale);
+        checked.map(Quantize).map_err(|error| unreported(py, &error))
     }
 }
 

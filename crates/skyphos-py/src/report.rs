@@ -50,7 +50,7 @@ pub struct TimedAlgorithm {
     seconds: f64,
 }
 
-/// Stages of the configuration and of a reduction of a plan.
+/// Predicted stages of a plan's configuration and of a reduction with it.
 #[pyclass(module = "skyphos._skyphos", frozen, get_all)]
 pub struct PlanPrediction {
     pub degrees: Vec<u32>,
@@ -58,7 +58,7 @@ pub struct PlanPrediction {
     pub reduce: Vec<Py<Stage>>,
 }
 
-/// Stages of an algorithm of an allreduce or a reduce-scatter.
+/// Predicted stages of an algorithm of an allreduce or a reduce-scatter.
 #[pyclass(module = "skyphos._skyphos", frozen, get_all)]
 pub struct RoutePrediction {
     pub algorithm: &'static str,
@@ -82,7 +82,7 @@ pub struct Prediction {
     tried: Vec<Py<TimedAlgorithm>>,
 }
 
-/// The source of a `Prediction`, which is made when Python reads it.
+/// Source of a `Prediction`, which is made only when Python reads it.
 enum PredictionSource {
     Reduction(Arc<Choice>),
     Schedule(ScheduleChoice),
@@ -99,14 +99,14 @@ pub struct Explanation {
     #[pyo3(get)]
     dense_threshold: f64,
     traffic: skyphos::Traffic,
-    grounds: Option<PredictionSource>,
+    source: Option<PredictionSource>,
 }
 
 impl From<skyphos::Explanation> for Explanation {
-    fn from(how: skyphos::Explanation) -> Explanation {
-        let skyphos::Explanation { algorithm, degrees, dense_threshold, traffic, choice } = how;
-        let grounds = choice.map(PredictionSource::Reduction);
-        Explanation { algorithm: algorithm.name(), degrees, dense_threshold, traffic, grounds }
+    fn from(explanation: skyphos::Explanation) -> Explanation {
+        let skyphos::Explanation { algorithm, degrees, dense_threshold, traffic, choice } = explanation;
+        let source = choice.map(PredictionSource::Reduction);
+        Explanation { algorithm: algorithm.name(), degrees, dense_threshold, traffic, source }
     }
 }
 
@@ -114,8 +114,8 @@ impl Explanation {
     /// The explanation of an allgather by this schedule.
     pub fn of_schedule(choice: ScheduleChoice, traffic: skyphos::Traffic) -> Explanation {
         let algorithm = choice.schedule.name();
-        let grounds = choice.predicted.is_some().then_some(PredictionSource::Schedule(choice));
-        Explanation { algorithm, degrees: Vec::new(), dense_threshold: 0.0, traffic, grounds }
+        let source = choice.predicted.is_some().then_some(PredictionSource::Schedule(choice));
+        Explanation { algorithm, degrees: Vec::new(), dense_threshold: 0.0, traffic, source }
     }
 }
 
@@ -126,10 +126,10 @@ impl Explanation {
         self.traffic.into()
     }
 
-    /// `None` where the caller named the algorithm.
+    /// `None` if the caller named the algorithm.
     #[getter]
     fn prediction(&self, py: Python<'_>) -> PyResult<Option<Prediction>> {
-        self.grounds.as_ref().map(|grounds| grounds.prediction(py)).transpose()
+        self.source.as_ref().map(|source| source.prediction(py)).transpose()
     }
 }
 
@@ -140,17 +140,17 @@ impl PredictionSource {
         };
         match self {
             PredictionSource::Reduction(choice) => {
-                let seen = |stage: &planner::Stage| {
+                let corrected = |stage: &planner::Stage| {
                     let seconds = stage.seconds * choice.bias;
                     Py::new(py, Stage::from(&planner::Stage { seconds, ..*stage }))
                 };
                 let all = |list: &[skyphos::TimedAlgorithm]| {
-                    let one = |one: &skyphos::TimedAlgorithm| {
-                        timed(one.algorithm.name(), &one.degrees, one.duration.0)
+                    let convert = |route: &skyphos::TimedAlgorithm| {
+                        timed(route.algorithm.name(), &route.degrees, route.duration.0)
                     };
-                    list.iter().map(one).collect::<PyResult<Vec<_>>>()
+                    list.iter().map(convert).collect::<PyResult<Vec<_>>>()
                 };
-                let stages = choice.prediction.stages.iter().map(seen).collect::<PyResult<_>>()?;
+                let stages = choice.prediction.stages.iter().map(corrected).collect::<PyResult<_>>()?;
                 Ok(Prediction { stages, others: all(&choice.others)?, tried: all(&choice.tried)? })
             }
             PredictionSource::Schedule(choice) => {

@@ -2,7 +2,7 @@
 
 use crate::broadcast::route_of;
 use crate::errors::to_py;
-use crate::planner::Numbers;
+use crate::planner::ProfileFields;
 use pyo3::prelude::*;
 use skyphos::sim::trace::trace;
 use skyphos::sim::{Costs, Network, Stragglers};
@@ -35,12 +35,12 @@ pub struct NetworkFields {
     straggler_slowness: String,
     start: String,
     clock: String,
-    machine: Numbers,
+    machine: ProfileFields,
 }
 
 impl NetworkFields {
     fn network(self, seed: u64) -> Result<Network, Error> {
-        let Numbers(machine) = self.machine;
+        let ProfileFields(machine) = self.machine;
         Ok(Network {
             ranks: self.ranks,
             ranks_per_host: self.ranks_per_host,
@@ -101,10 +101,10 @@ pub struct SimulatedRound {
     received_bytes: u64,
 }
 
-/// A rank with its events, for each watched rank.
+/// The events of each watched rank.
 type ByRank<E> = Vec<(u32, Vec<E>)>;
 
-/// A phase that ran.
+/// A simulated phase.
 #[pyclass(frozen, get_all, module = "skyphos._skyphos")]
 pub struct SimulatedPhase {
     name: &'static str,
@@ -120,7 +120,7 @@ pub struct SimulatedPhase {
 }
 
 /// Totals of all rounds with the same name, in the order in which they begin.
-fn by_name(phase: &Phase) -> Vec<SimulatedRound> {
+fn rounds_by_name(phase: &Phase) -> Vec<SimulatedRound> {
     let mut all: BTreeMap<String, SimulatedRound> = BTreeMap::new();
     for (number, round) in phase.ran.record.by_round() {
         let name = name_of(phase.name, phase.algorithm, number);
@@ -160,7 +160,8 @@ fn simulated(py: Python<'_>, network: &Network, phase: Phase, traced: bool) -> P
         true => trace(network, &phase.ran, |round| name_of(name, algorithm, round)),
         false => String::new(),
     };
-    let rounds = by_name(&phase).into_iter().map(|round| Py::new(py, round)).collect::<PyResult<_>>()?;
+    let rounds =
+        rounds_by_name(&phase).into_iter().map(|round| Py::new(py, round)).collect::<PyResult<_>>()?;
     Ok(SimulatedPhase {
         name,
         algorithm: match (phase.route, &phase.outer) {
@@ -178,7 +179,8 @@ fn simulated(py: Python<'_>, network: &Network, phase: Phase, traced: bool) -> P
     })
 }
 
-/// The algorithm, route or algorithm for outer products that `algorithm` names, depending on the collective.
+/// The algorithm that a name stands for: of a reduction, of a broadcast (a route) or of an outer product, depending on the
+/// collective.
 fn algorithm_of_name(
     collective: Collective,
     algorithm: &str,
@@ -191,7 +193,7 @@ fn algorithm_of_name(
     }
 }
 
-/// Runs a scenario. Calls `progress(phase, ranks, seconds)` from time to time with the number of ranks that are done and the
+/// Runs a scenario. Calls `progress(phase, ranks, seconds)` from time to time, with the number of ranks that have finished and the
 /// virtual time.
 #[pyfunction]
 pub fn simulate(

@@ -7,18 +7,19 @@ use numpy::{IntoPyArray, PyReadonlyArray1, PyReadwriteArray1};
 use pyo3::prelude::*;
 use skyphos::{Draw, Element, Error, Incoming, Layer, Magnitude, Real, Select, with_real};
 
-pub fn no_floats<R>(py: Python<'_>) -> PyResult<R> {
+/// The error for values that are not floats.
+pub fn refuse_integers<R>(py: Python<'_>) -> PyResult<R> {
     Err(to_py(py, Error::bad_input("values must be float16, bfloat16, float32 or float64")))
 }
 
-/// The selection of magnitudes of at least a threshold, which is an array of one value of the gradient's type.
+/// The selection by a threshold, which is an array of one value of the gradient's type.
 fn at_least<T: Magnitude + numpy::Element>(threshold: &Bound<'_, PyAny>) -> PyResult<Select<T>> {
     let threshold: PyReadonlyArray1<'_, T> = threshold.extract()?;
     Ok(Select::AtLeast(threshold.as_slice()?.first().copied().unwrap_or(T::ZERO)))
 }
 
 /// The chosen values of residual + gradient, moved out of the residual, or of the gradient alone: the `k` largest (of
-/// each bucket), or those of at least a threshold.
+/// each bucket), or those that reach a threshold.
 #[pyfunction]
 #[pyo3(signature = (residual, gradient, *, k=None, bucket=None, threshold=None))]
 pub fn topk_take<'py>(
@@ -47,7 +48,7 @@ pub fn topk_take<'py>(
         });
         done.map_err(|e| to_py(py, e))?;
         Ok((indices.into_pyarray(py).into_any(), picked.into_pyarray(py).into_any()))
-    }, else no_floats(py))
+    }, else refuse_integers(py))
 }
 
 /// A layer of a gradient: values from `start` to `stop`, of which the `k` largest of each bucket are chosen.
@@ -82,9 +83,9 @@ pub fn topk_take_layers<'py>(
     with_real!(dtype_of(gradient)?, T => {
         let layers: Vec<Layer<T>> = layers
             .iter()
-            .map(|one| {
-                let select = Select::Buckets { k: one.k, bucket: one.bucket };
-                Layer { range: one.start..one.stop, select }
+            .map(|layer| {
+                let select = Select::Buckets { k: layer.k, bucket: layer.bucket };
+                Layer { range: layer.start..layer.stop, select }
             })
             .collect();
         let gradient: PyReadonlyArray1<'_, T> = gradient.extract()?;
@@ -100,12 +101,12 @@ pub fn topk_take_layers<'py>(
         let (mut indices, mut picked) = (Vec::new(), Vec::new());
         let done = py.detach(|| {
             skyphos::take_layers(residual, incoming, &layers, &mut indices, &mut picked)?;
-            // Values that are not finite are larger than all others, so they have been chosen.
+            // Values that are not finite have the largest magnitudes, so they have been chosen.
             Ok(picked.iter().position(|v| v.sub(*v) != T::ZERO))
         });
-        let odd = done.map_err(|e| to_py(py, e))?;
-        Ok((indices.into_pyarray(py).into_any(), picked.into_pyarray(py).into_any(), odd))
-    }, else no_floats(py))
+        let not_finite = done.map_err(|e| to_py(py, e))?;
+        Ok((indices.into_pyarray(py).into_any(), picked.into_pyarray(py).into_any(), not_finite))
+    }, else refuse_integers(py))
 }
 
 /// Quantises values and decodes them again, in place. The number of the call and the rank are part of the seed.
@@ -123,7 +124,7 @@ pub fn topk_quantise(
         let mut values: PyReadwriteArray1<'_, T> = values.extract()?;
         let values = values.as_slice_mut()?;
         py.detach(|| skyphos::quantise_in_place(values, &params, draw)).map_err(|e| to_py(py, e))
-    }, else no_floats(py))
+    }, else refuse_integers(py))
 }
 
 /// Decodes quantised bytes into `values`.
@@ -141,7 +142,7 @@ pub fn dequantise(
         let values = values.as_slice_mut()?;
         py.detach(|| skyphos::dequantise(packed, &params, values).map_err(Error::bad_input))
             .map_err(|e| to_py(py, e))
-    }, else no_floats(py))
+    }, else refuse_integers(py))
 }
 
 /// Adds `picked` - `sent` to the residual at `indices`.
@@ -159,5 +160,5 @@ pub fn topk_put_back(
         let (picked, sent): (PyReadonlyArray1<'_, T>, PyReadonlyArray1<'_, T>) = (picked.extract()?, sent.extract()?);
         let (residual, picked, sent) = (residual.as_slice_mut()?, picked.as_slice()?, sent.as_slice()?);
         py.detach(|| skyphos::put_back(residual, indices, picked, sent)).map_err(|e| to_py(py, e))
-    }, else no_floats(py))
+    }, else refuse_integers(py))
 }

@@ -1,9 +1,9 @@
-//! `topk_allreduce`.
+//! `topk_allreduce` of vectors.
 
 use crate::comm::Comm;
 use crate::errors::or_fail;
 use crate::op::Operation;
-use crate::topk::no_floats;
+use crate::topk::refuse_integers;
 use crate::vector::{Vector, index_array};
 use crate::work::perform;
 use pyo3::IntoPyObjectExt;
@@ -39,5 +39,5 @@ pub fn topk_allreduce(
             let (sent_words, received_words) = (done.sent_words, done.received_words);
             TopkSum { sum: Py::new(py, sum)?, offered, sent_words, received_words }.into_py_any(py)
         })
-    }, else or_fail(py, comm, no_floats(py)))
+    }, else or_fail(py, comm, refuse_integers(py)))
 }

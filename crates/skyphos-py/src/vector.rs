@@ -1,4 +1,4 @@
-//! `Vector`: a sparse or dense vector whose memory Python arrays hold.
+//! `Vector`: a sparse or dense vector in NumPy arrays.
 
 use crate::indices::OwnedIndices;
 use crate::owned::Numbers;
@@ -43,7 +43,7 @@ impl Vector {
         Vector { n, width, indices, values: values.into_pyarray(py).into_any().unbind(), present }
     }
 
-    /// The type of its numbers.
+    /// The type of the vector's numbers.
     pub fn dtype(&self, py: Python<'_>) -> PyResult<DType> {
         dtype_of(self.values.bind(py))
     }
@@ -121,7 +121,7 @@ pub fn vectors_of<T: Element + numpy::Element>(
     all.into_iter().map(|vector| Py::new(py, Vector::of(py, vector))).collect()
 }
 
-/// Runs `$body` with the vector as `$x`, of numbers of type `$T`; an unfit array fails the group's next call.
+/// Runs `$body` with the vector as `$x`, of numbers of type `$T`. If an array cannot be converted, fails the group's next call.
 macro_rules! with_vector {
     ($py:ident, $comm:ident, $vector:expr, |$T:ident, $x:ident| $body:expr) => {
         with_element!(or_fail($py, $comm, $vector.dtype($py))?, $T => {

@@ -1,4 +1,4 @@
-//! Running a collective: blocking, or as a [`Work`] that Python waits for.
+//! Calls of collectives: blocking, or as a [`Work`] that Python waits for.
 
 use crate::errors::{take_raised, to_py};
 use pyo3::IntoPyObjectExt;
@@ -7,7 +7,7 @@ use skyphos::{Body, Call, CallBuilder, Comm, Result};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Makes a Python object of a result.
+/// Converts a result to a Python object.
 pub type Deliver = Box<dyn FnOnce(Python<'_>) -> PyResult<Py<PyAny>> + Send>;
 
 /// A call under way.
@@ -41,7 +41,7 @@ impl Work {
         }
     }
 
-    /// Lets calls under way go on as far as they can now.
+    /// Advances calls under way as far as possible without waiting.
     fn advance(&self, py: Python<'_>) {
         py.detach(|| self.work.advance());
     }
@@ -51,7 +51,7 @@ impl Work {
         py.detach(|| self.work.withdraw());
     }
 
-    /// Notes that the call has failed on this rank after it had ended.
+    /// Records that the call has failed on this rank after it had ended.
     fn note_failure(&self) {
         self.work.note_failure();
     }

@@ -63,9 +63,10 @@ impl Survey {
         }
         let groups = self.sketches.chunks_exact(ranks.max(1) as usize);
         let count = groups.len().max(1) as f64;
-        let sketched: f64 =
-            groups.map(|group| estimated_union(group.iter().map(|s| &s[..]), self.samples_per_rank)).sum::<f64>()
-                / count;
+        let sketched: f64 = groups
+            .map(|group| estimated_union(group.iter().map(|s| &s[..]), self.samples_per_rank))
+            .sum::<f64>()
+            / count;
         match (sketched - independent).abs()
             > UNION_DEVIATION / (self.samples_per_rank as f64 * count).sqrt() * independent
         {

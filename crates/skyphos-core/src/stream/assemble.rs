@@ -159,15 +159,18 @@ impl<T: Element> Assembler<T> {
         }
         let segment = Segment::parse(payload.as_bytes(), row, leaf.reached, leaf.hi)?;
         let head = segment.head;
-        if leaf.entries.is_some_and(|entries| entries != head.of) || head.of - leaf.received < head.count {
+        if leaf.entries.is_some_and(|entries| entries != head.total)
+            || head.total - leaf.received < head.count
+        {
             return Err("segments that disagree on the number of entries of their stream");
         }
         let segment_start = SegmentStart { leaf: number, entry: leaf.received, lo: leaf.reached };
         let first = leaf.entries.is_none();
-        if first && u64::from(head.of) > leaf.hi - leaf.reached {
+        if first && u64::from(head.total) > leaf.hi - leaf.reached {
             return Err("a stream of more entries than its range has");
         }
-        (leaf.entries, leaf.received, leaf.reached) = (Some(head.of), leaf.received + head.count, head.end);
+        (leaf.entries, leaf.received, leaf.reached) =
+            (Some(head.total), leaf.received + head.count, head.end);
         let complete = leaf.complete();
         if complete && leaf.reached != leaf.hi {
             return Err("a stream that ends before its range does");

@@ -110,7 +110,7 @@ pub(super) fn plain(
     from: u32,
     segment: Payload,
 ) -> Result<Payload> {
-    let Some(codec) = codec.filter(|_| QuantisedValues::marks(segment.as_bytes())) else {
+    let Some(codec) = codec.filter(|_| QuantisedValues::is_quantised(segment.as_bytes())) else {
         return Ok(segment);
     };
     let damaged = |what| ep.corrupt(GroupRank(from), what);

@@ -113,7 +113,7 @@ pub async fn exchange_and_fold<T: Element>(
     exchange_streams(ep, round, streams, sources, &mut folding).await?;
     let Folding { fold, mut collector, .. } = folding;
     if !fold.done() {
-        let short = fold.behind().map_or(ep.rank().0, |k| GroupRank(sources[k]).0);
+        let short = fold.first_incomplete().map_or(ep.rank().0, |k| GroupRank(sources[k]).0);
         return Err(ep.corrupt(GroupRank(short), "its stream ended before its range did"));
     }
     let counts = std::mem::take(&mut collector.counts);
@@ -139,7 +139,7 @@ struct Folding<'a, T> {
 pub fn fold_failed(ep: &Endpoint, sources: &[u32], error: FoldError) -> Error {
     match error {
         FoldError::Op(error) => error,
-        FoldError::Damaged { source, what } => ep.corrupt(GroupRank(sources[source]), what),
+        FoldError::Damaged { source, damage } => ep.corrupt(GroupRank(sources[source]), damage),
     }
 }
 
@@ -164,7 +164,7 @@ impl<T: Element> Consumer for Folding<'_, T> {
         if std::mem::take(&mut self.unknown[source]) {
             self.entries += stream_entries(segment.as_bytes());
             if !self.unknown.contains(&true) {
-                self.collector.make_room(self.entries);
+                self.collector.reserve(self.entries);
             }
         }
         fold_segment(ep, params, sources, &mut self.fold, source, segment)?;

@@ -4,7 +4,7 @@
 use crate::clock::Effort;
 use crate::endpoint::Endpoint;
 use crate::slab::Payload;
-use skyphos_kernels::stream::{Encoder, Places, View, count_between, entries, first_set_bits};
+use skyphos_kernels::stream::{Encoder, EntryIndices, View, count_between, entries, first_set_bits};
 use skyphos_kernels::{Index, with_indices};
 use skyphos_types::Element;
 
@@ -102,15 +102,16 @@ pub(super) fn segments_of<'a, T: Element>(
         View::Sparse { indices, values } => with_indices!(indices, list => {
             let (start, end) =
                 (list.partition_point(|i| i.number() < lo), list.partition_point(|i| i.number() < hi));
-            let (places, rows) = (Places::Listed(&list[start..end]), &values[start * width..end * width]);
+            let (places, rows) = (EntryIndices::Listed(&list[start..end]), &values[start * width..end * width]);
             cut(ep, width, Encoder::new(places, rows, width, hi, segment_bytes))
         }),
         View::Dense { values, present: None } => {
             let rows = &values[from * width..to * width];
-            cut(ep, width, Encoder::new(Places::<u64>::From(lo), rows, width, hi, segment_bytes))
+            cut(ep, width, Encoder::new(EntryIndices::<u64>::From(lo), rows, width, hi, segment_bytes))
         }
         View::Dense { values, present: Some(bits) } => {
-            let (of, most) = (count_between(bits, from, to), Encoder::<T, u64>::most(width, segment_bytes));
+            let (of, most) =
+                (count_between(bits, from, to), Encoder::<T, u64>::max_entries(width, segment_bytes));
             let (mut at, mut done) = (from, 0);
             let (mut set, mut indices, mut rows) = (Vec::new(), Vec::new(), Vec::new());
             Segments::Cut(Some(Box::new(move |ranks| {
@@ -120,9 +121,9 @@ pub(super) fn segments_of<'a, T: Element>(
                 indices.extend(set.iter().map(|row| base + *row as u64));
                 rows.clear();
                 rows.extend(set.iter().flat_map(|row| &values[row * width..][..width]).copied());
-                let listed = Places::Listed(&indices);
+                let listed = EntryIndices::Listed(&indices);
                 let encoder = Encoder::new(listed, &rows, width, hi, segment_bytes);
-                (next_of(ep, width, &mut encoder.stretch(of, done == of), ranks), done == of)
+                (next_of(ep, width, &mut encoder.part(of, done == of), ranks), done == of)
             })))
         }
     }

@@ -1,7 +1,7 @@
 //! Compression of a gradient before it is sent: add it to the residual, select the largest entries, encode segments.
 
 use crate::{Check, Kernel, Run};
-use skyphos_kernels::stream::{Encoder, Places};
+use skyphos_kernels::stream::{Encoder, EntryIndices};
 use skyphos_kernels::{Incoming, Layer, Select, take_layers};
 use std::cell::RefCell;
 use std::hint::black_box;
@@ -13,7 +13,7 @@ const LAYERS: [usize; 2] = [1_000_000, 250_000];
 
 /// Entries as segments of 32 KB, in reused memory like a transport's pool.
 fn encode(indices: &[u32], picked: &[f32], slab: &mut Vec<u8>) {
-    let mut encoder = Encoder::new(Places::Listed(indices), picked, 1, PARAMETERS as u64, 32 << 10);
+    let mut encoder = Encoder::new(EntryIndices::Listed(indices), picked, 1, PARAMETERS as u64, 32 << 10);
     let mut len = 0;
     while let Some(next) = encoder.plan() {
         let end = len + next.bytes();

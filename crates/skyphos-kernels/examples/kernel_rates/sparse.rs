@@ -2,7 +2,7 @@
 
 use crate::{Check, Kernel, Line, RUNS, Random, Run};
 use skyphos_kernels::fold_rows;
-use skyphos_kernels::stream::{Collector, Encoder, Fold, Form, Places, Shape, Sink};
+use skyphos_kernels::stream::{Collector, Encoder, EntryIndices, Fold, Form, Shape, Sink};
 use skyphos_types::ReduceOp;
 use std::cell::RefCell;
 use std::hint::black_box;
@@ -109,7 +109,7 @@ fn scatter_adding(indices: &[u64], values: &[f32]) -> Kernel {
 
 /// The segments of a stream, of up to 32 KB each.
 fn segments_of(indices: &[u64], values: &[f32], n: u64) -> Vec<Vec<u8>> {
-    let mut encoder = Encoder::new(Places::Listed(indices), values, 1, n, 32 << 10);
+    let mut encoder = Encoder::new(EntryIndices::Listed(indices), values, 1, n, 32 << 10);
     let mut all = Vec::new();
     while let Some(next) = encoder.plan() {
         let mut bytes = vec![0; next.bytes()];

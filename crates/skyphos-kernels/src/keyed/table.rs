@@ -234,7 +234,8 @@ impl<K: KeyStore, T: Element> Table<K, T> {
                     numbers.iter().for_each(|number| bytes.extend_from_slice(row(*number as usize)));
                 });
             };
-            let range = |number: &u32| starts[*number as usize] as usize..starts[*number as usize + 1] as usize;
+            let range =
+                |number: &u32| starts[*number as usize] as usize..starts[*number as usize + 1] as usize;
             let counts = || numbers.iter().map(|number| range(number).len() as u64);
             writer.counts(counts().max().unwrap_or(0), counts());
             writer.rows(counts().sum(), |bytes| {

@@ -1,4 +1,4 @@
-//! Addend: a vector that is folded into one range of an array after the other. Cost: a step for each entry in a range.
+//! Addend: a vector that is folded into an array range by range. Cost: a step for each entry in a range.
 
 use super::bits::set_bits_between;
 use super::vector::View;
@@ -10,19 +10,18 @@ use skyphos_types::{Element, ReduceOp, Result};
 pub struct Addend<'a, T> {
     view: View<'a, T>,
     width: usize,
-    /// The operation's identity.
-    blank: T,
+    identity: T,
 }
 
 impl<'a, T: Element> Addend<'a, T> {
-    /// A vector of rows of `width` numbers, for an operation with the identity `blank`.
-    pub fn new(view: View<'a, T>, width: usize, blank: T) -> Addend<'a, T> {
-        Addend { view, width, blank }
+    /// A vector of rows of `width` numbers, for an operation with this identity.
+    pub fn new(view: View<'a, T>, width: usize, identity: T) -> Addend<'a, T> {
+        Addend { view, width, identity }
     }
 
-    /// The number with which an array is filled before the first fold.
-    pub fn blank(&self) -> T {
-        self.blank
+    /// The operation's identity, with which an array is filled before the first fold.
+    pub fn identity(&self) -> T {
+        self.identity
     }
 
     /// Folds the numbers of entries at positions `first..first + acc.len()` of the array of all rows into `acc`. The range may begin
@@ -31,7 +30,9 @@ impl<'a, T: Element> Addend<'a, T> {
         match op {
             _ if acc.is_empty() => {}
             _ if matches!(self.view, View::Dense { present: None, .. }) => {
-                let View::Dense { values, .. } = self.view else { unreachable!("just seen") };
+                let View::Dense { values, .. } = self.view else {
+                    unreachable!("the guard matched a dense view")
+                };
                 fold_all(op, acc, &values[first..first + acc.len()])?;
             }
             ReduceOp::Sum | ReduceOp::Mean | ReduceOp::MeanPresent => self.fold(T::add, acc, first),
@@ -42,7 +43,7 @@ impl<'a, T: Element> Addend<'a, T> {
             ReduceOp::And => self.fold(T::and, acc, first),
             ReduceOp::Custom(_) => {
                 // A custom operation works on whole arrays.
-                let mut others = vec![self.blank; acc.len()];
+                let mut others = vec![self.identity; acc.len()];
                 self.fold(|_, number| number, &mut others, first);
                 fold_all(op, acc, &others)?;
             }
@@ -67,12 +68,12 @@ impl<'a, T: Element> Addend<'a, T> {
             View::Sparse { indices, values } => crate::with_indices!(indices, list => {
                 let below = |row: usize| list.partition_point(|index| (index.number() as usize) < row);
                 let inside = below(rows.start)..below(rows.end);
-                let places = list[inside.clone()].iter().map(|index| index.number() as usize * width);
+                let starts = list[inside.clone()].iter().map(|index| index.number() as usize * width);
                 let numbers = values[inside.start * width..].chunks_exact(width);
-                places.zip(numbers).for_each(|(at, row)| fold_row(op, acc, first, at, row));
+                starts.zip(numbers).for_each(|(at, row)| fold_row(op, acc, first, at, row));
             }),
             View::Dense { values, present } => {
-                let bits = present.expect("without a bitmap it is an array");
+                let bits = present.expect("fold_onto handles dense vectors without a bitmap");
                 for row in set_bits_between(bits, rows.start, rows.end) {
                     fold_row(op, acc, first, row * width, &values[row * width..][..width]);
                 }
@@ -81,7 +82,7 @@ impl<'a, T: Element> Addend<'a, T> {
     }
 }
 
-/// Folds the entries of one number that lie in the range.
+/// Folds the entries that lie in the range, for rows of one number.
 fn fold_singles<T: Element, I: Index>(
     op: impl Fn(T, T) -> T,
     acc: &mut [T],
@@ -113,7 +114,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn as_the_oracle(present in prop::collection::vec(prop::bool::weighted(0.4), 1..1500), width in 1usize..4,
+        fn folds_match_the_oracle(present in prop::collection::vec(prop::bool::weighted(0.4), 1..1500), width in 1usize..4,
                          cuts in prop::collection::vec(0.0f64..1.0, 4), op in 0usize..6, form in 0usize..3) {
             let (n, op) = (present.len(), &ReduceOp::NAMED[op]);
             let rows_present: Vec<u64> = (0..n as u64).filter(|row| form == 2 || present[*row as usize]).collect();

@@ -40,10 +40,10 @@ pub(super) struct Marked<'a, T> {
 /// Words of 64 marks that are handled together.
 const WORDS: usize = 64;
 
-/// Mean entries per word up to which positions are listed one by one.
-const FEW: usize = 6;
+/// Largest mean number of entries per word for which positions are listed one by one.
+const MAX_LISTED: usize = 6;
 
-/// `mask(marks)` has a bit for each of up to 64 marks; `put(base, mask, rows, …)` appends one word's entries.
+/// Appends the marked rows. `mask(marks)` has a bit for each of up to 64 marks; `put(base, mask, rows, …)` appends one word's entries.
 #[inline(always)]
 fn append_with<T: Element>(
     Marked { first, marks, rows, width }: Marked<'_, T>,
@@ -55,7 +55,7 @@ fn append_with<T: Element>(
     assert!(rows.len() >= marks.len() * width);
     for (k, marks) in marks.chunks(64 * WORDS).enumerate() {
         let (from, rows) = (first + (k * 64 * WORDS) as u64, &rows[k * 64 * WORDS * width..]);
-        // Words with a mark, and the position of their first mark.
+        // Words with a mark, and the position of each word's first bit.
         let (mut words, mut starts) = ([0u64; WORDS + 1], [0u32; WORDS + 1]);
         let (mut filled, mut total) = (0, 0);
         for (k, marks) in marks.chunks(64).enumerate() {
@@ -76,13 +76,13 @@ fn append_with<T: Element>(
                     values,
                 );
             }
-        } else if total <= filled * FEW {
-            let mut room = [0; ROOM];
+        } else if total <= filled * MAX_LISTED {
+            let mut buffer = [0; CAPACITY];
             match total <= filled * 2 {
-                true => positions::<3>(&words[..filled], &starts, &mut room),
-                false => positions::<8>(&words[..filled], &starts, &mut room),
+                true => positions::<3>(&words[..filled], &starts, &mut buffer),
+                false => positions::<8>(&words[..filled], &starts, &mut buffer),
             }
-            let found = &room[..total];
+            let found = &buffer[..total];
             match indices {
                 IndexList::Narrow(list) => list.extend(found.iter().map(|at| from as u32 + at)),
                 IndexList::Wide(list) => list.extend(found.iter().map(|at| from + u64::from(*at))),
@@ -100,22 +100,22 @@ fn append_with<T: Element>(
     }
 }
 
-/// Capacity for positions, with those written beyond the last one.
-const ROOM: usize = WORDS * FEW + 8;
+/// Capacity for the positions, including those written beyond the last one.
+const CAPACITY: usize = WORDS * MAX_LISTED + 8;
 
-/// Lists the positions of the bits of words. `AT_ONCE` positions are written for each word, whether it has as many bits or not,
-/// since their number is not predictable; the next word overwrites the excess.
+/// Lists the positions of the bits of words. They are written in batches, however many bits a word has, since that number is not
+/// predictable; the next word overwrites the excess.
 #[inline(always)]
-fn positions<const AT_ONCE: usize>(words: &[u64], starts: &[u32], room: &mut [u32; ROOM]) {
+fn positions<const BATCH: usize>(words: &[u64], starts: &[u32], buffer: &mut [u32; CAPACITY]) {
     let mut end = 0;
     for (word, start) in words.iter().zip(starts) {
         let (mut left, mut at, count) = (*word, end, word.count_ones() as usize);
         loop {
-            for slot in &mut room[at..at + AT_ONCE] {
+            for slot in &mut buffer[at..at + BATCH] {
                 *slot = start + left.trailing_zeros();
                 left &= left.wrapping_sub(1);
             }
-            at += AT_ONCE;
+            at += BATCH;
             if left == 0 {
                 break;
             }
@@ -213,9 +213,10 @@ mod tests {
     fn check<T: Element>(present: &[bool], width: usize, first: u64, make: impl Fn(usize) -> T) {
         let marks: Vec<u8> = present.iter().map(|p| u8::from(*p)).collect();
         let rows: Vec<T> = (0..marks.len() * width).map(make).collect();
-        let places: Vec<usize> = (0..marks.len()).filter(|k| present[*k]).collect();
-        let want: Vec<u64> = places.iter().map(|k| first + *k as u64).collect();
-        let chosen: Vec<T> = places.iter().flat_map(|k| &rows[k * width..][..width]).copied().collect();
+        let chosen_positions: Vec<usize> = (0..marks.len()).filter(|k| present[*k]).collect();
+        let want: Vec<u64> = chosen_positions.iter().map(|k| first + *k as u64).collect();
+        let chosen: Vec<T> =
+            chosen_positions.iter().flat_map(|k| &rows[k * width..][..width]).copied().collect();
         for isa in simd::all_detected() {
             for empty in [IndexList::Narrow(Vec::new()), IndexList::Wide(Vec::new())] {
                 let (mut indices, mut values) = (empty, Vec::new());
@@ -229,13 +230,13 @@ mod tests {
 
     proptest! {
         #[test]
-        fn appends_as_a_filter(some in prop::collection::vec((any::<bool>(), 1usize..150), 0..12),
+        fn appends_match_a_filter(runs in prop::collection::vec((any::<bool>(), 1usize..150), 0..12),
                                single in prop_oneof![
                                    prop::collection::vec(prop::bool::weighted(0.3), 0..200),
                                    prop::collection::vec(prop::bool::weighted(0.02), 0..9000),
                                ],
                                first in 0u64..1 << 31, width in 1usize..4) {
-            let runs = some.iter().flat_map(|(here, count)| std::iter::repeat_n(*here, *count));
+            let runs = runs.iter().flat_map(|(marked, count)| std::iter::repeat_n(*marked, *count));
             let present: Vec<bool> = runs.chain(single).collect();
             check(&present, width, first, |k| k as u8);
             check(&present, width, first, |k| bf16::from_f32(k as f32));

@@ -9,11 +9,11 @@ use crate::avx512::OVERRUN;
 use crate::simd;
 use skyphos_types::Element;
 
-/// Entries of a word up to which they are folded one by one.
-const FEW: u32 = 4;
+/// Largest number of entries of a word that are folded one by one.
+const MAX_LISTED: u32 = 4;
 
-/// Rows that may be written beyond the last entry's: each becomes `op(row, identity)`, which must equal the row.
-pub(super) const SLACK: usize = 64;
+/// Rows that may be written beyond the last entry. Each becomes `op(row, identity)`, which must equal the row.
+pub(super) const ROW_OVERRUN: usize = 64;
 
 /// Folds the first of `values`, one for each bit that is set, into the rows at the bits' positions.
 #[inline(always)]
@@ -27,14 +27,14 @@ pub(super) fn take_word<T: Element>(
 ) {
     #[cfg(target_arch = "x86_64")]
     if let simd::InstructionSet::Avx512(avx512) = isa
-        && bits.count_ones() > FEW
+        && bits.count_ones() > MAX_LISTED
         && values.len() >= bits.count_ones() as usize + OVERRUN
     {
         let blank = [identity; 16];
         let (low, high) = rows[..64].split_at_mut(32);
         let (mut values, mut spread) = (values, [identity; 32]);
         for (bits, rows) in [(bits as u32, low), ((bits >> 32) as u32, high)] {
-            // SAFETY: there are as many values as bits of both halves, and `OVERRUN` more.
+            // SAFETY: `values` has a value for each bit of both halves, and `OVERRUN` more.
             unsafe { avx512.expand(bits, values.as_ptr(), &blank, &mut spread) };
             rows.iter_mut().zip(&spread).for_each(|(row, value)| *row = op(*row, *value));
             values = &values[bits.count_ones() as usize..];
@@ -49,7 +49,7 @@ pub(super) fn take_word<T: Element>(
     }
 }
 
-/// Writes the entries of a bitmap segment, one number each, into the rows of a dense vector, and sets their bits.
+/// Writes the entries of a bitmap segment into the rows of a dense vector of width 1, and sets their bits.
 pub fn put_bitmap<T: Element>(
     segment: &Segment<'_>,
     all: &mut [T],
@@ -59,7 +59,7 @@ pub fn put_bitmap<T: Element>(
     let (mut reader, mut values, isa) = (Reader::default(), segment.values::<T>(), simd::detected());
     while let Some((from, bits)) = reader.step_word(segment)? {
         let at = segment.head.first + from;
-        // Beyond this segment's range there may be entries of others, which must not be overwritten.
+        // Beyond this segment's range there may be entries of other segments, which must not be overwritten.
         let isa = if at + 64 <= segment.head.end { isa } else { simd::InstructionSet::Baseline };
         take_word(isa, bits, values, &mut all[at as usize..], identity, |_, value| value);
         if let Some(present) = &mut present {
@@ -86,7 +86,7 @@ pub fn list_bitmap(
         let (count, base) = (bits.count_ones() as usize, (segment.head.first + from) as u32);
         match isa {
             #[cfg(target_arch = "x86_64")]
-            // SAFETY: there is room for `count` numbers and `OVERRUN` more.
+            // SAFETY: there are slots for `count` numbers and `OVERRUN` more.
             simd::InstructionSet::Avx512(avx512) if slots.len() >= count + OVERRUN => unsafe {
                 avx512.positions_u32(bits, base, slots.as_mut_ptr().cast());
             },
@@ -105,7 +105,7 @@ pub fn list_bitmap(
     Ok(())
 }
 
-/// Sets the mark of each bit that is set to 1.
+/// Sets the mark of each set bit to 1.
 #[inline(always)]
 pub(super) fn mark_word(isa: simd::InstructionSet, bits: u64, marks: &mut [u8]) {
     #[cfg(target_arch = "x86_64")]
@@ -126,14 +126,14 @@ mod tests {
 
     proptest! {
         #[test]
-        fn as_one_by_one(bits: u64, sparse: u64, at in 0usize..40, values: [u32; 64], more in 0usize..20) {
+        fn words_match_single_bits(bits: u64, sparse: u64, at in 0usize..40, values: [u32; 64], extra in 0usize..20) {
             let mut values = values.to_vec();
-            values.extend((0..more as u32).map(|k| k << 10));
+            values.extend((0..extra as u32).map(|k| k << 10));
             for isa in simd::all_detected() {
                 for bits in [bits, bits & sparse & sparse.rotate_left(7), 0, u64::MAX] {
-                    let (mut rows, mut marks) = ([7u32; 104 + SLACK], [0u8; 104 + SLACK]);
+                    let (mut rows, mut marks) = ([7u32; 104 + ROW_OVERRUN], [0u8; 104 + ROW_OVERRUN]);
                     let wide: Vec<u64> = values.iter().map(|v| u64::from(*v) << 20).collect();
-                    let mut wide_rows = [3u64; 104 + SLACK];
+                    let mut wide_rows = [3u64; 104 + ROW_OVERRUN];
                     take_word(isa, bits, &values[..], &mut rows[at..], 0, u32::wrapping_add);
                     take_word(isa, bits, &wide, &mut wide_rows[at..], 0, u64::wrapping_add);
                     mark_word(isa, bits, &mut marks[at..]);

@@ -9,29 +9,29 @@ pub fn set_run(bits: &mut [u64], from: usize, count: usize) {
         return;
     }
     let (first, last) = (from / 64, (end - 1) / 64);
-    let (head, tail) = (u64::MAX << (from % 64), u64::MAX >> (63 - (end - 1) % 64));
+    let (first_mask, last_mask) = (u64::MAX << (from % 64), u64::MAX >> (63 - (end - 1) % 64));
     if first == last {
-        bits[first] |= head & tail;
+        bits[first] |= first_mask & last_mask;
         return;
     }
-    bits[first] |= head;
+    bits[first] |= first_mask;
     bits[first + 1..last].fill(u64::MAX);
-    bits[last] |= tail;
+    bits[last] |= last_mask;
 }
 
 /// Sets the bits of ascending rows, one by one.
 ///
-/// If many rows share a word, each update waits for the one before it, and the branch at the word's end is mispredicted. So each
-/// row writes a byte as its mark, and a block of marks is turned into bits together.
-pub struct Ascending {
+/// If many rows share a word, each update waits for the previous one, and the branch at the word's end is mispredicted. Then each
+/// row writes a byte, its mark, and a block of marks is converted to bits at once.
+pub struct AscendingBits {
     /// Whether there are enough rows for marks to be faster.
-    marked: bool,
+    uses_marks: bool,
     /// The row of the first mark, a multiple of 64.
     base: usize,
     marks: [u8; Self::BLOCK],
 }
 
-impl Ascending {
+impl AscendingBits {
     /// Marks per block; they stay in the L1 cache.
     const BLOCK: usize = 4096;
 
@@ -39,15 +39,15 @@ impl Ascending {
     const SPARSE: usize = 64;
 
     /// For `count` rows from `first` to `last`.
-    pub fn new(count: usize, first: usize, last: usize) -> Ascending {
-        let marked = (last - first) / Self::SPARSE < count;
-        Ascending { marked, base: first / 64 * 64, marks: [0; Self::BLOCK] }
+    pub fn new(count: usize, first: usize, last: usize) -> AscendingBits {
+        let uses_marks = (last - first) / Self::SPARSE < count;
+        AscendingBits { uses_marks, base: first / 64 * 64, marks: [0; Self::BLOCK] }
     }
 
-    /// Sets the next row's bit; it may become visible only with [`Ascending::finish`].
+    /// Sets the next row's bit, perhaps only with [`AscendingBits::finish`].
     #[inline(always)]
     pub fn set(&mut self, bits: &mut [u64], row: usize) {
-        if !self.marked {
+        if !self.uses_marks {
             bits[row / 64] |= 1 << (row % 64);
             return;
         }
@@ -58,9 +58,9 @@ impl Ascending {
         self.marks[row - self.base] = 1;
     }
 
-    /// Sets the bits that are still marks.
+    /// Sets the bits whose marks are pending.
     pub fn finish(mut self, bits: &mut [u64]) {
-        if self.marked {
+        if self.uses_marks {
             self.flush(bits);
         }
     }
@@ -76,11 +76,11 @@ impl Ascending {
 /// Sets the bits of the marked rows; row `from` has the first mark, which is 0 or 1.
 pub fn set_marked(bits: &mut [u64], from: usize, marks: &[u8]) {
     let isa = simd::detected();
-    for (k, some) in marks.chunks(64).enumerate() {
+    for (k, chunk) in marks.chunks(64).enumerate() {
         let word = match isa {
             #[cfg(target_arch = "x86_64")]
-            simd::InstructionSet::Avx512(avx512) => avx512.bits_of_marks(some),
-            _ => bits_of(some),
+            simd::InstructionSet::Avx512(avx512) => avx512.bits_of_marks(chunk),
+            _ => bits_of(chunk),
         };
         set_word(bits, from + 64 * k, word);
     }
@@ -106,10 +106,10 @@ pub(super) fn bits_of(marks: &[u8]) -> u64 {
 /// Sets the bits of a word, the first of which is row `at`.
 #[inline(always)]
 pub(super) fn set_word(bits: &mut [u64], at: usize, word: u64) {
-    let (place, shift) = (at / 64, at % 64);
-    bits[place] |= word << shift;
+    let (index, shift) = (at / 64, at % 64);
+    bits[index] |= word << shift;
     if shift > 0 && word >> (64 - shift) != 0 {
-        bits[place + 1] |= word >> (64 - shift);
+        bits[index + 1] |= word >> (64 - shift);
     }
 }
 
@@ -120,29 +120,29 @@ pub fn clear_beyond(bits: &mut [u64], rows: u64) {
     }
 }
 
-/// Number of bits that are set among `from..to`.
+/// Number of set bits in `from..to`.
 pub fn count_between(words: &[u64], from: usize, to: usize) -> usize {
     if from >= to {
         return 0;
     }
     let (first, last) = (from / 64, (to - 1) / 64);
-    let (head, tail) = (u64::MAX << (from % 64), u64::MAX >> (63 - (to - 1) % 64));
+    let (first_mask, last_mask) = (u64::MAX << (from % 64), u64::MAX >> (63 - (to - 1) % 64));
     if first == last {
-        return (words[first] & head & tail).count_ones() as usize;
+        return (words[first] & first_mask & last_mask).count_ones() as usize;
     }
     let between: u32 = words[first + 1..last].iter().map(|word| word.count_ones()).sum();
-    ((words[first] & head).count_ones() + between + (words[last] & tail).count_ones()) as usize
+    ((words[first] & first_mask).count_ones() + between + (words[last] & last_mask).count_ones()) as usize
 }
 
-/// The positions of the bits that are set among `from..to`.
+/// The positions of the set bits in `from..to`.
 pub fn set_bits_between(words: &[u64], from: usize, to: usize) -> Vec<usize> {
     let mut all = Vec::new();
     first_set_bits(words, from, to, usize::MAX, &mut all);
     all
 }
 
-/// Lists the positions of the first bits that are set among `from..to`, at most `most`. Returns the position to continue from.
-pub fn first_set_bits(words: &[u64], from: usize, to: usize, most: usize, found: &mut Vec<usize>) -> usize {
+/// Lists the positions of the first set bits in `from..to`, at most `max`. Returns the position to continue from.
+pub fn first_set_bits(words: &[u64], from: usize, to: usize, max: usize, found: &mut Vec<usize>) -> usize {
     found.clear();
     let mut at = from;
     while at < to {
@@ -152,7 +152,7 @@ pub fn first_set_bits(words: &[u64], from: usize, to: usize, most: usize, found:
             left &= (1 << (to % 64)) - 1;
         }
         while left != 0 {
-            if found.len() == most {
+            if found.len() == max {
                 return at;
             }
             at = end - 64 + left.trailing_zeros() as usize;
@@ -172,19 +172,19 @@ mod tests {
 
     proptest! {
         #[test]
-        fn listing_continues_where_it_stopped(words: [u64; 4], from in 0usize..=256, len in 0usize..=256, most in 1usize..80) {
+        fn listing_continues_where_it_stopped(words: [u64; 4], from in 0usize..=256, len in 0usize..=256, max in 1usize..80) {
             let to = (from + len).min(256);
             let (mut at, mut all, mut found) = (from, Vec::<usize>::new(), Vec::new());
             while at < to {
-                at = first_set_bits(&words, at, to, most, &mut found);
-                prop_assert!(found.len() == most || at == to);
+                at = first_set_bits(&words, at, to, max, &mut found);
+                prop_assert!(found.len() == max || at == to);
                 all.extend(&found);
             }
             prop_assert_eq!(all, set_bits_between(&words, from, to));
         }
 
         #[test]
-        fn as_bit_by_bit(before: [u64; 4], from in 0usize..256, marks in prop::collection::vec(0u8..2, 0..200)) {
+        fn runs_and_marks_match_single_bits(before: [u64; 4], from in 0usize..256, marks in prop::collection::vec(0u8..2, 0..200)) {
             let marks = &marks[..marks.len().min(256 - from)];
             let set = |bits: &mut [u64; 4], k: usize| bits[k / 64] |= 1 << (k % 64);
             let (mut run, mut want) = (before, before);
@@ -199,7 +199,7 @@ mod tests {
             if let (Some(first), Some(last)) = (rows().next(), rows().next_back()) {
                 for count in [rows().count(), 0] {
                     let (mut listed, mut want) = (before, before);
-                    let mut ascending = Ascending::new(count, first, last);
+                    let mut ascending = AscendingBits::new(count, first, last);
                     rows().for_each(|k| ascending.set(&mut listed, k));
                     ascending.finish(&mut listed);
                     rows().for_each(|k| set(&mut want, k));
@@ -213,11 +213,11 @@ mod tests {
     }
 
     #[test]
-    fn rows_of_many_blocks() {
+    fn ascending_rows_may_span_many_blocks() {
         for step in [1, 3, 50, 63, 64, 65, 1000] {
             let mut bits = vec![0u64; 500];
             let rows: Vec<usize> = (70..32_000).step_by(step).collect();
-            let mut ascending = Ascending::new(rows.len(), rows[0], rows[rows.len() - 1]);
+            let mut ascending = AscendingBits::new(rows.len(), rows[0], rows[rows.len() - 1]);
             rows.iter().for_each(|row| ascending.set(&mut bits, *row));
             ascending.finish(&mut bits);
             assert_eq!(set_bits_between(&bits, 0, 32_000), rows, "step {step}");

@@ -3,18 +3,18 @@
 use super::append::{Marked, append};
 use super::bits::{set_bits_between, set_marked};
 use super::source::Sink;
-use super::vector::{Form, IndexList, put_entries, with_room};
+use super::vector::{Form, IndexList, put_entries, try_with_capacity};
 use crate::simd;
 use skyphos_types::Element;
 
-/// Collects the entries of a range `lo..hi`.
+/// Collector of the entries of a range `lo..hi`.
 pub struct Collector<T> {
     lo: u64,
     hi: u64,
     shape: Shape,
     identity: T,
     /// Number of entries above which the vector turns dense.
-    most: u64,
+    max_sparse: u64,
     form: Form<T>,
     /// For each entry, the number of sources that have it; empty unless the reduction counts them.
     pub counts: Vec<u32>,
@@ -43,29 +43,32 @@ pub fn dense_form<T: Element>(shape: Shape, rows: u64, identity: T) -> Form<T> {
 impl<T: Element> Collector<T> {
     /// A collector for about `expected` entries of `lo..hi`.
     pub fn new(lo: u64, hi: u64, shape: Shape, identity: T, expected: usize) -> Collector<T> {
-        let most = (shape.dense_above * (hi - lo) as f64) as u64;
+        let max_sparse = (shape.dense_above * (hi - lo) as f64) as u64;
         let indices = if shape.wide { IndexList::Wide(Vec::new()) } else { IndexList::Narrow(Vec::new()) };
         let form = Form::Sparse { indices, values: Vec::new() };
-        let mut collector = Collector { lo, hi, shape, identity, most, form, counts: Vec::new() };
-        if expected as u64 > most {
+        let mut collector = Collector { lo, hi, shape, identity, max_sparse, form, counts: Vec::new() };
+        if expected as u64 > max_sparse {
             collector.form = collector.empty_dense();
         } else {
-            collector.make_room(expected + expected / 8);
+            collector.reserve(expected + expected / 8);
         }
         collector
     }
 
     /// Reserves memory for up to `entries` entries, if there are none yet. Pages that stay unused take no memory; if the system
     /// refuses, the lists grow as entries arrive.
-    pub fn make_room(&mut self, entries: usize) {
+    pub fn reserve(&mut self, entries: usize) {
         let Form::Sparse { indices, values } = &mut self.form else { return };
-        let room = (entries as u64).min(self.most.saturating_add(1)).min(self.hi - self.lo) as usize + SLACK;
-        let numbers = room.saturating_mul(self.shape.width);
+        let capacity =
+            (entries as u64).min(self.max_sparse.saturating_add(1)).min(self.hi - self.lo) as usize + OVERRUN;
+        let numbers = capacity.saturating_mul(self.shape.width);
         if !indices.is_empty() || numbers <= values.capacity() {
             return;
         }
         // New lists, since growing the old ones would copy them.
-        if let (Ok(list), Ok(rows)) = (IndexList::with_room(self.shape.wide, room), with_room(numbers)) {
+        if let (Ok(list), Ok(rows)) =
+            (IndexList::try_with_capacity(self.shape.wide, capacity), try_with_capacity(numbers))
+        {
             (*indices, *values) = (list, rows);
         }
     }
@@ -87,15 +90,15 @@ impl<T: Element> Collector<T> {
         self.len() == 0
     }
 
-    /// Takes the first entries out, at most `most`, while the vector is sparse.
-    pub fn take(&mut self, most: usize) -> Form<T> {
+    /// Takes the first entries out, at most `max`, while the vector is sparse.
+    pub fn take(&mut self, max: usize) -> Form<T> {
         let rest = match &mut self.form {
-            Form::Sparse { indices, values } if indices.len() > most => {
+            Form::Sparse { indices, values } if indices.len() > max => {
                 let indices = match indices {
-                    IndexList::Wide(list) => IndexList::Wide(list.split_off(most)),
-                    IndexList::Narrow(list) => IndexList::Narrow(list.split_off(most)),
+                    IndexList::Wide(list) => IndexList::Wide(list.split_off(max)),
+                    IndexList::Narrow(list) => IndexList::Narrow(list.split_off(max)),
                 };
-                Form::Sparse { indices, values: values.split_off(most * self.shape.width) }
+                Form::Sparse { indices, values: values.split_off(max * self.shape.width) }
             }
             _ if self.shape.wide => Form::Sparse { indices: IndexList::Wide(Vec::new()), values: Vec::new() },
             _ => Form::Sparse { indices: IndexList::Narrow(Vec::new()), values: Vec::new() },
@@ -107,12 +110,12 @@ impl<T: Element> Collector<T> {
     pub fn finish(mut self) -> Form<T> {
         if let Form::Dense { values, present: Some(bits) } = &self.form
             && self.shape.dense_above >= 0.0
-            && bits.iter().map(|word| u64::from(word.count_ones())).sum::<u64>() <= self.most
+            && bits.iter().map(|word| u64::from(word.count_ones())).sum::<u64>() <= self.max_sparse
         {
-            let places = set_bits_between(bits, 0, (self.hi - self.lo) as usize);
+            let positions = set_bits_between(bits, 0, (self.hi - self.lo) as usize);
             let width = self.shape.width;
-            let rows = places.iter().flat_map(|p| &values[p * width..][..width]).copied().collect();
-            let mut indices = places.iter().map(|p| self.lo + *p as u64);
+            let rows = positions.iter().flat_map(|p| &values[p * width..][..width]).copied().collect();
+            let mut indices = positions.iter().map(|p| self.lo + *p as u64);
             let indices = match self.shape.wide {
                 true => IndexList::Wide(indices.collect()),
                 false => IndexList::Narrow(indices.by_ref().map(|i| i as u32).collect()),
@@ -125,18 +128,18 @@ impl<T: Element> Collector<T> {
     /// Turns the vector dense.
     fn turn_dense(&mut self) {
         let mut dense = self.empty_dense();
-        let Form::Dense { values, present } = &mut dense else { unreachable!("just made") };
+        let Form::Dense { values, present } = &mut dense else { unreachable!("empty_dense is dense") };
         if let Form::Sparse { indices, values: rows } = &self.form {
-            let places: Vec<usize> =
+            let positions: Vec<usize> =
                 indices.to_vec().into_iter().map(|index| (index - self.lo) as usize).collect();
-            put_entries(values, present.as_deref_mut(), self.shape.width, places.iter().copied(), rows);
+            put_entries(values, present.as_deref_mut(), self.shape.width, positions.iter().copied(), rows);
         }
         self.form = dense;
     }
 }
 
 /// Rows that vector stores may write beyond the last one.
-const SLACK: usize = 128;
+const OVERRUN: usize = 128;
 
 impl<T: Element> Sink<T> for Collector<T> {
     fn block(&mut self, first: u64, marks: &[u8], rows: &[T], counts: &[u32]) {
@@ -147,7 +150,7 @@ impl<T: Element> Sink<T> for Collector<T> {
         match &mut self.form {
             Form::Sparse { indices, values } => {
                 append(simd::detected(), Marked { first, marks, rows, width }, indices, values);
-                if indices.len() as u64 > self.most {
+                if indices.len() as u64 > self.max_sparse {
                     self.turn_dense();
                 }
             }
@@ -174,13 +177,13 @@ impl<T: Element> Sink<T> for Collector<T> {
                     IndexList::Wide(list) => list.extend(offsets.iter().map(|o| base + u64::from(*o))),
                 }
                 values.extend_from_slice(rows);
-                if indices.len() as u64 > self.most {
+                if indices.len() as u64 > self.max_sparse {
                     self.turn_dense();
                 }
             }
             Form::Dense { values, present } => {
-                let places = offsets.iter().map(|offset| (base + u64::from(*offset) - self.lo) as usize);
-                put_entries(values, present.as_deref_mut(), width, places, rows);
+                let positions = offsets.iter().map(|offset| (base + u64::from(*offset) - self.lo) as usize);
+                put_entries(values, present.as_deref_mut(), width, positions, rows);
             }
         }
     }
@@ -192,30 +195,30 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn a_refused_reservation_is_no_error() {
+    fn a_failed_reservation_is_no_error() {
         let shape = Shape { width: 1 << 20, wide: true, dense_above: f64::INFINITY, with_present: false };
         let mut collector = Collector::new(0, 1 << 60, shape, 0f32, 0);
-        collector.make_room(usize::MAX);
+        collector.reserve(usize::MAX);
         assert!(collector.is_empty());
     }
 
     proptest! {
         #[test]
-        fn as_the_oracle(present in prop::collection::vec(prop::bool::weighted(0.3), 1..700), lo in 0u64..70,
+        fn collected_vectors_match_the_oracle(present in prop::collection::vec(prop::bool::weighted(0.3), 1..700), lo in 0u64..70,
                          width in 1usize..3, above in prop_oneof![Just(0.0), Just(0.2), Just(2.0)], wide: bool,
-                         with_present: bool, room in prop_oneof![Just(0), 1usize..900, Just(usize::MAX)]) {
+                         with_present: bool, capacity in prop_oneof![Just(0), 1usize..900, Just(usize::MAX)]) {
             let hi = lo + present.len() as u64;
             let shape = Shape { width, wide, dense_above: above, with_present };
             let mut collector = Collector::new(lo, hi, shape, -1.0f32, 0);
-            collector.make_room(room);
+            collector.reserve(capacity);
             let row = |index: u64| (0..width).map(move |w| index as f32 + w as f32 * 0.25);
             // In two blocks, the first from a multiple of 64.
             for (from, to) in [(0, hi.min(128)), (128, hi)] {
                 if from >= to { continue }
-                let here = |i: u64| i >= lo && present[(i - lo) as usize];
-                let marks: Vec<u8> = (from..to).map(|i| u8::from(here(i))).collect();
+                let is_entry = |i: u64| i >= lo && present[(i - lo) as usize];
+                let marks: Vec<u8> = (from..to).map(|i| u8::from(is_entry(i))).collect();
                 let rows: Vec<f32> = (from..to)
-                    .flat_map(|i| if here(i) { row(i).collect() } else { vec![-1.0; width] }).collect();
+                    .flat_map(|i| if is_entry(i) { row(i).collect() } else { vec![-1.0; width] }).collect();
                 collector.block(from, &marks, &rows, &[]);
             }
             let want: Vec<u64> = (lo..hi).filter(|i| present[(i - lo) as usize]).collect();

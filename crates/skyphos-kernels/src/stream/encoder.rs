@@ -6,27 +6,27 @@ use super::segment::{BITMAP, GAPS, HEAD_BYTES, Head, RAW, RUN};
 use crate::index::Index;
 use bytemuck::Pod;
 
-/// Indices of entries.
+/// The indices of a stream's entries.
 #[derive(Clone, Copy, Debug)]
-pub enum Places<'a, I> {
+pub enum EntryIndices<'a, I> {
     /// These ascending indices.
     Listed(&'a [I]),
     /// Consecutive indices from this one on.
     From(u64),
 }
 
-impl<I: Index> Places<'_, I> {
+impl<I: Index> EntryIndices<'_, I> {
     fn get(&self, k: usize) -> u64 {
         match self {
-            Places::Listed(indices) => indices[k].number(),
-            Places::From(first) => first + k as u64,
+            EntryIndices::Listed(indices) => indices[k].number(),
+            EntryIndices::From(first) => first + k as u64,
         }
     }
 }
 
-/// Cuts entries into segments.
+/// Encoder of entries into segments.
 pub struct Encoder<'a, T, I> {
-    places: Places<'a, I>,
+    indices: EntryIndices<'a, I>,
     values: &'a [T],
     width: usize,
     /// End of the stream's range of indices.
@@ -34,9 +34,11 @@ pub struct Encoder<'a, T, I> {
     /// Entries written so far.
     done: usize,
     finished: bool,
-    most: usize,
-    /// Entries of the whole stream, and whether these are its last.
-    of: usize,
+    /// Most entries per segment.
+    max_entries: usize,
+    /// Entries of the whole stream.
+    total: usize,
+    /// Whether the stream ends with these entries.
     last: bool,
 }
 
@@ -62,26 +64,26 @@ impl<'a, T: Pod, I: Index> Encoder<'a, T, I> {
     /// An encoder of entries with rows of `width` values, of a stream whose range ends at `hi`, into segments of about
     /// `segment_bytes` with at least one entry each. Indices must ascend, be below `hi`, and be as many as rows.
     pub fn new(
-        places: Places<'a, I>,
+        indices: EntryIndices<'a, I>,
         values: &'a [T],
         width: usize,
         hi: u64,
         segment_bytes: usize,
     ) -> Encoder<'a, T, I> {
-        let (most, of) = (Self::most(width, segment_bytes), values.len() / width);
-        Encoder { places, values, width, hi, done: 0, finished: false, most, of, last: true }
+        let (max_entries, total) = (Self::max_entries(width, segment_bytes), values.len() / width);
+        Encoder { indices, values, width, hi, done: 0, finished: false, max_entries, total, last: true }
     }
 
     /// Most entries of a segment of about `segment_bytes`.
-    pub fn most(width: usize, segment_bytes: usize) -> usize {
+    pub fn max_entries(width: usize, segment_bytes: usize) -> usize {
         // The index of an entry rarely takes more than 4 bytes.
         let entry = width * size_of::<T>() + 4;
         (segment_bytes.saturating_sub(HEAD_BYTES) / entry).clamp(1, MAX_BLOCKS * BLOCK)
     }
 
-    /// Encodes a part of a stream of `of` entries. The part must fill whole segments unless it is the `last`.
-    pub fn stretch(self, of: usize, last: bool) -> Encoder<'a, T, I> {
-        Encoder { of, last, ..self }
+    /// The encoder of one part of a stream of `total` entries. The part must fill whole segments unless it is the `last`.
+    pub fn part(self, total: usize, last: bool) -> Encoder<'a, T, I> {
+        Encoder { total, last, ..self }
     }
 
     fn count(&self) -> usize {
@@ -93,16 +95,16 @@ impl<'a, T: Pod, I: Index> Encoder<'a, T, I> {
         if self.finished {
             return None;
         }
-        let count = (self.count() - self.done).min(self.most);
+        let count = (self.count() - self.done).min(self.max_entries);
         self.finished = self.done + count == self.count();
         let mut bits = [0; MAX_BLOCKS];
-        let first = if count == 0 { self.hi } else { self.places.get(self.done) };
-        let last = if count == 0 { self.hi } else { self.places.get(self.done + count - 1) };
+        let first = if count == 0 { self.hi } else { self.indices.get(self.done) };
+        let last = if count == 0 { self.hi } else { self.indices.get(self.done + count - 1) };
         let (form, index_bytes) = self.smallest(first, last, count, &mut bits);
         let end = if self.finished && self.last { self.hi } else { last + 1 };
         let value_bytes = count * self.width * size_of::<T>();
-        let (count, of) = (count as u32, self.of as u32);
-        let head = Head { form, count, first, end, index_bytes: index_bytes as u32, of };
+        let (count, total) = (count as u32, self.total as u32);
+        let head = Head { form, count, first, end, index_bytes: index_bytes as u32, total };
         Some(SegmentPlan { head, bits, value_bytes })
     }
 
@@ -111,6 +113,7 @@ impl<'a, T: Pod, I: Index> Encoder<'a, T, I> {
         self.finished
     }
 
+    /// The smallest form of the indices of `count` entries, and its bytes; writes the bits per gap of each block.
     fn smallest(&self, first: u64, last: u64, count: usize, bits: &mut [u8; MAX_BLOCKS]) -> (u8, usize) {
         let span = last - first;
         if count == 0 || span == count as u64 - 1 {
@@ -119,10 +122,12 @@ impl<'a, T: Pod, I: Index> Encoder<'a, T, I> {
         if span >= u64::from(u32::MAX) {
             return (RAW, count * 8);
         }
-        let Places::Listed(indices) = self.places else { unreachable!("consecutive indices are a run") };
+        let EntryIndices::Listed(indices) = self.indices else {
+            unreachable!("consecutive indices are a run")
+        };
         let indices = &indices[self.done..self.done + count];
         let (mut bytes, mut gaps) = (count.div_ceil(BLOCK), [0u32; BLOCK]);
-        for (block, bits) in indices.chunks(BLOCK).enumerate().zip(&mut bits[..]).map(|((k, _), b)| (k, b)) {
+        for (block, bits) in bits[..count.div_ceil(BLOCK)].iter_mut().enumerate() {
             let gaps = gaps_of(indices, block, &mut gaps);
             *bits = bitpack::width_of(gaps) as u8;
             bytes += bitpack::packed_bytes(gaps.len(), u32::from(*bits));
@@ -138,19 +143,19 @@ impl<'a, T: Pod, I: Index> Encoder<'a, T, I> {
         let rows = &self.values[self.done * self.width..(self.done + count) * self.width];
         let (values, out) = out[HEAD_BYTES..].split_at_mut(next.value_bytes);
         values.copy_from_slice(bytemuck::cast_slice(rows));
-        if let Places::Listed(indices) = self.places {
+        if let EntryIndices::Listed(indices) = self.indices {
             let indices = &indices[self.done..self.done + count];
             match next.head.form {
                 GAPS => write_gaps(indices, &next.bits, out),
                 BITMAP => {
                     out.fill(0);
-                    let (mut place, mut word) = (0, 0u64);
+                    let (mut last, mut word) = (0, 0u64);
                     for index in indices {
-                        // Every bit writes its word, which avoids a branch at the word's end.
+                        // Each bit writes its whole word, which avoids a branch at the word's end.
                         let at = (index.number() - next.head.first) as usize;
-                        let kept = if at / 64 == place { word } else { 0 };
-                        (place, word) = (at / 64, kept | 1 << (at % 64));
-                        out[place * 8..][..8].copy_from_slice(&word.to_le_bytes());
+                        let earlier = if at / 64 == last { word } else { 0 };
+                        (last, word) = (at / 64, earlier | 1 << (at % 64));
+                        out[last * 8..][..8].copy_from_slice(&word.to_le_bytes());
                     }
                 }
                 RAW => {
@@ -186,10 +191,10 @@ fn write_gaps<I: Index>(indices: &[I], bits: &[u8; MAX_BLOCKS], out: &mut [u8]) 
     let (widths, mut packed) = out.split_at_mut(blocks);
     widths.copy_from_slice(&bits[..blocks]);
     let mut gaps = [0u32; BLOCK];
-    for (block, width) in widths.iter().enumerate() {
-        let gaps = gaps_of(indices, block, &mut gaps);
-        let (here, rest) = packed.split_at_mut(bitpack::packed_bytes(gaps.len(), u32::from(*width)));
-        bitpack::pack(gaps, u32::from(*width), here);
+    for (number, width) in widths.iter().enumerate() {
+        let gaps = gaps_of(indices, number, &mut gaps);
+        let (block, rest) = packed.split_at_mut(bitpack::packed_bytes(gaps.len(), u32::from(*width)));
+        bitpack::pack(gaps, u32::from(*width), block);
         packed = rest;
     }
 }

@@ -7,12 +7,12 @@
 //!     hand (marks, acc) to the sink
 //! ```
 //!
-//! A block fits the L2 cache, each entry is read once, and only the block is written, so P streams cost
-//! one pass whatever P. Additions are in the order of the sources, so the result does not depend on when
+//! A block fits the L2 cache, each entry is read once, and only the block is written, so any number of streams costs
+//! one pass. Additions are in the order of the sources, so the result does not depend on when
 //! segments arrive. Cost: O(entries) + O(positions / 64); blocks without entries are skipped. Very sparse
 //! streams are merged instead ([`super::merge_fold`]).
 
-use super::bitmap::SLACK;
+use super::bitmap::ROW_OVERRUN;
 use super::fold_block::{Block, clear, fold_source};
 use super::merge_fold::MergeFold;
 use super::segment::Segment;
@@ -32,7 +32,7 @@ pub struct Fold<T, B> {
     sources: Vec<Source<B>>,
     width: usize,
     hi: u64,
-    /// The sink has everything below this index.
+    /// The sink has all entries below this index.
     at: u64,
     block: usize,
     identity: T,
@@ -54,18 +54,17 @@ impl<T: Element, B: AsRef<[u8]>> Fold<T, B> {
         hi: u64,
         density: f64,
     ) -> Result<Fold<T, B>, Error> {
-        let most = (BLOCK_BYTES / (width * size_of::<T>())).next_power_of_two().max(64);
-        let block = if density >= SPARSE { most } else { most.min(512) };
+        let large = (BLOCK_BYTES / (width * size_of::<T>())).next_power_of_two().max(64);
+        let block = if density >= SPARSE { large } else { large.min(512) };
         let block = (block as u64).min((hi - lo).next_multiple_of(64).max(64)) as usize;
         let merges = MergeFold::<T>::is_faster(op, sources, width, density).then(|| MergeFold::new(sources));
         let block = if merges.is_some() { 64 } else { block };
         let identity = op.identity::<T>()?;
         let counted = matches!(op, ReduceOp::MeanPresent);
         let by_words = merges.is_none() && width == 1 && !counted;
-        let slack = if by_words { SLACK } else { 0 };
-        let source = || Source::new(lo, by_words);
+        let slack = if by_words { ROW_OVERRUN } else { 0 };
         Ok(Fold {
-            sources: (0..sources).map(|_| source()).collect(),
+            sources: (0..sources).map(|_| Source::new(lo, by_words)).collect(),
             width,
             hi,
             at: lo,
@@ -90,13 +89,13 @@ impl<T: Element, B: AsRef<[u8]>> Fold<T, B> {
         Ok(())
     }
 
-    /// Whether the sink has everything.
+    /// Whether the sink has all entries.
     pub fn done(&self) -> bool {
         self.at == self.hi
     }
 
     /// Whether a source's stream is complete.
-    pub fn has_all(&self, number: usize) -> bool {
+    pub fn is_complete(&self, number: usize) -> bool {
         self.sources[number].reached >= self.hi
     }
 
@@ -107,11 +106,11 @@ impl<T: Element, B: AsRef<[u8]>> Fold<T, B> {
     }
 
     /// The first source whose stream is not complete.
-    pub fn behind(&self) -> Option<usize> {
+    pub fn first_incomplete(&self) -> Option<usize> {
         self.sources.iter().position(|s| s.reached < self.hi)
     }
 
-    /// Folds everything that all sources have reached. Returns whether there was progress.
+    /// Folds all entries below the index that every source has reached. Returns whether there was progress.
     pub fn advance(&mut self, op: &ReduceOp, sink: &mut impl Sink<T>) -> Result<bool, FoldError> {
         let ready = self.sources.iter().map(|s| s.reached).min().unwrap_or(self.hi);
         let start = self.at;
@@ -129,7 +128,7 @@ impl<T: Element, B: AsRef<[u8]>> Fold<T, B> {
                 break;
             }
             if end > ready {
-                // A whole block is cheaper than its parts.
+                // Folding the block at once, later, is cheaper than folding it in parts.
                 self.at = first.max(self.at);
                 break;
             }
@@ -173,13 +172,12 @@ impl<T: Element, B: AsRef<[u8]>> Fold<T, B> {
                 ReduceOp::Or => simd::dispatch!(fold_source(source, &mut block, T::or, hi, identity)),
                 ReduceOp::And => simd::dispatch!(fold_source(source, &mut block, T::and, hi, identity)),
                 ReduceOp::Custom(custom) => {
-                    // A custom operation works on whole arrays: the source's entries as a block, then both blocks.
-                    let mut theirs = vec![self.identity; block.rows.len()];
-                    block.rows = &mut theirs;
+                    // A custom operation works on whole arrays, so the source's entries are expanded to a block first.
+                    let mut addend = vec![self.identity; block.rows.len()];
+                    block.rows = &mut addend;
                     let folded = fold_source(source, &mut block, |_, v| v, hi, identity);
-                    let (mine, theirs) =
-                        (bytemuck::cast_slice_mut(&mut self.rows), bytemuck::cast_slice(&theirs));
-                    custom.combine(T::DTYPE, mine, theirs)?;
+                    let acc = bytemuck::cast_slice_mut(&mut self.rows);
+                    custom.combine(T::DTYPE, acc, bytemuck::cast_slice(&addend))?;
                     folded
                 }
             };
@@ -191,19 +189,20 @@ impl<T: Element, B: AsRef<[u8]>> Fold<T, B> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::encoder::{Encoder, Places};
     use super::*;
+    use crate::stream::EntryIndices;
+    use crate::stream::testing::{ascending, encode_all};
     use proptest::prelude::*;
     use std::collections::BTreeMap;
 
     #[derive(Default)]
-    struct Collect {
+    struct Entries {
         entries: Vec<(u64, Vec<f64>)>,
         counts: Vec<u32>,
         width: usize,
     }
 
-    impl Sink<f64> for Collect {
+    impl Sink<f64> for Entries {
         fn block(&mut self, first: u64, marks: &[u8], rows: &[f64], counts: &[u32]) {
             for (k, row) in rows.chunks(self.width).enumerate() {
                 if marks[k] == 1 {
@@ -226,18 +225,10 @@ mod tests {
     fn sources() -> impl Strategy<Value = Vec<Vec<u64>>> {
         let step = prop_oneof![8 => Just(1u64), 4 => 1u64..4, 2 => 1u64..600, 1 => 1u64..1 << 20];
         let steps = prop::collection::vec(step, 0..700);
-        let ascending = (0u64..5, steps).prop_map(|(first, s)| {
-            s.iter()
-                .scan(first, |at, s| {
-                    *at += s;
-                    Some(*at - 1)
-                })
-                .collect()
-        });
-        prop::collection::vec(ascending, 1..6)
+        prop::collection::vec((0u64..5, steps).prop_map(|(first, steps)| ascending(first, &steps)), 1..6)
     }
 
-    impl Collect {
+    impl Entries {
         fn entry(&mut self, index: u64, row: &[f64]) {
             assert!(self.entries.last().is_none_or(|(last, _)| *last < index));
             self.entries.push((index, row.to_vec()));
@@ -246,7 +237,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn as_the_oracle(sources in sources(), width in prop_oneof![2 => Just(1usize), 1 => 2usize..4],
+        fn reductions_match_the_oracle(sources in sources(), width in prop_oneof![2 => Just(1usize), 1 => 2usize..4],
                          size in 100usize..4000, order in any::<u64>(), dense: bool) {
             let hi = sources.iter().flatten().max().map_or(9, |i| i + 9);
             let op = ReduceOp::MeanPresent;
@@ -259,19 +250,13 @@ mod tests {
                     sum.iter_mut().zip(row).for_each(|(s, v)| *s += v);
                     *count += 1;
                 }
-                let mut encoder = Encoder::new(Places::Listed(indices), &values, width, hi, size);
-                let mut segments = Vec::new();
-                while let Some(next) = encoder.plan() {
-                    let mut bytes = vec![0; next.bytes()];
-                    encoder.write(&next, &mut bytes);
-                    segments.push(bytes);
-                }
+                let mut segments = encode_all(EntryIndices::Listed(indices), &values, width, hi, size);
                 segments.reverse();
                 queues.push(segments);
             }
             let density = if dense { 1.0 } else { 0.0 };
             let mut fold = Fold::<f64, Vec<u8>>::new(&op, sources.len(), width, 0, hi, density).unwrap();
-            let mut sink = Collect { width, ..Collect::default() };
+            let mut sink = Entries { width, ..Entries::default() };
             let mut state = order | 1;
             while !fold.done() {
                 state = state.wrapping_mul(6364136223846793005).wrapping_add(1);

@@ -6,7 +6,7 @@ use super::source::Source;
 use crate::simd;
 use skyphos_types::Element;
 
-/// Resets rows to the identity: all, or only the marked ones, which are few for wide rows unless the block is dense.
+/// Resets rows to the identity: all, or only the marked ones.
 #[inline(always)]
 pub(super) fn clear<T: Copy>(rows: &mut [T], marks: Option<&[u8]>, width: usize, identity: T) {
     let Some(marks) = marks else { return rows.fill(identity) };
@@ -41,7 +41,7 @@ pub(super) fn fold_source<T: Element, B: AsRef<[u8]>>(
         if index >= block.end {
             break;
         }
-        let bytes = source.segments.front().expect("an entry was seen");
+        let bytes = source.segments.front().expect("peek found an entry");
         let segment = Segment::parse(bytes.as_ref(), row, 0, hi)?;
         let (base, limit) = (segment.head.first, block.end - segment.head.first);
         let values = &segment.values::<T>()[source.entry * width..];
@@ -56,13 +56,13 @@ pub(super) fn fold_source<T: Element, B: AsRef<[u8]>>(
             while source.word.0 < limit {
                 let (at, bits) = source.word;
                 // Words and blocks may begin at different positions.
-                let here = if at + 64 <= limit { bits } else { bits & ((1 << (limit - at)) - 1) };
+                let in_block = if at + 64 <= limit { bits } else { bits & ((1 << (limit - at)) - 1) };
                 let skip = block.first.saturating_sub(base + at);
                 let start = (base + at + skip - block.first) as usize;
-                take_word(isa, here >> skip, &values[taken..], &mut block.rows[start..], identity, op);
-                mark_word(isa, here >> skip, &mut block.marks[start..]);
-                taken += here.count_ones() as usize;
-                source.word.1 = bits & !here;
+                take_word(isa, in_block >> skip, &values[taken..], &mut block.rows[start..], identity, op);
+                mark_word(isa, in_block >> skip, &mut block.marks[start..]);
+                taken += in_block.count_ones() as usize;
+                source.word.1 = bits & !in_block;
                 if source.word.1 != 0 {
                     break;
                 }

@@ -2,14 +2,14 @@
 //!
 //! ```text
 //! while a source has an entry that all sources have reached:
-//!     queue about 1,000 entries of each source;  limit = the least index that may follow a queue
+//!     queue about 1,000 entries of each source;  limit = the least index that may follow a full queue
 //!     sum = {};  for each source, in order:  sum = merge(sum, its entries below the limit)
 //!     hand sum to the sink
 //! ```
 //!
-//! Additions are in the same order as by blocks: from the identity on, source by source. Cost: each entry is
-//! merged once for its own source and each later one, in the cache: O(entries · sources), however large the index
-//! space. That pays for few sources and few entries, see [`MergeFold::is_faster`].
+//! The order of additions is that of `fold.rs`: from the identity on, source by source. Cost: each entry is merged once for
+//! its own source and once for each later one, in the cache: O(entries · sources), for any size of the index space. That
+//! is faster for few sources and few entries, see [`MergeFold::is_faster`].
 
 use super::source::{FoldError, Sink, Source, of_source};
 use crate::merge::{Entries, merge};
@@ -18,8 +18,8 @@ use skyphos_types::{Element, Error, ReduceOp};
 /// Entries of each source that are queued for a batch.
 const QUEUE: usize = 1024;
 
-/// Positions that a batch may cover, so that distances fit 32 bits.
-const REACH: u64 = 1 << 32;
+/// Most positions that a batch covers, so that offsets fit 32 bits.
+const MAX_SPAN: u64 = 1 << 32;
 
 /// Merges per position below which merges are faster than blocks; an entry is merged once per later source. An empty position of a
 /// block costs 0.1 ns, a merge 0.5 ns an entry (measured by `kernel_rates reduce`).
@@ -61,8 +61,8 @@ impl<T: Element> Sum<T> {
     }
 
     fn add(&mut self, op: &ReduceOp, indices: &[u32], values: &[T]) -> Result<(), Error> {
-        let mine = Entries { indices: &self.indices, values: &self.values };
-        merge(op, mine, Entries { indices, values }, &mut self.next_indices, &mut self.next_values)?;
+        let sum = Entries { indices: &self.indices, values: &self.values };
+        merge(op, sum, Entries { indices, values }, &mut self.next_indices, &mut self.next_values)?;
         std::mem::swap(&mut self.indices, &mut self.next_indices);
         std::mem::swap(&mut self.values, &mut self.next_values);
         Ok(())
@@ -72,8 +72,8 @@ impl<T: Element> Sum<T> {
 impl<T: Element> MergeFold<T> {
     /// Whether merges are faster than blocks for streams with this mean `density`.
     pub(super) fn is_faster(op: &ReduceOp, sources: usize, width: usize, density: f64) -> bool {
-        let (named, sources) = (!matches!(op, ReduceOp::Custom(_)), sources as f64);
-        named && width == 1 && density * sources * (sources - 1.0).max(2.0) < MAX_MERGES_PER_POSITION
+        let (is_builtin, sources) = (!matches!(op, ReduceOp::Custom(_)), sources as f64);
+        is_builtin && width == 1 && density * sources * (sources - 1.0).max(2.0) < MAX_MERGES_PER_POSITION
     }
 
     pub(super) fn new(sources: usize) -> MergeFold<T> {
@@ -96,19 +96,19 @@ impl<T: Element> MergeFold<T> {
         sink: &mut impl Sink<T>,
     ) -> Result<(), FoldError> {
         loop {
-            // The least queued index, and the least index that may follow a queue.
+            // The least queued index, and the least index that may follow a full queue.
             let (mut least, mut limit) = (ready, ready);
             for (number, (source, queue)) in sources.iter_mut().zip(&mut self.queues).enumerate() {
-                let more = of_source(number, queue.fill(source, hi))?;
+                let is_full = of_source(number, queue.fill(source, hi))?;
                 if let (Some(first), Some(last)) = (queue.indices.first(), queue.indices.last()) {
                     least = least.min(*first);
-                    limit = if more { limit.min(last + 1) } else { limit };
+                    limit = if is_full { limit.min(last + 1) } else { limit };
                 }
             }
             if least >= limit {
                 return Ok(());
             }
-            self.fold(op, least, limit.min(least.saturating_add(REACH)), sink)?;
+            self.fold(op, least, limit.min(least.saturating_add(MAX_SPAN)), sink)?;
         }
     }
 
@@ -143,7 +143,7 @@ impl<T: Element> MergeFold<T> {
 }
 
 impl<T: Element> Queue<T> {
-    /// Reads entries until the queue is full or no more have arrived. Returns whether it is full.
+    /// Reads entries until the queue is full or no is_full have arrived. Returns whether it is full.
     fn fill<B: AsRef<[u8]>>(&mut self, source: &mut Source<B>, hi: u64) -> Result<bool, &'static str> {
         self.indices.drain(..self.used);
         self.values.drain(..self.used);
@@ -160,11 +160,12 @@ impl<T: Element> Queue<T> {
 
 #[cfg(test)]
 mod tests {
-    use crate::stream::{Collector, Encoder, Fold, Form, Places, Shape};
+    use crate::stream::testing::encode_all;
+    use crate::stream::{Collector, EntryIndices, Fold, Form, Shape};
     use proptest::prelude::*;
     use skyphos_types::ReduceOp;
 
-    /// Indices, bits of values and counts of the sources' reduction, segments pushed in turn.
+    /// Reduces the sources; returns indices, the bits of values, and counts.
     fn reduced(op: &ReduceOp, sources: &[Vec<(u64, f32)>], density: f64) -> (Vec<u64>, Vec<u32>, Vec<u32>) {
         let hi = 1 << 44;
         let mut fold = Fold::<f32, Vec<u8>>::new(op, sources.len(), 1, 0, hi, density).unwrap();
@@ -173,10 +174,7 @@ mod tests {
         let mut collector = Collector::new(0, hi, shape, op.identity().unwrap(), 0);
         for (number, entries) in sources.iter().enumerate() {
             let (indices, values): (Vec<u64>, Vec<f32>) = entries.iter().copied().unzip();
-            let mut encoder = Encoder::new(Places::Listed(&indices), &values, 1, hi, 8 << 10);
-            while let Some(next) = encoder.plan() {
-                let mut bytes = vec![0; next.bytes()];
-                encoder.write(&next, &mut bytes);
+            for bytes in encode_all(EntryIndices::Listed(&indices), &values, 1, hi, 8 << 10) {
                 fold.push(number, bytes).unwrap();
                 fold.advance(op, &mut collector).unwrap();
             }
@@ -191,18 +189,18 @@ mod tests {
         let step = prop_oneof![20 => Just(1u64), 20 => 1u64..9, 4 => 1u64..1 << 20, 1 => 1u64 << 30..1 << 34];
         let value = prop_oneof![Just(-0.0f32), Just(0.0), Just(f32::INFINITY), -1.0f32..1.0, -1e9f32..1e9];
         prop::collection::vec((step, value), 0..3000).prop_map(|all| {
-            let place = |at: &mut u64, (step, value): (u64, f32)| {
+            let entry = |at: &mut u64, (step, value): (u64, f32)| {
                 *at += step;
                 Some((*at - 1, value))
             };
-            all.into_iter().scan(0, place).collect()
+            all.into_iter().scan(0, entry).collect()
         })
     }
 
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(48))]
         #[test]
-        fn bit_by_bit_as_blocks(sources in prop::collection::vec(source(), 1..7), op in 0usize..4) {
+        fn results_have_the_same_bits_as_by_blocks(sources in prop::collection::vec(source(), 1..7), op in 0usize..4) {
             let op = [ReduceOp::Sum, ReduceOp::Prod, ReduceOp::Max, ReduceOp::MeanPresent][op].clone();
             prop_assert_eq!(reduced(&op, &sources, 0.0), reduced(&op, &sources, 1.0));
         }

@@ -1,9 +1,9 @@
 //! Conversion of segments to quantised values on the wire, and back.
 //!
-//! Head and indices (`segment.rs`) stay exact; the values become buckets of codes (`quantise.rs`), and a bit in the head
-//! says so. A bucket ends with its segment, so each segment can be decoded by itself; [`QuantisedValues::segment_bytes`] makes
-//! segments of whole buckets where one fits. Segments are expanded before they are folded or placed, so no other code knows
-//! this form.
+//! Head and indices (`segment.rs`) stay exact; the values become buckets of codes (`quantise.rs`), and a bit is set in the
+//! head. A bucket ends with its segment, so each segment can be decoded by itself; [`QuantisedValues::segment_bytes`] makes
+//! segments of whole buckets where one fits. Segments are expanded before they are folded or assembled, so no other code
+//! depends on this form.
 //!
 //! The decoder checks everything it reads. Cost: one pass over the values either way, and a copy of the indices.
 
@@ -26,7 +26,7 @@ pub struct QuantisedValues {
 /// A value that cannot be quantised.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NotFinite {
-    /// Its index.
+    /// Index of its row.
     pub index: u64,
     /// The value as text.
     pub value: String,
@@ -55,26 +55,26 @@ impl QuantisedValues {
         self.width * self.dtype.size()
     }
 
-    /// The segment size for an [`Encoder`](super::Encoder) such that a segment takes at most `most` bytes, both plain and quantised
+    /// The segment size for an [`Encoder`](super::Encoder) such that a segment takes at most `max_bytes`, both plain and quantised
     /// (tiny buckets make values larger), and consists of whole buckets if one fits.
-    pub fn segment_bytes(&self, most: usize) -> usize {
+    pub fn segment_bytes(&self, max_bytes: usize) -> usize {
         let bucket = self.params.bucket();
         let codes = quantised_bytes(bucket * self.width, &self.params).div_ceil(bucket);
-        // At worst 8 bytes an index, and a partial bucket at the end.
+        // At worst an index takes 8 bytes, and the last bucket is partial.
         let entry = self.row_bytes().max(codes) + 8;
-        let fits = (most.saturating_sub(HEAD_BYTES + 8) / entry).clamp(1, 1 << 15);
+        let fits = (max_bytes.saturating_sub(HEAD_BYTES + 8) / entry).clamp(1, 1 << 15);
         let whole = bucket / gcd(bucket, self.width);
         let entries = if whole <= fits { fits / whole * whole } else { fits };
         HEAD_BYTES + entries * (self.row_bytes() + 4)
     }
 
     /// Whether a segment's values are quantised.
-    pub fn marks(bytes: &[u8]) -> bool {
+    pub fn is_quantised(bytes: &[u8]) -> bool {
         bytes.first().is_some_and(|form| form & QUANTISED != 0)
     }
 
     fn parse_plain<'a>(&self, plain: &'a [u8]) -> Segment<'a> {
-        Segment::parse(plain, self.row_bytes(), 0, u64::MAX).expect("a segment of this rank's own")
+        Segment::parse(plain, self.row_bytes(), 0, u64::MAX).expect("a segment that this rank encoded")
     }
 
     /// Bytes of a plain segment after quantisation.
@@ -87,7 +87,8 @@ impl QuantisedValues {
         quantised_bytes(entries as usize * self.width, &self.params)
     }
 
-    /// Quantises a plain segment into `out`, of [`QuantisedValues::bytes`]. Returns the number of buckets drawn, from `draw`'s first on.
+    /// Quantises a plain segment into `out`, of [`QuantisedValues::bytes`]. Returns the number of buckets, which are numbered from
+    /// `draw`'s first on.
     pub fn quantise(&self, plain: &[u8], draw: Draw, out: &mut [u8]) -> std::result::Result<u64, NotFinite> {
         let segment = self.parse_plain(plain);
         let head = Head { form: segment.head.form | QUANTISED, ..segment.head };
@@ -97,7 +98,7 @@ impl QuantisedValues {
             if quantise::<T>(segment.values(), &self.params, draw, codes).is_err() {
                 return Err(self.not_finite::<T>(&segment));
             }
-        }, else unreachable!("checked when made"));
+        }, else unreachable!("`new` refuses integers"));
         indices.copy_from_slice(segment.indices);
         head.write(out);
         Ok(values.div_ceil(self.params.bucket()) as u64)
@@ -106,16 +107,16 @@ impl QuantisedValues {
     /// The first value that is not finite as a float32.
     fn not_finite<T: Real>(&self, segment: &Segment<'_>) -> NotFinite {
         let values = segment.values::<T>();
-        let place = values.iter().position(|v| !v.to_f32().is_finite()).unwrap_or(0);
+        let position = values.iter().position(|v| !v.to_f32().is_finite()).unwrap_or(0);
         let (mut reader, mut offsets, mut seen) = (Reader::default(), [0; STEP], 0);
-        let entry = place / self.width;
-        while let Ok(Some(some)) = reader.step(segment, &mut offsets) {
-            let (count, offset) = match some {
+        let entry = position / self.width;
+        while let Ok(Some(step)) = reader.step(segment, &mut offsets) {
+            let (count, offset) = match step {
                 Offsets::Listed(count) => (count, offsets[(entry - seen).min(count - 1)]),
                 Offsets::Run(first, count) => (count, first + (entry - seen) as u64),
             };
             if entry < seen + count {
-                let value = format!("{:?}", values[place]);
+                let value = format!("{:?}", values[position]);
                 return NotFinite { index: segment.head.first + offset, value };
             }
             seen += count;
@@ -142,8 +143,8 @@ impl QuantisedValues {
         let head = Head::read(bytes).ok_or("a segment shorter than its head")?;
         Head { form: head.form & !QUANTISED, ..head }.write(out);
         let (codes, indices) = bytes[HEAD_BYTES..].split_at(self.code_bytes(head.count));
-        let (values, places) = out[HEAD_BYTES..].split_at_mut(head.count as usize * self.row_bytes());
-        places.copy_from_slice(indices);
+        let (values, index_bytes) = out[HEAD_BYTES..].split_at_mut(head.count as usize * self.row_bytes());
+        index_bytes.copy_from_slice(indices);
         with_real!(self.dtype, T => {
             dequantise::<T>(codes, &self.params, bytemuck::cast_slice_mut(values))
         }, else Err("quantised integers"))
@@ -156,12 +157,12 @@ fn gcd(a: usize, b: usize) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use super::super::encoder::{Encoder, Places};
     use super::*;
     use crate::quantise::Scale;
+    use crate::stream::{Encoder, EntryIndices, testing};
     use proptest::prelude::*;
 
-    /// Bytes aligned like a pool's.
+    /// Bytes aligned like those of a buffer pool.
     struct Aligned(Vec<u64>, usize);
 
     impl Aligned {
@@ -175,7 +176,7 @@ mod tests {
 
     fn segments(indices: &[u64], values: &[f32], width: usize, bytes: usize) -> Vec<Aligned> {
         let hi = indices.last().map_or(9, |i| i + 1);
-        let mut encoder = Encoder::new(Places::Listed(indices), values, width, hi, bytes);
+        let mut encoder = Encoder::new(EntryIndices::Listed(indices), values, width, hi, bytes);
         let mut all = Vec::new();
         while let Some(next) = encoder.plan() {
             let mut out = Aligned::new(next.bytes());
@@ -186,50 +187,43 @@ mod tests {
     }
 
     fn ascending() -> impl Strategy<Value = Vec<u64>> {
-        prop::collection::vec(prop_oneof![4 => 1u64..3, 1 => 1u64..5000], 0..900).prop_map(|steps| {
-            steps
-                .iter()
-                .scan(7, |at, s| {
-                    *at += s;
-                    Some(*at)
-                })
-                .collect()
-        })
+        prop::collection::vec(prop_oneof![4 => 1u64..3, 1 => 1u64..5000], 0..900)
+            .prop_map(|steps| testing::ascending(8, &steps))
     }
 
     proptest! {
         #[test]
-        fn values_as_the_oracle_and_all_else_as_it_was(
+        fn values_match_the_oracle_and_the_rest_is_unchanged(
             indices in ascending(), width in 1usize..4, bits in prop::sample::select(vec![2u8, 4, 8]),
-            bucket in 1u32..300, most in 100usize..4000,
+            bucket in 1u32..300, max_bytes in 100usize..4000,
         ) {
             let params = Quantize::new(bits, bucket, Scale::Max, 5).unwrap();
             let codec = QuantisedValues::new(params, DType::F32, width).unwrap();
             let values: Vec<f32> = (0..indices.len() * width).map(|k| (k as f32 * 0.7).sin()).collect();
             let (mut rest, mut buckets) = (&values[..], 0);
-            for mut plain in segments(&indices, &values, width, codec.segment_bytes(most)) {
+            for mut plain in segments(&indices, &values, width, codec.segment_bytes(max_bytes)) {
                 let plain = plain.bytes();
-                prop_assert!(plain.len() <= most.max(HEAD_BYTES + width * 4 + 8));
-                prop_assert!(codec.bytes(plain) <= most.max(HEAD_BYTES + width * 5 + 8));
+                prop_assert!(plain.len() <= max_bytes.max(HEAD_BYTES + width * 4 + 8));
+                prop_assert!(codec.bytes(plain) <= max_bytes.max(HEAD_BYTES + width * 5 + 8));
                 let draw = Draw { call: 3, rank: 2, first_bucket: buckets };
                 let mut small = Aligned::new(codec.bytes(plain));
                 let drawn = codec.quantise(plain, draw, small.bytes()).unwrap();
-                prop_assert!(QuantisedValues::marks(small.bytes()) && !QuantisedValues::marks(plain));
+                prop_assert!(QuantisedValues::is_quantised(small.bytes()) && !QuantisedValues::is_quantised(plain));
                 let mut back = Aligned::new(codec.plain_bytes(small.bytes()).unwrap());
                 codec.expand(small.bytes(), back.bytes()).unwrap();
                 prop_assert_eq!(back.bytes().len(), plain.len());
 
                 let count = Segment::parse(plain, width * 4, 0, u64::MAX).unwrap().head.count as usize * width;
-                let (mine, more) = rest.split_at(count);
+                let (exact, more) = rest.split_at(count);
                 let mut codes = vec![0; quantised_bytes(count, &params)];
-                quantise(mine, &params, draw, &mut codes).unwrap();
+                quantise(exact, &params, draw, &mut codes).unwrap();
                 let mut want = vec![0f32; count];
                 dequantise(&codes, &params, &mut want).unwrap();
                 plain[HEAD_BYTES..HEAD_BYTES + count * 4].copy_from_slice(bytemuck::cast_slice(&want));
                 prop_assert_eq!(&*back.bytes(), &*plain);
                 prop_assert_eq!(drawn, count.div_ceil(bucket as usize) as u64);
-                // Buckets go on from segment to segment as in one long vector, unless one does not fit.
-                if !more.is_empty() && most >= HEAD_BYTES + 8 + (bucket as usize * width) * (5 * width + 8) {
+                // If a bucket fits a segment, buckets continue from segment to segment as in one long vector.
+                if !more.is_empty() && max_bytes >= HEAD_BYTES + 8 + (bucket as usize * width) * (5 * width + 8) {
                     prop_assert_eq!(count % bucket as usize, 0);
                 }
                 (rest, buckets) = (more, buckets + drawn);

@@ -1,26 +1,26 @@
-//! Reader of a segment's indices (`segment.rs`), a block of entries or a word of a bitmap at a time. Indices that do not ascend, lie
-//! outside the segment's range or are too few give an error. Cost: O(entries).
+//! Reader of a segment's indices (`segment.rs`): a block of entries or a word of a bitmap at a time. Indices that do not ascend, lie
+//! outside the segment's range, or are too few give an error. Cost: O(entries).
 
 use super::bitpack::{self, BLOCK};
 use super::segment::{BITMAP, GAPS, RUN, Segment};
 use crate::simd;
 
-/// Some entries of a segment.
+/// Offsets of the next entries from the segment's first index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Offsets {
-    /// This many, at distances from the segment's first index that are in the caller's buffer.
+    /// This many offsets, in the caller's buffer.
     Listed(usize),
-    /// Consecutive entries: the distance of the first from the segment's first index, and their number.
+    /// Consecutive offsets: the first, and their number.
     Run(u64, usize),
 }
 
-/// Reader of a segment's indices: how far they have been read. A new one is [`Reader::default`].
+/// Position in a segment's indices; [`Reader::default`] is their start.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Reader {
     entry: usize,
     /// Bytes of packed gaps, or words of the bitmap, already read.
     at: usize,
-    /// The least distance that the next entry may have.
+    /// The least offset that the next entry may have.
     next: u64,
 }
 
@@ -28,8 +28,7 @@ pub struct Reader {
 pub const STEP: usize = BLOCK;
 
 impl Reader {
-    /// Reads the distances of the next entries from the segment's first index, at most [`STEP`] of them listed in `out`. `None` at the
-    /// end.
+    /// Reads the offsets of the next entries; at most [`STEP`] are listed in `out`. `None` at the end.
     #[inline]
     pub fn step(
         &mut self,
@@ -93,10 +92,10 @@ impl Reader {
         while got + 64 <= STEP && self.entry + got < count {
             let (k, word) = words.next().ok_or("a bitmap with too few bits")?;
             let word = u64::from_le_bytes(word.try_into().expect("8 bytes"));
-            let room = out[got..].first_chunk_mut().expect("room for 64 bits");
+            let slots = out[got..].first_chunk_mut().expect("64 slots");
             // If entries lie in runs, most words are empty.
             if word != 0 {
-                list_bits(isa, word, k as u64 * 64, room);
+                list_bits(isa, word, k as u64 * 64, slots);
             }
             got += word.count_ones() as usize;
             self.at = k + 1;
@@ -108,8 +107,8 @@ impl Reader {
         Ok(got)
     }
 
-    /// Reads the next non-zero word of a bitmap segment: the distance of its first position, and a bit for each of 64. `None` at the
-    /// end. It must not be mixed with [`Reader::step`] within a segment.
+    /// Reads the next non-zero word of a bitmap segment: the offset of its first bit, and the word. `None` at the end. It must not be
+    /// mixed with [`Reader::step`] within a segment.
     #[inline(always)]
     pub(super) fn step_word(&mut self, segment: &Segment<'_>) -> Result<Option<(u64, u64)>, &'static str> {
         let count = segment.head.count as usize;
@@ -157,7 +156,7 @@ impl Reader {
 fn list_bits(isa: simd::InstructionSet, word: u64, base: u64, out: &mut [u64; 64]) {
     match isa {
         #[cfg(target_arch = "x86_64")]
-        // SAFETY: there is room for 64 numbers.
+        // SAFETY: `out` has 64 slots.
         simd::InstructionSet::Avx512(avx512) => unsafe { avx512.positions_u64(word, base, out.as_mut_ptr()) },
         _ => {
             let mut left = word;
@@ -171,31 +170,12 @@ fn list_bits(isa: simd::InstructionSet, word: u64, base: u64, out: &mut [u64; 64
 
 #[cfg(test)]
 mod tests {
-    use super::super::encoder::{Encoder, Places};
-    use super::super::segment::HEAD_BYTES;
     use super::*;
-    use crate::index::Index;
-    use bytemuck::Pod;
+    use crate::stream::testing::{ascending, encode_all as encode};
+    use crate::stream::{EntryIndices, HEAD_BYTES};
     use proptest::prelude::*;
 
-    fn encode<T: Pod, I: Index>(
-        places: Places<'_, I>,
-        values: &[T],
-        width: usize,
-        hi: u64,
-        size: usize,
-    ) -> Vec<Vec<u8>> {
-        let mut encoder = Encoder::new(places, values, width, hi, size);
-        let mut all = Vec::new();
-        while let Some(next) = encoder.plan() {
-            let mut bytes = vec![0xee; next.bytes()];
-            encoder.write(&next, &mut bytes);
-            all.push(bytes);
-        }
-        all
-    }
-
-    /// Decodes all entries of segments, which must reach `hi`.
+    /// Decodes all entries of segments, which must end at `hi`.
     fn decode(
         segments: &[Vec<u8>],
         width: usize,
@@ -206,8 +186,8 @@ mod tests {
         for bytes in segments {
             let segment = Segment::parse(bytes, width * 4, reached, hi)?;
             let (mut reader, mut out) = (Reader::default(), [0; STEP]);
-            while let Some(some) = reader.step(&segment, &mut out)? {
-                match some {
+            while let Some(step) = reader.step(&segment, &mut out)? {
+                match step {
                     Offsets::Listed(count) => {
                         indices.extend(out[..count].iter().map(|o| segment.head.first + o))
                     }
@@ -229,20 +209,12 @@ mod tests {
             6 => Just(1u64), 3 => 1u64..4, 3 => 1u64..300, 1 => 1u64..1 << 20, 1 => 1u64 << 31..1 << 40,
         ];
         let kinds = prop_oneof![Just(0u64), Just(1 << 20), Just(1 << 50)];
-        (prop::collection::vec(step, 0..1200), kinds).prop_map(|(steps, first)| {
-            steps
-                .iter()
-                .scan(first, |at, s| {
-                    *at += s;
-                    Some(*at - 1)
-                })
-                .collect()
-        })
+        (prop::collection::vec(step, 0..1200), kinds).prop_map(|(steps, first)| ascending(first, &steps))
     }
 
     proptest! {
         #[test]
-        fn lists_bits_as_a_filter(word in prop_oneof![any::<u64>(), Just(u64::MAX), Just(0)], base in 0u64..1 << 60) {
+        fn listed_bits_match_a_filter(word in prop_oneof![any::<u64>(), Just(u64::MAX), Just(0)], base in 0u64..1 << 60) {
             let want: Vec<u64> = (0..64).filter(|k| word >> k & 1 == 1).map(|k| base + k).collect();
             for isa in simd::all_detected() {
                 let mut out = [7; 64];
@@ -255,15 +227,15 @@ mod tests {
         fn decode_undoes_encode(all in indices(), width in 1usize..4, size in 40usize..9000, beyond in 0u64..100) {
             let hi = all.last().map_or(5, |i| i + 1) + beyond;
             let values: Vec<u32> = (0..(all.len() * width) as u32).collect();
-            let segments = encode(Places::Listed(&all), &values, width, hi, size);
+            let segments = encode(EntryIndices::Listed(&all), &values, width, hi, size);
             prop_assert!(segments.len() > all.len() * (width * 4 + 4) / size.max(41) / 2);
             prop_assert_eq!(decode(&segments, width, 0, hi), Ok((all.clone(), values.clone())));
             if let Ok(small) = all.iter().map(|i| i32::try_from(*i)).collect::<Result<Vec<_>, _>>() {
-                prop_assert_eq!(&encode(Places::Listed(&small), &values, width, hi, size), &segments);
+                prop_assert_eq!(&encode(EntryIndices::Listed(&small), &values, width, hi, size), &segments);
             }
             let first = all.first().copied().unwrap_or(0);
             let run: Vec<u64> = (first..first + all.len() as u64).collect();
-            let segments = encode(Places::<u64>::From(first), &values, width, first + all.len() as u64, size);
+            let segments = encode(EntryIndices::<u64>::From(first), &values, width, first + all.len() as u64, size);
             prop_assert_eq!(decode(&segments, width, 0, first + all.len() as u64), Ok((run, values)));
         }
 
@@ -271,13 +243,13 @@ mod tests {
         fn damage_is_an_error_or_other_entries(all in indices(), at in any::<prop::sample::Index>(), byte: u8) {
             let hi = all.last().map_or(5, |i| i + 1);
             let values: Vec<u32> = (0..all.len() as u32).collect();
-            for mut bytes in encode(Places::Listed(&all), &values, 1, hi, 3000) {
+            for mut bytes in encode(EntryIndices::Listed(&all), &values, 1, hi, 3000) {
                 let at = at.index(bytes.len());
                 bytes[at] = byte;
                 let Ok(segment) = Segment::parse(&bytes, 4, 0, hi) else { continue };
                 let (mut reader, mut out, mut last) = (Reader::default(), [0; STEP], None);
-                while let Ok(Some(some)) = reader.step(&segment, &mut out) {
-                    let found: Vec<u64> = match some {
+                while let Ok(Some(step)) = reader.step(&segment, &mut out) {
+                    let found: Vec<u64> = match step {
                         Offsets::Listed(count) => out[..count].to_vec(),
                         Offsets::Run(at, count) => (at..at + count as u64).collect(),
                     };
@@ -295,14 +267,14 @@ mod tests {
     fn the_smallest_form_wins() {
         let bytes = |all: &[u64]| {
             let hi = all.last().unwrap() + 1;
-            encode(Places::Listed(all), &vec![0u8; all.len()], 1, hi, 1 << 20)[0].len()
+            encode(EntryIndices::Listed(all), &vec![0u8; all.len()], 1, hi, 1 << 20)[0].len()
                 - HEAD_BYTES
                 - all.len()
         };
         assert_eq!(bytes(&(5..5000).collect::<Vec<_>>()), 0);
         // Every second index: a gap of 1 bit, or a bitmap of 2 bits an entry.
         assert_eq!(bytes(&(0..256).map(|k| k * 2).collect::<Vec<_>>()), 1 + 32);
-        // Uniform, 1 in 128: gaps of some 10 bits.
+        // Uniform, 1 in 128: gaps of step 10 bits.
         let mut state = 1u64;
         let mut draw = || {
             state = state.wrapping_mul(6364136223846793005).wrapping_add(1);

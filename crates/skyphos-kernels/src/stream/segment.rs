@@ -7,7 +7,7 @@
 //! | form | bytes | best when |
 //! |---|---|---|
 //! | run | none | indices are consecutive (dense data) |
-//! | gaps | per block of 256: a byte, and gaps of as many bits as the largest needs | sparse |
+//! | gaps | per block of 256: a byte, and gaps of as many bits as the largest needs | the vector is sparse |
 //! | bitmap | an eighth per position | more than a few per cent of positions are entries |
 //! | raw | 8 per entry | the gaps do not fit 32 bits |
 //!
@@ -33,11 +33,11 @@ pub struct Head {
     pub count: u32,
     /// Index of the first entry.
     pub first: u64,
-    /// End of the segment's range: this segment and the earlier ones have all entries of the stream below it.
+    /// End of the segment's range: this segment and the earlier ones have all of the stream's entries below it.
     pub end: u64,
     pub(super) index_bytes: u32,
     /// Number of entries of the whole stream.
-    pub of: u32,
+    pub total: u32,
 }
 
 impl Head {
@@ -48,7 +48,7 @@ impl Head {
         out[8..16].copy_from_slice(&self.first.to_le_bytes());
         out[16..24].copy_from_slice(&self.end.to_le_bytes());
         out[24..28].copy_from_slice(&self.index_bytes.to_le_bytes());
-        out[28..32].copy_from_slice(&self.of.to_le_bytes());
+        out[28..32].copy_from_slice(&self.total.to_le_bytes());
     }
 
     pub(super) fn read(bytes: &[u8]) -> Option<Head> {
@@ -59,7 +59,7 @@ impl Head {
             first: number(8)?,
             end: number(16)?,
             index_bytes: number(24)? as u32,
-            of: (number(24)? >> 32) as u32,
+            total: (number(24)? >> 32) as u32,
         })
     }
 }
@@ -67,7 +67,7 @@ impl Head {
 /// A received segment. Its head and length have been checked; indices are checked as they are read.
 #[derive(Clone, Copy, Debug)]
 pub struct Segment<'a> {
-    /// Its head.
+    /// The head.
     pub head: Head,
     pub(super) values: &'a [u8],
     pub(super) indices: &'a [u8],
@@ -80,7 +80,7 @@ pub fn entries(bytes: &[u8]) -> usize {
 
 /// Number of entries of the whole stream according to a segment's head; 0 if it is damaged.
 pub fn stream_entries(bytes: &[u8]) -> usize {
-    Head::read(bytes).map_or(0, |head| head.of as usize)
+    Head::read(bytes).map_or(0, |head| head.total as usize)
 }
 
 impl<'a> Segment<'a> {
@@ -105,18 +105,18 @@ impl<'a> Segment<'a> {
             RAW => indices.len() == count * 8,
             _ => return Err("a segment of unknown form"),
         };
-        if !fits || count as u64 > span || head.count > head.of {
+        if !fits || count as u64 > span || head.count > head.total {
             return Err("a segment whose indices do not fit its entries");
         }
         Ok(Segment { head, values, indices })
     }
 
-    /// The rows of all its entries.
+    /// The rows of all entries.
     pub fn values<T: Pod>(&self) -> &'a [T] {
         bytemuck::cast_slice(self.values)
     }
 
-    /// Whether its indices are a bitmap.
+    /// Whether the indices are a bitmap.
     pub fn is_bitmap(&self) -> bool {
         self.head.form == BITMAP
     }

@@ -1,4 +1,5 @@
-//! Conversion of vectors to hashed indices and back. Equal ranges of hashed indices have about equally many entries for any data.
+//! Conversion of vectors to hashed indices and back. For any data, ranges of hashed indices of equal length have about equally
+//! many entries.
 //!
 //! The hash moves granules of neighbouring indices ([`BlockHash`]), so the runs of a sorted vector are sorted by their granule's new
 //! number and copied. Cost: O(entries), and a sort of the granules with entries.
@@ -12,7 +13,7 @@ use crate::with_indices;
 use skyphos_types::Element;
 
 /// log2 of the indices in a granule.
-fn granule_log2(hash: BlockHash) -> u32 {
+fn granule_bits(hash: BlockHash) -> u32 {
     hash.granule_log2() + BLOCK_SIZE.ilog2()
 }
 
@@ -21,26 +22,28 @@ pub fn shuffled_len(hash: BlockHash) -> u64 {
     hash.range() * BLOCK_SIZE
 }
 
-/// Moves the entries of each granule to the granule `place(granule)`.
+/// Moves the entries of each granule to the granule `target(granule)`.
 fn move_runs<T: Element, I: Index>(
     list: &[I],
     values: &[T],
     width: usize,
-    log: u32,
-    place: impl Fn(u64) -> u64,
+    granule_bits: u32,
+    target: impl Fn(u64) -> u64,
 ) -> (Vec<u64>, Vec<T>) {
     let mut runs: Vec<(u64, u64, usize, usize)> = Vec::new();
     let mut start = 0;
     while start < list.len() {
-        let granule = list[start].number() >> log;
-        let len = list[start..].iter().take_while(|i| i.number() >> log == granule).count();
-        runs.push((place(granule), granule, start, start + len));
+        let granule = list[start].number() >> granule_bits;
+        let len = list[start..].iter().take_while(|i| i.number() >> granule_bits == granule).count();
+        runs.push((target(granule), granule, start, start + len));
         start += len;
     }
     runs.sort_unstable();
     let (mut indices, mut rows) = (Vec::with_capacity(list.len()), Vec::with_capacity(values.len()));
     for (to, from, start, end) in runs {
-        indices.extend(list[start..end].iter().map(|i| i.number() - (from << log) + (to << log)));
+        indices.extend(
+            list[start..end].iter().map(|i| i.number() - (from << granule_bits) + (to << granule_bits)),
+        );
         rows.extend_from_slice(&values[start * width..end * width]);
     }
     (indices, rows)
@@ -48,11 +51,11 @@ fn move_runs<T: Element, I: Index>(
 
 /// The vector with hashed indices: sparse, of `shuffled_len` rows.
 pub fn shuffle<T: Element>(view: View<'_, T>, width: usize, hash: BlockHash) -> SparseVec<T> {
-    let log = granule_log2(hash);
-    let place = |granule: u64| hash.forward(granule << hash.granule_log2()) >> hash.granule_log2();
+    let granule_bits = granule_bits(hash);
+    let hashed = |granule: u64| hash.forward(granule << hash.granule_log2()) >> hash.granule_log2();
     let (indices, values) = match view {
         View::Sparse { indices, values } => {
-            with_indices!(indices, list => move_runs(list, values, width, log, place))
+            with_indices!(indices, list => move_runs(list, values, width, granule_bits, hashed))
         }
         View::Dense { values, present } => {
             let rows = values.len() / width;
@@ -60,9 +63,9 @@ pub fn shuffle<T: Element>(view: View<'_, T>, width: usize, hash: BlockHash) -> 
                 None => (0..rows as u64).collect(),
                 Some(bits) => set_bits_between(bits, 0, rows).into_iter().map(|k| k as u64).collect(),
             };
-            let of = |k: &u64| &values[*k as usize * width..][..width];
-            let entries: Vec<T> = rows_present.iter().flat_map(of).copied().collect();
-            move_runs(&rows_present, &entries, width, log, place)
+            let row = |k: &u64| &values[*k as usize * width..][..width];
+            let entries: Vec<T> = rows_present.iter().flat_map(row).copied().collect();
+            move_runs(&rows_present, &entries, width, granule_bits, hashed)
         }
     };
     let n = shuffled_len(hash);
@@ -73,8 +76,8 @@ pub fn shuffle<T: Element>(view: View<'_, T>, width: usize, hash: BlockHash) -> 
     SparseVec { n, width, form: Form::Sparse { indices, values } }
 }
 
-/// The vector of `n` rows whose [`shuffle`] is `form`, with indices of 8 bytes if `wide`. There are more hashed indices than rows:
-/// `None` if an entry belongs to no row; an array's rows beyond `n` are left out.
+/// The vector of `n` rows whose [`shuffle`] is `form`, with indices of 8 bytes if `wide`. Some hashed indices belong to
+/// no row: `None` if a sparse form has such an entry; a dense form's rows beyond `n` are left out.
 pub fn unshuffle<T: Element>(
     form: Form<T>,
     n: u64,
@@ -82,12 +85,12 @@ pub fn unshuffle<T: Element>(
     wide: bool,
     hash: BlockHash,
 ) -> Option<Form<T>> {
-    let log = granule_log2(hash);
+    let granule_bits = granule_bits(hash);
     let origin = |granule: u64| hash.inverse(granule << hash.granule_log2()) >> hash.granule_log2();
     match form {
         Form::Sparse { indices, values } => {
             let (indices, values) =
-                with_indices!(indices.view(), list => move_runs(list, &values, width, log, origin));
+                with_indices!(indices.view(), list => move_runs(list, &values, width, granule_bits, origin));
             if indices.last().is_some_and(|last| *last >= n) {
                 return None;
             }
@@ -100,9 +103,12 @@ pub fn unshuffle<T: Element>(
         Form::Dense { values, present } => {
             let mut rows = Vec::with_capacity(n as usize * width);
             let mut bits = present.as_ref().map(|_| vec![0u64; n.div_ceil(64) as usize]);
-            for granule in 0..n.div_ceil(1 << log) {
+            for granule in 0..n.div_ceil(1 << granule_bits) {
                 let from = hash.forward(granule << hash.granule_log2()) as usize * BLOCK_SIZE as usize;
-                let (to, len) = ((granule << log) as usize, (n - (granule << log)).min(1 << log) as usize);
+                let (to, len) = (
+                    (granule << granule_bits) as usize,
+                    (n - (granule << granule_bits)).min(1 << granule_bits) as usize,
+                );
                 rows.extend_from_slice(&values[from * width..(from + len) * width]);
                 if let (Some(bits), Some(present)) = (&mut bits, &present) {
                     // A block of indices is a word of the bitmap.
@@ -128,19 +134,19 @@ mod tests {
             let values: Vec<f32> = list.iter().flat_map(|i| (0..width).map(move |w| *i as f32 + w as f32)).collect();
             let hash = BlockHash::new(n, ranks);
             let x = SparseVec::new(n, width, IndexList::Wide(list.clone()), values.clone()).unwrap();
-            let there = shuffle(x.view(), width, hash);
-            there.view().check(there.n, width).unwrap();
+            let shuffled = shuffle(x.view(), width, hash);
+            shuffled.view().check(shuffled.n, width).unwrap();
             let form = if dense {
-                let (indices, rows) = there.entries();
-                let mut all = vec![0.0; there.n as usize * width];
-                let mut bits = vec![0u64; there.n.div_ceil(64) as usize];
+                let (indices, rows) = shuffled.entries();
+                let mut all = vec![0.0; shuffled.n as usize * width];
+                let mut bits = vec![0u64; shuffled.n.div_ceil(64) as usize];
                 for (i, row) in indices.iter().zip(rows.chunks(width)) {
                     all[*i as usize * width..][..width].copy_from_slice(row);
                     bits[*i as usize / 64] |= 1 << (i % 64);
                 }
                 Form::Dense { values: all, present: Some(bits) }
             } else {
-                there.form
+                shuffled.form
             };
             let back = SparseVec { n, width, form: unshuffle(form, n, width, true, hash).unwrap() };
             back.view().check(n, width).unwrap();

@@ -10,10 +10,10 @@ use std::collections::VecDeque;
 pub enum FoldError {
     /// A source's segment is damaged.
     Damaged {
-        /// Its number.
+        /// Number of the source.
         source: usize,
-        /// The damage.
-        what: &'static str,
+        /// Description of the damage.
+        damage: &'static str,
     },
     /// The operation failed.
     Op(Error),
@@ -25,35 +25,38 @@ impl From<Error> for FoldError {
     }
 }
 
-/// Adds the source to an error of its segment.
+/// Adds the source's number to an error of its segment.
 pub(super) fn of_source<R>(source: usize, result: Result<R, &'static str>) -> Result<R, FoldError> {
-    result.map_err(|what| FoldError::Damaged { source, what })
+    result.map_err(|damage| FoldError::Damaged { source, damage })
 }
 
 /// Receiver of reduced blocks.
 pub trait Sink<T> {
-    /// Takes a block of positions from index `first` on: a mark (0 or 1) and a row for each; rows without a mark are the identity.
-    /// `counts` has the number of sources with each position, or is empty if the reduction does not count.
+    /// Takes a block of positions from index `first` on: a mark (1 for an entry, else 0) and a row for each; rows without an entry
+    /// are the identity. `counts` has the number of sources with an entry at each position, or is empty if the reduction does not
+    /// count.
     fn block(&mut self, first: u64, marks: &[u8], rows: &[T], counts: &[u32]);
 
-    /// Takes entries at these ascending distances from index `base`, a row for each, all beyond the earlier ones. `counts` has a
-    /// number for each, or is empty.
+    /// Takes entries at these ascending offsets from index `base`, a row for each, all beyond the earlier ones. `counts` has the
+    /// number of sources of each, or is empty.
     fn entries(&mut self, base: u64, offsets: &[u32], rows: &[T], counts: &[u32]);
 }
 
-/// A stream of segments, and the reading position.
+/// The received segments of a stream, and the reading position.
 pub(super) struct Source<B> {
     pub(super) segments: VecDeque<B>,
     /// All entries below this index have been received.
     pub(super) reached: u64,
     pub(super) reader: Reader,
-    /// Distances that were read from the first segment and not folded yet: `offsets[used..listed]`, or a run.
+    /// Offsets that were read from the first segment and are not folded yet: `offsets[used..listed]`, or `run`.
     pub(super) offsets: Box<[u64; STEP]>,
     pub(super) used: usize,
     pub(super) listed: usize,
+    /// First offset and number of a run's entries.
     pub(super) run: (u64, usize),
-    /// Whether bitmaps are read word by word; the current word: its distance, and the bits that are left.
+    /// Whether bitmaps are read word by word.
     pub(super) by_words: bool,
+    /// The current word: the offset of its first bit, and the bits that are not folded yet.
     pub(super) word: (u64, u64),
     /// Entries of the first segment that have been folded.
     pub(super) entry: usize,
@@ -76,7 +79,7 @@ impl<B: AsRef<[u8]>> Source<B> {
         }
     }
 
-    /// Reads ahead if necessary; the index of the next entry, if there is one.
+    /// The index of the next entry, if it has arrived; reads ahead if necessary.
     pub(super) fn peek(&mut self, row: usize, hi: u64) -> Result<Option<u64>, &'static str> {
         loop {
             let Some(bytes) = self.segments.front() else { return Ok(None) };
@@ -111,7 +114,7 @@ impl<B: AsRef<[u8]>> Source<B> {
         (self.reader, self.used, self.listed, self.entry) = (Reader::default(), 0, 0, 0);
     }
 
-    /// Moves the entries that were read to `indices` and `values`; of a run, at most [`STEP`].
+    /// Moves the entries that were read to `indices` and `values`, at most [`STEP`] of a run.
     pub(super) fn take_read<T: Element>(
         &mut self,
         indices: &mut Vec<u64>,

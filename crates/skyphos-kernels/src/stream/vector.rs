@@ -1,15 +1,15 @@
-//! Sparse vector, in sparse or dense form, as collectives take and return it.
+//! Sparse vector, in sparse or dense form: the argument and result of collectives.
 
-use super::bits::{Ascending, count_between, set_bits_between, set_run};
+use super::bits::{AscendingBits, count_between, set_bits_between, set_run};
 use crate::index::{Index, Indices};
 use crate::simd;
 use skyphos_types::{Element, Error, Result};
 use std::collections::TryReserveError;
 
 /// Most bytes per row: a row, its index and the head must fit a frame of 128 KB.
-pub const MOST_ROW_BYTES: usize = 127 * 1024;
+pub const MAX_ROW_BYTES: usize = 127 * 1024;
 
-/// Ascending indices, in 4 or 8 bytes each.
+/// AscendingBits indices, in 4 or 8 bytes each.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum IndexList {
     /// Below 2^32.
@@ -19,18 +19,21 @@ pub enum IndexList {
 }
 
 /// An empty list with capacity; fails if the system lacks the memory.
-pub(crate) fn with_room<V>(room: usize) -> std::result::Result<Vec<V>, TryReserveError> {
+pub(crate) fn try_with_capacity<V>(capacity: usize) -> std::result::Result<Vec<V>, TryReserveError> {
     let mut empty = Vec::new();
-    empty.try_reserve_exact(room)?;
+    empty.try_reserve_exact(capacity)?;
     Ok(empty)
 }
 
 impl IndexList {
     /// An empty list with capacity; fails if the system lacks the memory.
-    pub(super) fn with_room(wide: bool, room: usize) -> std::result::Result<IndexList, TryReserveError> {
+    pub(super) fn try_with_capacity(
+        wide: bool,
+        capacity: usize,
+    ) -> std::result::Result<IndexList, TryReserveError> {
         match wide {
-            true => with_room(room).map(IndexList::Wide),
-            false => with_room(room).map(IndexList::Narrow),
+            true => try_with_capacity(capacity).map(IndexList::Wide),
+            false => try_with_capacity(capacity).map(IndexList::Narrow),
         }
     }
 
@@ -48,10 +51,10 @@ impl IndexList {
     }
 
     /// The indices at these positions of the list.
-    pub fn pick(&self, places: &[usize]) -> IndexList {
+    pub fn pick(&self, positions: &[usize]) -> IndexList {
         match self {
-            IndexList::Narrow(list) => IndexList::Narrow(places.iter().map(|p| list[*p]).collect()),
-            IndexList::Wide(list) => IndexList::Wide(places.iter().map(|p| list[*p]).collect()),
+            IndexList::Narrow(list) => IndexList::Narrow(positions.iter().map(|p| list[*p]).collect()),
+            IndexList::Wide(list) => IndexList::Wide(positions.iter().map(|p| list[*p]).collect()),
         }
     }
 
@@ -63,7 +66,7 @@ impl IndexList {
         }
     }
 
-    /// Borrowed, as kernels take indices.
+    /// The indices, borrowed for a kernel.
     pub fn view(&self) -> Indices<'_> {
         match self {
             IndexList::Narrow(list) => Indices::U32(list),
@@ -75,11 +78,11 @@ impl IndexList {
 /// Entries of a vector, in sparse or dense form.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Form<T> {
-    /// Entries of ascending index, a row of values each.
+    /// Only entries.
     Sparse {
-        /// Their indices.
+        /// Ascending indices.
         indices: IndexList,
-        /// Their rows.
+        /// The rows of the entries.
         values: Vec<T>,
     },
     /// A row for every index. Without `present` every row is an entry. With it, entries are the rows whose bit is set; the
@@ -103,14 +106,14 @@ pub struct SparseVec<T> {
     pub form: Form<T>,
 }
 
-/// A borrowed [`Form`], as collectives take it.
+/// A borrowed [`Form`].
 #[derive(Clone, Copy, Debug)]
 pub enum View<'a, T> {
-    /// Entries of ascending index.
+    /// See [`Form::Sparse`].
     Sparse {
-        /// Their indices.
+        /// Ascending indices.
         indices: Indices<'a>,
-        /// Their rows.
+        /// The rows of the entries.
         values: &'a [T],
     },
     /// See [`Form::Dense`].
@@ -168,10 +171,10 @@ impl<T: Element> SparseVec<T> {
             Form::Sparse { indices, values } => (indices.to_vec(), values.clone()),
             Form::Dense { values, present: None } => ((0..self.n).collect(), values.clone()),
             Form::Dense { values, present: Some(bits) } => {
-                let places = set_bits_between(bits, 0, self.n as usize);
-                let rows = places.iter().flat_map(|p| &values[p * self.width..][..self.width]);
+                let positions = set_bits_between(bits, 0, self.n as usize);
+                let rows = positions.iter().flat_map(|p| &values[p * self.width..][..self.width]);
                 let rows = rows.copied().collect();
-                (places.iter().map(|p| *p as u64).collect(), rows)
+                (positions.iter().map(|p| *p as u64).collect(), rows)
             }
         }
     }
@@ -188,36 +191,36 @@ impl<T: Element> SparseVec<T> {
     }
 }
 
-/// Writes rows to their places in a dense array.
-pub fn put_rows<T: Copy>(all: &mut [T], width: usize, places: impl Iterator<Item = usize>, rows: &[T]) {
+/// Writes rows to these positions (row numbers) of a dense array.
+pub fn put_rows<T: Copy>(all: &mut [T], width: usize, positions: impl Iterator<Item = usize>, rows: &[T]) {
     if width == 1 {
-        places.zip(rows).for_each(|(place, value)| all[place] = *value);
+        positions.zip(rows).for_each(|(position, value)| all[position] = *value);
         return;
     }
-    for (place, row) in places.zip(rows.chunks_exact(width)) {
-        all[place * width..][..width].copy_from_slice(row);
+    for (position, row) in positions.zip(rows.chunks_exact(width)) {
+        all[position * width..][..width].copy_from_slice(row);
     }
 }
 
-/// Writes rows to their ascending places in a dense array, and sets their bits.
+/// Writes rows to these ascending positions of a dense array, and sets their bits.
 pub fn put_entries<T: Copy>(
     all: &mut [T],
     bits: Option<&mut [u64]>,
     width: usize,
-    places: impl DoubleEndedIterator<Item = usize> + Clone,
+    positions: impl DoubleEndedIterator<Item = usize> + Clone,
     rows: &[T],
 ) {
-    let Some(bits) = bits else { return put_rows(all, width, places, rows) };
-    let (Some(first), Some(last)) = (places.clone().next(), places.clone().next_back()) else { return };
-    let mut ascending = Ascending::new(rows.len() / width, first, last);
+    let Some(bits) = bits else { return put_rows(all, width, positions, rows) };
+    let (Some(first), Some(last)) = (positions.clone().next(), positions.clone().next_back()) else { return };
+    let mut ascending = AscendingBits::new(rows.len() / width, first, last);
     if width == 1 {
-        for (place, value) in places.zip(rows) {
-            all[place] = *value;
-            ascending.set(bits, place);
+        for (position, value) in positions.zip(rows) {
+            all[position] = *value;
+            ascending.set(bits, position);
         }
     } else {
-        put_rows(all, width, places.clone(), rows);
-        places.for_each(|place| ascending.set(bits, place));
+        put_rows(all, width, positions.clone(), rows);
+        positions.for_each(|position| ascending.set(bits, position));
     }
     ascending.finish(bits);
 }
@@ -225,24 +228,24 @@ pub fn put_entries<T: Copy>(
 /// The first position whose next index is not larger.
 #[inline(always)]
 fn descent<I: Index>(list: &[I]) -> Option<usize> {
-    // Pairs that are compared together by vectors.
+    // Pairs that are compared together, by vectors.
     const PIECE: usize = 256;
-    let falls = |from: usize, to: usize| {
+    let descends = |from: usize, to: usize| {
         let pairs = list[from..to].iter().zip(&list[from + 1..=to]);
         pairs.fold(false, |any, (a, b)| any | (a >= b))
     };
     let pairs = list.len().saturating_sub(1);
-    let piece = (0..pairs).step_by(PIECE).find(|from| falls(*from, (from + PIECE).min(pairs)))?;
+    let piece = (0..pairs).step_by(PIECE).find(|from| descends(*from, (from + PIECE).min(pairs)))?;
     (piece..pairs).find(|k| list[*k] >= list[k + 1])
 }
 
 impl<'a, T: Element> View<'a, T> {
-    /// Writes the entries into a dense form that has none yet.
+    /// Writes the entries into a dense form without entries.
     pub fn put_into(&self, values: &mut [T], present: Option<&mut [u64]>, width: usize) {
         match self {
             View::Sparse { indices, values: rows } => crate::with_indices!(*indices, list => {
-                let places = list.iter().map(|i| i.number() as usize);
-                put_entries(values, present, width, places, rows);
+                let positions = list.iter().map(|i| i.number() as usize);
+                put_entries(values, present, width, positions, rows);
             }),
             View::Dense { values: rows, present: None } => {
                 values.copy_from_slice(rows);
@@ -251,8 +254,8 @@ impl<'a, T: Element> View<'a, T> {
                 }
             }
             View::Dense { values: rows, present: Some(from) } => {
-                for place in set_bits_between(from, 0, rows.len() / width) {
-                    values[place * width..][..width].copy_from_slice(&rows[place * width..][..width]);
+                for position in set_bits_between(from, 0, rows.len() / width) {
+                    values[position * width..][..width].copy_from_slice(&rows[position * width..][..width]);
                 }
                 if let Some(bits) = present {
                     bits.iter_mut().zip(*from).for_each(|(bits, from)| *bits |= from);
@@ -286,7 +289,7 @@ impl<'a, T: Element> View<'a, T> {
             View::Sparse { indices, .. } => crate::with_indices!(*indices, list => {
                 if let (Some(first), Some(last)) = (list.first(), list.last()) {
                     let (first, last) = (first.number() as usize, last.number() as usize);
-                    let mut ascending = Ascending::new(list.len(), first, last);
+                    let mut ascending = AscendingBits::new(list.len(), first, last);
                     list.iter().for_each(|index| ascending.set(&mut bits, index.number() as usize));
                     ascending.finish(&mut bits);
                 }
@@ -309,9 +312,9 @@ impl<'a, T: Element> View<'a, T> {
     /// Checks that this is a vector of `n` rows of `width` numbers.
     pub fn check(&self, n: u64, width: usize) -> Result<()> {
         let row = width.saturating_mul(size_of::<T>());
-        if row > MOST_ROW_BYTES {
+        if row > MAX_ROW_BYTES {
             return Err(Error::bad_input(format!(
-                "a row of width={width} takes {row} bytes; a row takes at most {MOST_ROW_BYTES}"
+                "a row of width={width} takes {row} bytes; a row takes at most {MAX_ROW_BYTES}"
             )));
         }
         let rows = |values: &[T]| values.len() as u64 / width as u64;
@@ -337,12 +340,12 @@ impl<'a, T: Element> View<'a, T> {
                         values.len()
                     )));
                 }
-                let whole = |bits: &[u64]| {
+                let fits = |bits: &[u64]| {
                     bits.len() as u64 == n.div_ceil(64)
                         && (n.is_multiple_of(64) || bits.last().is_none_or(|last| last >> (n % 64) == 0))
                 };
                 match present {
-                    Some(bits) if !whole(bits) => {
+                    Some(bits) if !fits(bits) => {
                         Err(Error::bad_input("the bitmap of a dense vector does not have one bit per row"))
                     }
                     _ => Ok(()),
@@ -367,11 +370,11 @@ impl Indices<'_> {
     pub fn check_ascending(self, n: u64) -> Result<()> {
         fn check<I: Index>(list: &[I], n: u64) -> Result<()> {
             let outside = |i: &&I| i.get().is_none_or(|i| i >= n);
-            if let Some(place) = simd::dispatch!(descent(list)) {
-                let (a, b) = (list[place], list[place + 1]);
+            if let Some(position) = simd::dispatch!(descent(list)) {
+                let (a, b) = (list[position], list[position + 1]);
                 return Err(Error::bad_input(format!(
-                    "indices must ascend, but indices[{place}] = {a} and indices[{}] = {b}",
-                    place + 1
+                    "indices must ascend, but indices[{position}] = {a} and indices[{}] = {b}",
+                    position + 1
                 )));
             }
             match list.first().filter(outside).or(list.last().filter(outside)) {

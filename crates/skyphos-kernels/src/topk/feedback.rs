@@ -5,11 +5,11 @@
 //! ```
 //!
 //! [`take_topk_of_sum`] and [`take_layers`] do this without Q. [`put_back`] adds TopK(acc) - Q(TopK(acc)) to the residual, so that
-//! the error of quantisation is sent later too. All values sent plus the residual then equal the sum of all gradients, up to
+//! quantisation errors are sent later too. All values sent plus the residual then equal the sum of all gradients, up to
 //! rounding. Cost: one pass over gradient and residual, which stay in the cache while values are added and chosen, and O(k).
 
 use super::selected::Selected;
-use super::{Magnitude, Select, check, take_of};
+use super::{Magnitude, Select, check, fill_and_take};
 use crate::prefetch::prefetch_to_second_level;
 use crate::quantise::{Draw, Quantize, dequantise, quantise, quantised_bytes};
 use crate::simd;
@@ -28,7 +28,7 @@ pub fn take_topk_of_sum<T: Magnitude>(
     picked: &mut Vec<T>,
 ) -> Result<()> {
     let layers = [Layer { range: 0..residual.len(), select }];
-    take_each(residual, Incoming::new(gradient), &layers, |_| true, indices, picked)
+    take_layers_if(residual, Incoming::new(gradient), &layers, |_| true, indices, picked)
 }
 
 /// A gradient to be added to a residual.
@@ -50,27 +50,27 @@ impl<'a, T> Incoming<'a, T> {
 }
 
 impl<T: Real> Incoming<'_, T> {
-    /// Adds it to a part of the residual that begins at `at`.
+    /// Adds the gradient to a part of the residual that begins at `at`.
     ///
-    /// Prefetches are issued a few at a time between additions, so that the last ones are still under way while values are chosen
-    /// from the part and nothing is read. Issued all together they would stall the processor.
+    /// Prefetches are issued between additions, a few at a time, so that the last ones are still in progress while values are chosen
+    /// from the part and nothing is read from memory. Issued all at once they would stall the processor.
     #[inline(always)]
     fn add_to(&mut self, part: &mut [T], at: usize) {
-        for (few, at) in part.chunks_mut(AT_ONCE).zip((at..).step_by(AT_ONCE)) {
-            let there = at..at + few.len();
-            let gradient = &self.gradient[there.clone()];
-            prefetch_ahead(few, AT_ONCE);
-            prefetch_ahead(gradient, AT_ONCE);
+        for (values, at) in part.chunks_mut(PREFETCH_INTERVAL).zip((at..).step_by(PREFETCH_INTERVAL)) {
+            let range = at..at + values.len();
+            let gradient = &self.gradient[range.clone()];
+            prefetch_ahead(values, PREFETCH_INTERVAL);
+            prefetch_ahead(gradient, PREFETCH_INTERVAL);
             // Separate loops, so that each is vectorised.
             match (self.scale, &mut self.velocity) {
-                (None, None) => few.iter_mut().zip(gradient).for_each(|(r, g)| *r = r.add(*g)),
+                (None, None) => values.iter_mut().zip(gradient).for_each(|(r, g)| *r = r.add(*g)),
                 (Some(scale), None) => {
-                    few.iter_mut().zip(gradient).for_each(|(r, g)| *r = r.add(g.mul(scale)))
+                    values.iter_mut().zip(gradient).for_each(|(r, g)| *r = r.add(g.mul(scale)))
                 }
                 (scale, Some((velocity, momentum))) => {
-                    let velocity = &mut velocity[there];
-                    prefetch_ahead(velocity, AT_ONCE);
-                    for ((r, g), u) in few.iter_mut().zip(gradient).zip(velocity) {
+                    let velocity = &mut velocity[range];
+                    prefetch_ahead(velocity, PREFETCH_INTERVAL);
+                    for ((r, g), u) in values.iter_mut().zip(gradient).zip(velocity) {
                         *u = u.mul(*momentum).add(scale.map_or(*g, |scale| g.mul(scale)));
                         *r = r.add(*u);
                     }
@@ -81,32 +81,34 @@ impl<T: Real> Incoming<'_, T> {
 }
 
 /// Values that are added between prefetches.
-const AT_ONCE: usize = 64;
+const PREFETCH_INTERVAL: usize = 64;
 
-/// Prefetches the cache lines of `count` values, at a fixed distance behind these.
+/// Distance from the values that are added to those that are prefetched, in bytes.
+const PREFETCH_BYTES: usize = 4096;
+
+/// Prefetches the cache lines of `count` values that begin [`PREFETCH_BYTES`] after the start of these.
 #[inline(always)]
 fn prefetch_ahead<T>(values: &[T], count: usize) {
-    const LINE: usize = 64;
-    const AHEAD: usize = 4096;
-    for bytes in (0..count * size_of::<T>()).step_by(LINE) {
-        prefetch_to_second_level(values.as_ptr().cast::<u8>().wrapping_add(bytes + AHEAD));
+    const LINE_BYTES: usize = 64;
+    for bytes in (0..count * size_of::<T>()).step_by(LINE_BYTES) {
+        prefetch_to_second_level(values.as_ptr().cast::<u8>().wrapping_add(bytes + PREFETCH_BYTES));
     }
 }
 
 /// A part of a vector from which values are chosen separately.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Layer<T> {
-    /// Its positions.
+    /// Positions of the layer.
     pub range: Range<usize>,
-    /// Its rule of selection.
+    /// Rule of selection.
     pub select: Select<T>,
 }
 
 /// As [`take_topk_of_sum`], layer by layer. Layers must ascend without overlap; values between them are neither read nor chosen. A
-/// layer whose gradient is zero everywhere is skipped: its residual waits.
+/// layer whose gradient is zero everywhere is skipped: its residual stays.
 ///
 /// # Errors
-/// As [`take_topk_of_sum`], a velocity of another length, layers that overlap or end beyond the vector; nothing is then changed.
+/// As [`take_topk_of_sum`], a velocity of another length, or layers that overlap or end beyond the vector; nothing is then changed.
 pub fn take_layers<T: Magnitude>(
     residual: &mut [T],
     incoming: Incoming<'_, T>,
@@ -114,24 +116,24 @@ pub fn take_layers<T: Magnitude>(
     indices: &mut Vec<u32>,
     picked: &mut Vec<T>,
 ) -> Result<()> {
-    let any = |gradient: &[T]| gradient.iter().any(|g| *g != T::ZERO);
-    take_each(residual, incoming, layers, any, indices, picked)
+    let is_nonzero = |gradient: &[T]| gradient.iter().any(|g| *g != T::ZERO);
+    take_layers_if(residual, incoming, layers, is_nonzero, indices, picked)
 }
 
-/// [`take_layers`] for the layers whose gradient `sends` accepts.
-fn take_each<T: Magnitude>(
+/// [`take_layers`] for the layers whose gradient `is_sent` accepts.
+fn take_layers_if<T: Magnitude>(
     residual: &mut [T],
     mut incoming: Incoming<'_, T>,
     layers: &[Layer<T>],
-    sends: impl Fn(&[T]) -> bool,
+    is_sent: impl Fn(&[T]) -> bool,
     indices: &mut Vec<u32>,
     picked: &mut Vec<T>,
 ) -> Result<()> {
     let count = residual.len();
     let velocity = incoming.velocity.as_ref().map_or(count, |(u, _)| u.len());
-    for (what, len) in [("gradient", incoming.gradient.len()), ("velocity", velocity)] {
+    for (name, len) in [("gradient", incoming.gradient.len()), ("velocity", velocity)] {
         if len != count {
-            let message = format!("a {what} of {len} values does not fit a residual of {count}");
+            let message = format!("a {name} of {len} values does not fit a residual of {count}");
             return Err(Error::bad_input(message));
         }
     }
@@ -146,11 +148,11 @@ fn take_each<T: Magnitude>(
     }
     let (isa, mut selected) = (simd::detected(), Selected::new(indices, picked));
     for Layer { range, select } in layers {
-        if !sends(&incoming.gradient[range.clone()]) {
+        if !is_sent(&incoming.gradient[range.clone()]) {
             continue;
         }
         let (layer, start) = (&mut residual[range.clone()], range.start);
-        take_of(
+        fill_and_take(
             isa,
             layer,
             start as u32,
@@ -161,7 +163,7 @@ fn take_each<T: Magnitude>(
         );
     }
     if let Some((velocity, _)) = &mut incoming.velocity {
-        selected.indices.iter().for_each(|place| velocity[*place as usize] = T::ZERO);
+        selected.indices.iter().for_each(|index| velocity[*index as usize] = T::ZERO);
     }
     Ok(())
 }
@@ -200,7 +202,7 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// Multiples of a power of two: nothing is rounded, so nothing may be lost.
+        /// Gradients are multiples of 1/8, so that sums are exact.
         #[test]
         fn sent_values_and_residual_add_up_to_the_input(
             steps in prop::collection::vec(prop::collection::vec(-500i32..500, 40), 1..8), k in 1usize..50,
@@ -215,7 +217,7 @@ mod tests {
                 take_topk_of_sum(&mut residual, &gradient, select, &mut indices, &mut picked).unwrap();
                 let mut coarse = picked.clone();
                 if let Some(bits) = bits {
-                    // Scales of other numbers than powers of two would round.
+                    // A bucket of one value is quantised to that value, up to rounding.
                     let params = Quantize::new(bits, 1, Scale::Max, 4).unwrap();
                     let draw = Draw { call: step as u64, rank: 0, first_bucket: 0 };
                     quantise_in_place(&mut coarse, &params, draw).unwrap();
@@ -231,7 +233,7 @@ mod tests {
     }
 
     proptest! {
-        /// Layers as each alone, with a velocity and a factor by the formulas.
+        /// Compares with a selection from each layer alone, after velocity and factor were applied by their formulas.
         #[test]
         fn layers_are_independent(
             lens in prop::collection::vec((0usize..3000, 0usize..40), 1..5), k in 1usize..20, seed in any::<u32>(),
@@ -287,7 +289,7 @@ mod tests {
         take_topk_of_sum(&mut residual, &[0.0; 2], Select::Whole { k: 1 }, &mut indices, &mut picked)
             .unwrap();
         assert_eq!((residual, &indices[..], &picked[..]), ([1.0, 0.0], &[1][..], &[-3.0][..]));
-        // A layer with a zero gradient was not used.
+        // A layer whose gradient is zero is skipped.
         let layers = [Layer { range: 0..2, select: Select::Whole { k: 1 } }];
         let incoming = Incoming::new(&[0.0; 2]);
         take_layers(&mut residual, incoming, &layers, &mut indices, &mut picked).unwrap();

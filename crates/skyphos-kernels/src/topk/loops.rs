@@ -2,54 +2,54 @@
 //! k-th largest of a few numbers.
 //!
 //! With AVX-512, vectors of 8 or 16 values are compared and compressed without a branch that depends on
-//! the data; without it, 16 values are skipped together if none is kept.
+//! the data. Without it, 16 values are skipped together if none of them is kept.
 
 #[cfg(target_arch = "x86_64")]
 use super::avx512;
-use super::magnitude::{Magnitude, Number};
+use super::magnitude::{Key, Magnitude};
 use super::slots::{LANES, Slots};
 #[cfg(target_arch = "x86_64")]
 use crate::simd::Avx512;
 
 /// The largest k that [`Loops::kth_of_pairs`] takes.
-pub(super) const PAIRED: usize = 4;
+pub(super) const MAX_PAIRED: usize = 4;
 
-/// The loops that every selection is made of, for one instruction set.
+/// The loops of every selection, for one instruction set.
 ///
 /// # Safety
 /// `collect` must write as many indices and values, from the first slot on, as it returns.
 pub(super) unsafe trait Loops<T: Magnitude>: Copy {
-    /// Writes the indices (the first value's is `start`) and values of at least a magnitude, and returns their number.
-    fn collect(self, values: &[T], start: u32, least: T::Key, to: Slots<'_, T>) -> usize;
+    /// Writes the indices and values of at least a magnitude, and returns their number; `start` is the first value's index.
+    fn collect(self, values: &[T], start: u32, threshold: T::Key, to: Slots<'_, T>) -> usize;
 
-    /// Deals the values to groups in turn; returns the upper 16 bits of each group's largest magnitude, or -1 for an empty group.
+    /// Distributes the values over groups, round robin; returns the upper 16 bits of each group's largest magnitude, or -1 for an empty group.
     fn maxima<const VECTORS: usize>(self, values: &[T]) -> [[i16; LANES]; VECTORS];
 
-    /// The k-th largest of the two largest magnitudes of each of [`LANES`] groups, for k up to [`PAIRED`]; below 0 if there are
+    /// The k-th largest of the two largest magnitudes of each of [`LANES`] groups, for k up to [`MAX_PAIRED`]; below 0 if there are
     /// fewer than k.
     fn kth_of_pairs(self, values: &[T], k: usize) -> T::Key;
 
     /// The k-th largest of at least k numbers, none below -1; those of 2 bytes in an even number of rows.
-    fn kth_of_few<K: Number>(self, keys: &[[K; LANES]], k: usize) -> K;
+    fn kth_of_few<K: Key>(self, keys: &[[K; LANES]], k: usize) -> K;
 }
 
-/// For any processor.
+/// The loops for any processor.
 #[derive(Clone, Copy)]
-pub(super) struct Plain;
+pub(super) struct Scalar;
 
 // SAFETY: `count` rises by one after a slot of both was written.
-unsafe impl<T: Magnitude> Loops<T> for Plain {
+unsafe impl<T: Magnitude> Loops<T> for Scalar {
     #[inline(always)]
-    fn collect(self, values: &[T], start: u32, least: T::Key, to: Slots<'_, T>) -> usize {
+    fn collect(self, values: &[T], start: u32, threshold: T::Key, to: Slots<'_, T>) -> usize {
         let mut count = 0;
         for (chunk, start) in values.chunks(16).zip((start..).step_by(16)) {
-            if !chunk.iter().fold(false, |some, v| some | (v.magnitude() >= least)) {
+            if !chunk.iter().fold(false, |any, v| any | (v.magnitude() >= threshold)) {
                 continue;
             }
             for (v, index) in chunk.iter().zip(start..) {
                 to.indices[count].write(index);
                 to.picked[count].write(*v);
-                count += usize::from(v.magnitude() >= least);
+                count += usize::from(v.magnitude() >= threshold);
             }
         }
         count
@@ -68,7 +68,7 @@ unsafe impl<T: Magnitude> Loops<T> for Plain {
 
     #[inline(always)]
     fn kth_of_pairs(self, values: &[T], k: usize) -> T::Key {
-        let mut pairs = [[T::Key::of(-1); LANES]; 2];
+        let mut pairs = [[T::Key::from_i64(-1); LANES]; 2];
         let [firsts, seconds] = &mut pairs;
         for round in values.chunks(LANES) {
             for ((first, second), v) in firsts.iter_mut().zip(&mut *seconds).zip(round) {
@@ -81,16 +81,16 @@ unsafe impl<T: Magnitude> Loops<T> for Plain {
     }
 
     #[inline(always)]
-    fn kth_of_few<K: Number>(self, keys: &[[K; LANES]], k: usize) -> K {
-        // The least of the keys that fewer than k keys exceed.
+    fn kth_of_few<K: Key>(self, keys: &[[K; LANES]], k: usize) -> K {
+        // The smallest of the keys that fewer than k keys exceed.
         let mut kth = K::MAX;
-        for mine in keys {
-            let mut above = [0i32; LANES];
+        for own in keys {
+            let mut larger = [0i32; LANES];
             for key in keys.as_flattened() {
-                above.iter_mut().zip(mine).for_each(|(n, me)| *n += i32::from(key > me));
+                larger.iter_mut().zip(own).for_each(|(n, own_key)| *n += i32::from(key > own_key));
             }
-            let few = above.iter().zip(mine).filter(|(n, _)| **n < k as i32);
-            kth = few.fold(kth, |kth, (_, me)| kth.min(*me));
+            let candidates = larger.iter().zip(own).filter(|(n, _)| **n < k as i32);
+            kth = candidates.fold(kth, |kth, (_, own_key)| kth.min(*own_key));
         }
         kth
     }
@@ -100,9 +100,9 @@ unsafe impl<T: Magnitude> Loops<T> for Plain {
 #[cfg(target_arch = "x86_64")]
 unsafe impl<T: Magnitude> Loops<T> for Avx512 {
     #[inline(always)]
-    fn collect(self, values: &[T], start: u32, least: T::Key, to: Slots<'_, T>) -> usize {
+    fn collect(self, values: &[T], start: u32, threshold: T::Key, to: Slots<'_, T>) -> usize {
         // SAFETY: `self` proves that the processor has the instructions.
-        unsafe { avx512::collect(values, start, least, to) }
+        unsafe { avx512::collect(values, start, threshold, to) }
     }
 
     #[inline(always)]
@@ -118,7 +118,7 @@ unsafe impl<T: Magnitude> Loops<T> for Avx512 {
     }
 
     #[inline(always)]
-    fn kth_of_few<K: Number>(self, keys: &[[K; LANES]], k: usize) -> K {
+    fn kth_of_few<K: Key>(self, keys: &[[K; LANES]], k: usize) -> K {
         // SAFETY: `self` proves that the processor has the instructions.
         unsafe { avx512::kth_of_few(keys, k) }
     }
@@ -133,7 +133,7 @@ macro_rules! with_loops {
                 $loops.run(#[inline(always)] || $kernel($($argument),*))
             }
             isa => {
-                let $loops = $crate::topk::loops::Plain;
+                let $loops = $crate::topk::loops::Scalar;
                 $crate::simd::dispatch!(isa => $kernel($($argument),*))
             }
         }

@@ -4,19 +4,19 @@ use bytemuck::Pod;
 use skyphos_types::{Real, bf16, f16};
 
 /// An integer type of magnitudes.
-pub trait Number: Pod + Ord + std::fmt::Debug + Into<i64> {
-    /// The largest.
+pub trait Key: Pod + Ord + std::fmt::Debug + Into<i64> {
+    /// The largest number.
     const MAX: Self;
-    /// A number cut to this type's lower bits.
-    fn of(number: i64) -> Self;
+    /// The lower bits of a number.
+    fn from_i64(number: i64) -> Self;
 }
 
 macro_rules! numbers {
     ($($t:ty),*) => {$(
-        impl Number for $t {
+        impl Key for $t {
             const MAX: $t = <$t>::MAX;
             #[inline(always)]
-            fn of(number: i64) -> $t {
+            fn from_i64(number: i64) -> $t {
                 number as $t
             }
         }
@@ -27,7 +27,7 @@ numbers!(i16, i32, i64);
 /// A number type whose magnitudes order like integers.
 pub trait Magnitude: Real {
     /// The type of magnitudes, which are never negative.
-    type Key: Number;
+    type Key: Key;
     /// The value's bits without the sign.
     fn magnitude(self) -> Self::Key;
 

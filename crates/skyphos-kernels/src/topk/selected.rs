@@ -1,7 +1,7 @@
 //! The caller's lists of selected values and indices, which selection appends to and trims.
 
 use super::magnitude::Magnitude;
-use super::slots::{SLACK, Slots};
+use super::slots::{OVERRUN, Slots};
 
 /// The selected values and their indices; both lists have the same length.
 pub(super) struct Selected<'a, T> {
@@ -22,17 +22,17 @@ impl<'a, T: Magnitude> Selected<'a, T> {
         self.picked.clear();
     }
 
-    /// Appends the indices and values that `fill` writes, at most `most`, and returns their number.
+    /// Appends the indices and values that `fill` writes, at most `max`, and returns their number.
     ///
     /// # Safety
     /// `fill` must write as many of both, from the first slot on, as it returns.
     #[inline(always)]
-    pub(super) unsafe fn append(&mut self, most: usize, fill: impl FnOnce(Slots<'_, T>) -> usize) -> usize {
-        self.indices.reserve(most + SLACK);
-        self.picked.reserve(most + SLACK);
+    pub(super) unsafe fn append(&mut self, max: usize, fill: impl FnOnce(Slots<'_, T>) -> usize) -> usize {
+        self.indices.reserve(max + OVERRUN);
+        self.picked.reserve(max + OVERRUN);
         let (indices, picked) = (self.indices.spare_capacity_mut(), self.picked.spare_capacity_mut());
         let count = fill(Slots { indices, picked });
-        assert!(count <= most);
+        assert!(count <= max);
         // SAFETY: as many of both were written, as the caller promises.
         unsafe {
             self.indices.set_len(self.indices.len() + count);

@@ -4,9 +4,9 @@ use skyphos_types::{bf16, f16};
 
 /// Oracle: sort by magnitude, then by index.
 fn plain<T: Magnitude>(values: &[T], select: Select<T>) -> Vec<u32> {
-    let top = |start: usize, some: &[T], k: usize| {
-        let mut order: Vec<usize> = (0..some.len()).collect();
-        order.sort_by_key(|i| (std::cmp::Reverse(some[*i].magnitude()), *i));
+    let top = |start: usize, bucket: &[T], k: usize| {
+        let mut order: Vec<usize> = (0..bucket.len()).collect();
+        order.sort_by_key(|i| (std::cmp::Reverse(bucket[*i].magnitude()), *i));
         order.truncate(k);
         order.sort_unstable();
         order.into_iter().map(move |i| (i + start) as u32)
@@ -14,7 +14,7 @@ fn plain<T: Magnitude>(values: &[T], select: Select<T>) -> Vec<u32> {
     match select {
         Select::Whole { k } => top(0, values, k).collect(),
         Select::Buckets { k, bucket } => {
-            values.chunks(bucket).enumerate().flat_map(|(n, some)| top(n * bucket, some, k)).collect()
+            values.chunks(bucket).enumerate().flat_map(|(n, part)| top(n * bucket, part, k)).collect()
         }
         Select::AtLeast(t) => (0..values.len() as u32)
             .filter(|i| t.least(T::ZERO) == t || values[*i as usize].magnitude() >= t.magnitude())
@@ -46,7 +46,7 @@ fn check<T: Magnitude>(values: &[T], select: Select<T>) {
     }
 }
 
-/// The same bits as every type.
+/// Checks the selection for every type.
 fn check_types(values: &[f32], select: Select<f32>) {
     fn of<T: Magnitude>(select: Select<f32>) -> Select<T> {
         match select {
@@ -56,7 +56,7 @@ fn check_types(values: &[f32], select: Select<f32>) {
         }
     }
     check(values, select);
-    // Differences below the digits of f32 as well.
+    // Their differences are too small for f32.
     let doubles = |(k, v): (usize, &f32)| f64::from(*v) * (1.0 + k as f64 * 1e-12);
     check(&values.iter().enumerate().map(doubles).collect::<Vec<_>>(), of(select));
     check(&values.iter().map(|v| bf16::from_f32(*v)).collect::<Vec<_>>(), of(select));
@@ -64,7 +64,7 @@ fn check_types(values: &[f32], select: Select<f32>) {
 }
 
 /// Ordinary numbers, any bits (including NaN and infinities), few distinct numbers, mostly zeros.
-fn any_values(most: usize) -> impl Strategy<Value = Vec<f32>> {
+fn any_values(max: usize) -> impl Strategy<Value = Vec<f32>> {
     let special = prop::sample::select(vec![
         0.0f32,
         -0.0,
@@ -83,23 +83,23 @@ fn any_values(most: usize) -> impl Strategy<Value = Vec<f32>> {
     ]);
     let rare = (0u8..100, -9f32..9.0).prop_map(|(p, v)| if p < 5 { v } else { 0.0 });
     prop_oneof![
-        prop::collection::vec(-10f32..10.0, 0..most),
-        prop::collection::vec(any::<u32>().prop_map(f32::from_bits), 0..most),
-        prop::collection::vec(special, 0..most),
-        prop::collection::vec((-3i8..=3).prop_map(f32::from), 0..most),
-        prop::collection::vec(rare, 0..most),
-        (any::<f32>(), 0..most).prop_map(|(v, count)| vec![v; count]),
+        prop::collection::vec(-10f32..10.0, 0..max),
+        prop::collection::vec(any::<u32>().prop_map(f32::from_bits), 0..max),
+        prop::collection::vec(special, 0..max),
+        prop::collection::vec((-3i8..=3).prop_map(f32::from), 0..max),
+        prop::collection::vec(rare, 0..max),
+        (any::<f32>(), 0..max).prop_map(|(v, count)| vec![v; count]),
     ]
 }
 
 proptest! {
     #[test]
-    fn whole_as_the_oracle(values in any_values(1500), k in prop_oneof![0usize..40, 0usize..2000]) {
+    fn selection_from_a_whole_vector_matches_the_oracle(values in any_values(1500), k in prop_oneof![0usize..40, 0usize..2000]) {
         check_types(&values, Select::Whole { k });
     }
 
     #[test]
-    fn buckets_as_the_oracle(
+    fn selection_from_buckets_matches_the_oracle(
         values in any_values(1500),
         k in prop_oneof![0usize..6, 0usize..40, 0usize..700],
         bucket in prop_oneof![1usize..100, Just(512), Just(64), 500usize..2000],
@@ -108,7 +108,7 @@ proptest! {
     }
 
     #[test]
-    fn at_least_as_the_oracle(
+    fn selection_by_threshold_matches_the_oracle(
         values in any_values(1500),
         t in prop_oneof![-1f32..10.0, Just(0.0), Just(f32::INFINITY), Just(1e-45), Just(3.0)],
     ) {
@@ -117,29 +117,29 @@ proptest! {
 }
 
 #[test]
-fn whole_vectors_that_are_sampled() {
-    let count = 4 * SAMPLE + 4321;
+fn selection_by_a_sampled_threshold_matches_the_oracle() {
+    let count = MAX_UNSAMPLED + 4321;
     let mut state = 1u32;
     let mut next = || {
         state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
         (state >> 8) as f32 / (1 << 24) as f32 - 0.5
     };
     let ordinary: Vec<f32> = (0..count).map(|_| next().powi(3)).collect();
-    let some = |keep: usize| -> Vec<f32> {
+    let one_in = |keep: usize| -> Vec<f32> {
         ordinary.iter().enumerate().map(|(i, v)| if i % keep == 0 { *v } else { 0.0 }).collect()
     };
-    let (tenth, thousandth) = (some(10), some(1000));
+    let (tenth, thousandth) = (one_in(10), one_in(1000));
     let steps: Vec<f32> = ordinary.iter().map(|v| (v * 40.0).round()).collect();
-    // The large ones are together, where few samples are: the first threshold may be too high or too low.
-    let corner: Vec<f32> =
+    // The large values are adjacent, where few samples are, so the first threshold may be too high or too low.
+    let clustered: Vec<f32> =
         (0..count).map(|i| if i < 300 { 9.0 + ordinary[i] } else { ordinary[i] }).collect();
     let same = vec![-2.5f32; count];
     let rising: Vec<f32> = (0..count).map(|i| i as f32).collect();
     let nan: Vec<f32> = ordinary.iter().map(|v| if *v > 0.12 { f32::NAN } else { *v }).collect();
-    // Only the sampled values are large, so the threshold from the sample is far too high, twice.
+    // Only the sampled values are large, so the first two thresholds are far too high.
     let mut misleading = ordinary.clone();
     (0..SAMPLE).for_each(|i| misleading[sample_position(i, count)] += 5.0);
-    for values in [&ordinary, &tenth, &thousandth, &steps, &corner, &same, &rising, &nan, &misleading] {
+    for values in [&ordinary, &tenth, &thousandth, &steps, &clustered, &same, &rising, &nan, &misleading] {
         for k in [0, 1, 60, 299, 700, count / 10, count / 2, count - 1, count, count + 5] {
             check(values, Select::Whole { k });
         }

@@ -59,7 +59,8 @@ fn contents<K: KeyStore, R: Ord>(table: Table<K, i64>, keys: impl Fn(&K, usize) 
     let (known, rows, counts) = table.into_parts();
     let counts = counts.unwrap_or_else(|| vec![1; len]);
     let mut rows = rows.chunks(width).map(<[i64]>::to_vec);
-    let list_of = |(at, count): (usize, &u64)| (keys(&known, at), rows.by_ref().take(*count as usize).collect());
+    let list_of =
+        |(at, count): (usize, &u64)| (keys(&known, at), rows.by_ref().take(*count as usize).collect());
     counts.iter().enumerate().map(list_of).collect()
 }
 

@@ -29,7 +29,7 @@ pub async fn ring_of_entries<T: Element>(
 ) -> Result<()> {
     let steps = 2 * (ep.size() as usize - 1);
     let fill = |range: Range<usize>, chunk: &mut [T]| {
-        chunk.fill(vector.blank());
+        chunk.fill(vector.identity());
         vector.fold_onto(op, chunk, range.start)
     };
     run(ep, op, len, steps, fill, |action, range| match action {
