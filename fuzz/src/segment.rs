@@ -7,8 +7,8 @@ use arbitrary::{Result, Unstructured};
 use skyphos_core::slab::{AlignedVec, CHUNK_BYTES};
 use skyphos_kernels::ArrayBuilder;
 use skyphos_kernels::stream::{
-    Collector, Encoder, EntryIndices, Fold, FoldError, Form, IndexList, Offsets, Reader, STEP, Segment, Shape,
-    SparseVec, count_between, list_bitmap, put_bitmap,
+    Collector, Encoder, EntryIndices, Fold, FoldError, Form, IndexList, Offsets, Reader, STEP, Segment,
+    Shape, SparseVec, count_between, list_bitmap, put_bitmap,
 };
 use skyphos_types::{DType, Element, ReduceOp, with_element};
 

@@ -170,11 +170,11 @@ impl<T: Element> Consumer for Folding<'_, T> {
         fold_segment(ep, params, sources, &mut self.fold, source, segment)?;
         let advanced = self.fold.advance(params.op, &mut self.collector);
         advanced.map_err(|error| fold_failed(ep, sources, error))?;
-        Ok(self.fold.has_all(source))
+        Ok(self.fold.is_complete(source))
     }
 
     fn waits_for_own(&self) -> bool {
         // A stream without entries has one segment, which the fold does not wait for.
-        self.own.is_some_and(|own| self.fold.waits_for(own) || self.fold.has_all(own))
+        self.own.is_some_and(|own| self.fold.waits_for(own) || self.fold.is_complete(own))
     }
 }

@@ -113,7 +113,7 @@ impl<T: Element> DoublingRound<T> {
         let own = usize::from(ep.rank().0 != self.sources[0]);
         let wants = match self.out {
             Some(_) => self.outbox.len() < OUTBOX_SEGMENTS,
-            None => self.fold.waits_for(own) || self.fold.has_all(own),
+            None => self.fold.waits_for(own) || self.fold.is_complete(own),
         };
         wants && !self.fed
     }
@@ -138,7 +138,7 @@ impl<T: Element> DoublingRound<T> {
 
     /// Whether the partner's whole stream has arrived.
     fn has_all(&self) -> bool {
-        self.incoming.begun() && self.fold.has_all(usize::from(self.partner != self.sources[0]))
+        self.incoming.begun() && self.fold.is_complete(usize::from(self.partner != self.sources[0]))
     }
 
     fn done(&self) -> bool {
