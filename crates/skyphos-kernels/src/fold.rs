@@ -13,6 +13,41 @@ use skyphos_types::{Element, ReduceOp, Result};
 /// Rows whose positions are tested together for being consecutive; a fold of that many takes one or two vectors.
 const STRETCH: usize = 32;
 
+/// Runs `$body` with `$f` as the function of a built-in operation on two numbers of type `$T`, or `$custom_body` with a custom
+/// operation as `$custom`.
+macro_rules! with_op {
+    ($op:expr, $T:ty, $f:ident => $body:expr, $custom:pat => $custom_body:expr) => {
+        match $op {
+            ReduceOp::Sum | ReduceOp::Mean | ReduceOp::MeanPresent => {
+                let $f = <$T as Element>::add;
+                $body
+            }
+            ReduceOp::Prod => {
+                let $f = <$T as Element>::mul;
+                $body
+            }
+            ReduceOp::Min => {
+                let $f = <$T as Element>::least;
+                $body
+            }
+            ReduceOp::Max => {
+                let $f = <$T as Element>::greatest;
+                $body
+            }
+            ReduceOp::Or => {
+                let $f = <$T as Element>::or;
+                $body
+            }
+            ReduceOp::And => {
+                let $f = <$T as Element>::and;
+                $body
+            }
+            ReduceOp::Custom($custom) => $custom_body,
+        }
+    };
+}
+pub(crate) use with_op;
+
 /// `to[k] = from[map[k]]`, row by row. Positions must be inside `from`.
 pub fn gather_rows<T: Pod>(from: &[T], map: &[u32], width: usize, to: &mut [T]) {
     debug_assert_eq!(map.len() * width, to.len());
@@ -75,24 +110,14 @@ pub fn fold_rows<T: Element>(
 ) -> Result<()> {
     debug_assert_eq!(map.len() * width, from.len());
     debug_assert!(map.windows(2).all(|w| w[0] < w[1]));
-    match op {
-        ReduceOp::Sum | ReduceOp::Mean | ReduceOp::MeanPresent => {
-            simd::dispatch!(fold_with(T::add, acc, first, map, from, width));
-        }
-        ReduceOp::Prod => simd::dispatch!(fold_with(T::mul, acc, first, map, from, width)),
-        ReduceOp::Min => simd::dispatch!(fold_with(T::least, acc, first, map, from, width)),
-        ReduceOp::Max => simd::dispatch!(fold_with(T::greatest, acc, first, map, from, width)),
-        ReduceOp::Or => simd::dispatch!(fold_with(T::or, acc, first, map, from, width)),
-        ReduceOp::And => simd::dispatch!(fold_with(T::and, acc, first, map, from, width)),
-        ReduceOp::Custom(custom) => {
-            // A custom operation works on whole arrays: gather, combine, scatter.
-            let local: Vec<u32> = map.iter().map(|p| p - first).collect();
-            let mut rows = vec![T::ZERO; from.len()];
-            gather_rows(acc, &local, width, &mut rows);
-            custom.combine(T::DTYPE, bytemuck::cast_slice_mut(&mut rows), bytemuck::cast_slice(from))?;
-            scatter_rows(&rows, &local, width, acc);
-        }
-    }
+    with_op!(op, T, f => simd::dispatch!(fold_with(f, acc, first, map, from, width)), custom => {
+        // A custom operation works on whole arrays: gather, combine, scatter.
+        let local: Vec<u32> = map.iter().map(|p| p - first).collect();
+        let mut rows = vec![T::ZERO; from.len()];
+        gather_rows(acc, &local, width, &mut rows);
+        custom.combine(T::DTYPE, bytemuck::cast_slice_mut(&mut rows), bytemuck::cast_slice(from))?;
+        scatter_rows(&rows, &local, width, acc);
+    });
     Ok(())
 }
 
@@ -118,17 +143,9 @@ pub fn fold_all<T: Element>(op: &ReduceOp, acc: &mut [T], from: &[T]) -> Result<
     fn with<T: Element>(op: impl Fn(T, T) -> T + Copy, acc: &mut [T], from: &[T]) {
         acc.iter_mut().zip(from).for_each(|(a, v)| *a = op(*a, *v));
     }
-    match op {
-        ReduceOp::Sum | ReduceOp::Mean | ReduceOp::MeanPresent => simd::dispatch!(with(T::add, acc, from)),
-        ReduceOp::Prod => simd::dispatch!(with(T::mul, acc, from)),
-        ReduceOp::Min => simd::dispatch!(with(T::least, acc, from)),
-        ReduceOp::Max => simd::dispatch!(with(T::greatest, acc, from)),
-        ReduceOp::Or => simd::dispatch!(with(T::or, acc, from)),
-        ReduceOp::And => simd::dispatch!(with(T::and, acc, from)),
-        ReduceOp::Custom(custom) => {
-            custom.combine(T::DTYPE, bytemuck::cast_slice_mut(acc), bytemuck::cast_slice(from))?;
-        }
-    }
+    with_op!(op, T, f => simd::dispatch!(with(f, acc, from)), custom => {
+        custom.combine(T::DTYPE, bytemuck::cast_slice_mut(acc), bytemuck::cast_slice(from))?;
+    });
     Ok(())
 }
 

@@ -12,6 +12,7 @@
 //! No branch depends on which side has the next entry, since the processor could not predict it for random sets.
 //! Cost: O(entries), about 30 entries a step. Both lists must ascend strictly; this is not checked.
 
+use crate::fold::with_op;
 use crate::simd;
 use skyphos_types::{Element, ReduceOp, Result};
 
@@ -59,30 +60,16 @@ fn merge_at<T: Element>(
     indices.reserve(capacity);
     values.reserve(capacity);
     let out = Out { indices: indices.as_mut_ptr(), values: values.as_mut_ptr(), count: 0 };
-    macro_rules! with {
-        ($op:expr) => {
+    let count = with_op!(op, T, f => {
+        // SAFETY: the capacity suffices for all entries, and `avx512` proves that the processor has the instructions.
+        unsafe {
             match isa {
                 #[cfg(target_arch = "x86_64")]
-                // SAFETY: the capacity suffices for all, and `avx512` proves that the processor has the instructions.
-                simd::InstructionSet::Avx512(avx512) => unsafe {
-                    avx512::merge_with(avx512, a, b, out, identity, $op)
-                },
-                // SAFETY: the capacity suffices for all.
-                _ => unsafe { merge_with(a, b, out, identity, $op, step_plain) },
+                simd::InstructionSet::Avx512(avx512) => avx512::merge_with(avx512, a, b, out, identity, f),
+                _ => merge_with(a, b, out, identity, f, step_plain),
             }
-        };
-    }
-    let count = match op {
-        ReduceOp::Sum | ReduceOp::Mean | ReduceOp::MeanPresent => with!(T::add),
-        ReduceOp::Prod => with!(T::mul),
-        ReduceOp::Min => with!(T::least),
-        ReduceOp::Max => with!(T::greatest),
-        ReduceOp::Or => with!(T::or),
-        ReduceOp::And => with!(T::and),
-        ReduceOp::Custom(_) => {
-            return Err(skyphos_types::Error::bad_input("custom operations cannot be merged entry by entry"));
         }
-    };
+    }, _ => return Err(skyphos_types::Error::bad_input("custom operations cannot be merged entry by entry")));
     // SAFETY: `merge_with` has written `count` of both.
     unsafe {
         indices.set_len(count);

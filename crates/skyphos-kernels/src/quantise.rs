@@ -22,8 +22,8 @@
 //! **Form**: for each bucket S as a little-endian f32, then q_i in two's complement of `bits` bits, the
 //! first in the lowest bits, up to a whole byte.
 //!
-//! Cost: values are read once from memory (twice from the first cache), a byte is written for every
-//! 8/bits of them; O(d) work a bucket, no allocation.
+//! Cost: values are read once from memory (twice from the L1 cache), and a byte is written for every
+//! 8/bits of them. O(d) work per bucket, no allocation.
 
 mod codes;
 mod random;

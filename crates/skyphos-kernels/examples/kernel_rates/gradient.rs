@@ -54,10 +54,10 @@ pub fn compressing(k: usize, values: &[f32]) -> Kernel {
         for Layer { range, .. } in ends {
             for start in range.clone().step_by(512) {
                 let bucket = start..range.end.min(start + 512);
-                let most = residual[bucket.clone()].iter().fold(0f32, |most, v| most.max(v.abs()));
+                let largest = residual[bucket.clone()].iter().fold(0f32, |largest, v| largest.max(v.abs()));
                 for _ in 0..k {
                     let (i, v) = taken.next().expect("k entries of each bucket");
-                    assert!(bucket.contains(&i) && v.abs() >= most && residual[i] == 0.0);
+                    assert!(bucket.contains(&i) && v.abs() >= largest && residual[i] == 0.0);
                 }
             }
         }

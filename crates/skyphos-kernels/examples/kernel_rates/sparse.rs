@@ -140,9 +140,9 @@ fn stream_folding(n: u64, density: f64, kind: Kind, sources: usize, values: &[f3
     let wire: usize = streams.iter().flatten().map(Vec::len).sum();
     let bytes = wire + sets.iter().map(|set| lines_touched(set) * LINE * 2).sum::<usize>();
     let entries = sets.iter().map(Vec::len).sum();
-    let mine = streams.clone();
+    let folded = streams.clone();
     let run: Run = Box::new(move |_| {
-        fold_all(&mine, n, density, &mut Discard);
+        fold_all(&folded, n, density, &mut Discard);
         bytes
     });
     let check: Check = Box::new(move |v| {

@@ -6,8 +6,10 @@
 use super::block::{Block, Writer};
 use super::fold::{fold_by_number, fold_custom};
 use super::{Grouper, KeyStore, Keys, owner_of};
+use crate::fold::with_op;
 use crate::simd;
 use skyphos_types::{Element, Error, ReduceOp, Result};
+use std::ops::Range;
 
 /// Rows whose keys are looked up together, so that their numbers stay in the cache.
 const LOOKUP_BATCH: usize = 4096;
@@ -84,14 +86,8 @@ impl<K: KeyStore, T: Element> Table<K, T> {
             let (numbers, custom) = (self.keys.numbers(batch)?, custom.clone());
             return fold_custom(&*custom, &mut self.rows, numbers, rows, self.width);
         }
-        let mut numbers = Vec::with_capacity(LOOKUP_BATCH.min(batch.len()));
-        for start in (0..batch.len()).step_by(LOOKUP_BATCH) {
-            let range = start..batch.len().min(start + LOOKUP_BATCH);
-            numbers.clear();
-            self.keys.numbers_of(batch, range.clone(), &mut numbers)?;
-            self.fold(&numbers, &rows[range.start * self.width..range.end * self.width]);
-        }
-        Ok(())
+        let width = self.width;
+        self.fold_batch(batch, |range| &rows[range.start * width..range.end * width])
     }
 
     /// Adds a row of ones for each key of a batch; their sum counts the occurrences of a key.
@@ -100,12 +96,19 @@ impl<K: KeyStore, T: Element> Table<K, T> {
     /// As [`Table::add`].
     pub fn count(&mut self, batch: &K::Batch<'_>) -> Result<()> {
         self.check_row_count(batch.len())?;
-        let ones = vec![T::ONE; LOOKUP_BATCH.min(batch.len()) * self.width];
+        let width = self.width;
+        let ones = vec![T::ONE; LOOKUP_BATCH.min(batch.len()) * width];
+        self.fold_batch(batch, |range| &ones[..range.len() * width])
+    }
+
+    /// Adds the row of each key of a batch; `rows` gives those of a range of keys.
+    fn fold_batch<'a>(&mut self, batch: &K::Batch<'_>, rows: impl Fn(Range<usize>) -> &'a [T]) -> Result<()> {
         let mut numbers = Vec::with_capacity(LOOKUP_BATCH.min(batch.len()));
         for start in (0..batch.len()).step_by(LOOKUP_BATCH) {
+            let range = start..batch.len().min(start + LOOKUP_BATCH);
             numbers.clear();
-            self.keys.numbers_of(batch, start..batch.len().min(start + LOOKUP_BATCH), &mut numbers)?;
-            self.fold(&numbers, &ones[..numbers.len() * self.width]);
+            self.keys.numbers_of(batch, range.clone(), &mut numbers)?;
+            self.fold(&numbers, rows(range));
         }
         Ok(())
     }
@@ -187,17 +190,11 @@ impl<K: KeyStore, T: Element> Table<K, T> {
                 self.key_of_row.extend_from_slice(numbers);
                 acc.extend_from_slice(rows);
             }
-            Merge::Fold(op) => match op {
-                ReduceOp::Sum => simd::dispatch!(fold_by_number(T::add, acc, numbers, rows, width)),
-                ReduceOp::Prod => simd::dispatch!(fold_by_number(T::mul, acc, numbers, rows, width)),
-                ReduceOp::Min => simd::dispatch!(fold_by_number(T::least, acc, numbers, rows, width)),
-                ReduceOp::Max => simd::dispatch!(fold_by_number(T::greatest, acc, numbers, rows, width)),
-                ReduceOp::Or => simd::dispatch!(fold_by_number(T::or, acc, numbers, rows, width)),
-                ReduceOp::And => simd::dispatch!(fold_by_number(T::and, acc, numbers, rows, width)),
-                ReduceOp::Mean | ReduceOp::MeanPresent | ReduceOp::Custom(_) => {
-                    unreachable!("`new` refuses means, and `fold_any` handles custom operations")
-                }
-            },
+            Merge::Fold(op) => {
+                with_op!(op, T, f => simd::dispatch!(fold_by_number(f, acc, numbers, rows, width)), _ => {
+                    unreachable!("`fold_any` handles custom operations")
+                })
+            }
         }
     }
 

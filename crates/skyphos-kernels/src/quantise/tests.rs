@@ -2,7 +2,7 @@ use super::*;
 use proptest::prelude::*;
 use skyphos_types::{bf16, f16};
 
-/// Oracle of the encoder: each code by itself, bit by bit.
+/// Oracle of the encoder: value by value and bit by bit.
 fn quantise_plain<T: Real>(values: &[T], params: &Quantize, draw: Draw) -> Vec<u8> {
     let mut bytes = Vec::new();
     let stream = Key::of_call(params.seed, draw);
@@ -114,8 +114,8 @@ proptest! {
     ) {
         let mut out = vec![0f32; count];
         let fits = bytes.len() == quantised_bytes(count, &params);
-        let done = dequantise(&bytes, &params, &mut out);
-        prop_assert!(fits || done.is_err());
+        let decoded = dequantise(&bytes, &params, &mut out);
+        prop_assert!(fits || decoded.is_err());
         // Any contents of the right length.
         let mut long: Vec<u8> = bytes.iter().cycle().take(quantised_bytes(count, &params)).copied().collect();
         long.resize(quantised_bytes(count, &params), 0x7f);

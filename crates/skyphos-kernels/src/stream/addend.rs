@@ -2,7 +2,7 @@
 
 use super::bits::set_bits_between;
 use super::vector::View;
-use crate::fold::fold_all;
+use crate::fold::{fold_all, with_op};
 use crate::index::Index;
 use skyphos_types::{Element, ReduceOp, Result};
 
@@ -27,27 +27,18 @@ impl<'a, T: Element> Addend<'a, T> {
     /// Folds the numbers of entries at positions `first..first + acc.len()` of the array of all rows into `acc`. The range may begin
     /// and end within a row.
     pub fn fold_onto(&self, op: &ReduceOp, acc: &mut [T], first: usize) -> Result<()> {
-        match op {
-            _ if acc.is_empty() => {}
-            _ if matches!(self.view, View::Dense { present: None, .. }) => {
-                let View::Dense { values, .. } = self.view else {
-                    unreachable!("the guard matched a dense view")
-                };
-                fold_all(op, acc, &values[first..first + acc.len()])?;
-            }
-            ReduceOp::Sum | ReduceOp::Mean | ReduceOp::MeanPresent => self.fold(T::add, acc, first),
-            ReduceOp::Prod => self.fold(T::mul, acc, first),
-            ReduceOp::Min => self.fold(T::least, acc, first),
-            ReduceOp::Max => self.fold(T::greatest, acc, first),
-            ReduceOp::Or => self.fold(T::or, acc, first),
-            ReduceOp::And => self.fold(T::and, acc, first),
-            ReduceOp::Custom(_) => {
-                // A custom operation works on whole arrays.
-                let mut others = vec![self.identity; acc.len()];
-                self.fold(|_, number| number, &mut others, first);
-                fold_all(op, acc, &others)?;
-            }
+        if acc.is_empty() {
+            return Ok(());
         }
+        if let View::Dense { values, present: None } = self.view {
+            return fold_all(op, acc, &values[first..first + acc.len()]);
+        }
+        with_op!(op, T, f => self.fold(f, acc, first), _ => {
+            // A custom operation works on whole arrays.
+            let mut addend = vec![self.identity; acc.len()];
+            self.fold(|_, number| number, &mut addend, first);
+            fold_all(op, acc, &addend)?;
+        });
         Ok(())
     }
 

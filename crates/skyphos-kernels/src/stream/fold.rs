@@ -17,6 +17,7 @@ use super::fold_block::{Block, clear, fold_source};
 use super::merge_fold::MergeFold;
 use super::segment::Segment;
 use super::source::{FoldError, Sink, Source, of_source};
+use crate::fold::with_op;
 use crate::simd;
 use skyphos_types::{Element, Error, ReduceOp};
 
@@ -162,16 +163,10 @@ impl<T: Element, B: AsRef<[u8]>> Fold<T, B> {
         for (number, source) in self.sources.iter_mut().enumerate() {
             let (marks, counts) = (&mut self.marks[..], &mut self.counts[..]);
             let mut block = Block { first, end, width, rows: &mut self.rows, marks, counts };
-            let folded = match op {
-                ReduceOp::Sum | ReduceOp::Mean | ReduceOp::MeanPresent => {
-                    simd::dispatch!(fold_source(source, &mut block, T::add, hi, identity))
-                }
-                ReduceOp::Prod => simd::dispatch!(fold_source(source, &mut block, T::mul, hi, identity)),
-                ReduceOp::Min => simd::dispatch!(fold_source(source, &mut block, T::least, hi, identity)),
-                ReduceOp::Max => simd::dispatch!(fold_source(source, &mut block, T::greatest, hi, identity)),
-                ReduceOp::Or => simd::dispatch!(fold_source(source, &mut block, T::or, hi, identity)),
-                ReduceOp::And => simd::dispatch!(fold_source(source, &mut block, T::and, hi, identity)),
-                ReduceOp::Custom(custom) => {
+            let folded = with_op!(
+                op, T,
+                f => simd::dispatch!(fold_source(source, &mut block, f, hi, identity)),
+                custom => {
                     // A custom operation works on whole arrays, so the source's entries are expanded to a block first.
                     let mut addend = vec![self.identity; block.rows.len()];
                     block.rows = &mut addend;
@@ -180,7 +175,7 @@ impl<T: Element, B: AsRef<[u8]>> Fold<T, B> {
                     custom.combine(T::DTYPE, acc, bytemuck::cast_slice(&addend))?;
                     folded
                 }
-            };
+            );
             of_source(number, folded)?;
         }
         Ok(())
