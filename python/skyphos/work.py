@@ -24,8 +24,10 @@ class Work(Generic[T]):
     All ranks make a group's calls, blocking or not, in the same order; they complete, and may be waited for, in any
     order. A call proceeds without being waited for. If its operation is a ufunc, it proceeds only while this process
     waits for some call, because Python code runs on the caller's threads. Do not write to arrays passed to a call
-    before it is done. Dropping a Work does not stop its call. Closing the group ends its unfinished calls with an error
-    on all ranks.
+    before it is done. Closing the group ends its unfinished calls with an error on all ranks.
+
+    Dropping a Work does not stop its call. A program that catches an exception, such as Ctrl-C, between a call and its
+    ``wait()`` must wait for the call before it repeats the step: otherwise its next call meets another step's.
 
     Examples
     --------
