@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 SLURM_PACKAGES := slurmctld slurmd slurm-client munge
 RUST_SOURCES := $(shell find crates -name '*.rs' -o -name 'Cargo.toml') Cargo.toml
 
-.PHONY: build dev demo test test-rust test-fuzz test-python test-torch test-torch-suite test-engines slurm hadoop lint fuzz sanitize loom bench lab figures faults faults-planted clean
+.PHONY: build bytecode dev demo test test-rust test-fuzz test-python test-torch test-torch-suite test-engines slurm hadoop lint fuzz sanitize loom bench lab figures faults faults-planted clean
 
 # The environment with a release build of the package in it.
 build: $(VENV)/.built
@@ -41,12 +41,16 @@ test-rust:
 test-fuzz:
 	cargo test --quiet --manifest-path fuzz/Cargo.toml --target-dir target
 
-test-python: build
+# Tests start thousands of processes: without bytecode (PYTHONDONTWRITEBYTECODE) each would compile the package.
+bytecode: build
+	$(BIN)/python -m compileall -q python/skyphos
+
+test-python: bytecode
 	$(BIN)/python -m pytest
 	$(BIN)/python -m pytest --doctest-modules python/skyphos --ignore=python/skyphos/torch
 
 # The backend of torch.distributed. The first time it installs PyTorch: a download of 5 GB.
-test-torch: build
+test-torch: bytecode
 	@$(MAKE) --no-print-directory $(VENV)/.torch
 	$(BIN)/python -m pytest -rs tests/torch
 	$(BIN)/python -m pytest --doctest-modules python/skyphos/torch
@@ -66,7 +70,7 @@ $(VENV)/.torch-suite: $(VENV)/.built
 
 # Launchers and engines (docs/engines.md), the real ones. The first time it installs them: a download of 6 GB, PyTorch most of it.
 # Engines that cannot be installed are skipped; pytest prints the reason.
-test-engines: build slurm hadoop
+test-engines: bytecode slurm hadoop
 	@$(MAKE) --no-print-directory $(VENV)/.engines
 	$(BIN)/python -m pytest -rs tests/engines
 

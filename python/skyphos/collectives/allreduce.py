@@ -52,18 +52,20 @@ _DEFAULT_OPTIONS = native.AllreduceOptions()
 _DEFAULT_ARGUMENTS = ("auto", "quantiles", None, None, None, None, False, None)
 
 
-class AllreduceOptions(TypedDict, total=False):
-    """Options of :func:`allreduce` that do not change the kind of its result."""
+if TYPE_CHECKING:
 
-    op: Op
-    algorithm: Algorithm
-    out: npt.NDArray[Any] | None
-    degrees: Sequence[int] | None
-    split: Split
-    dense_threshold: int | Literal["paper"] | None
-    quantize: Quantize | None
-    expected_nnz: int | None
-    prune: bool
+    class AllreduceOptions(TypedDict, total=False):
+        """Options of :func:`allreduce` that do not change the kind of its result."""
+
+        op: Op
+        algorithm: Algorithm
+        out: npt.NDArray[Any] | None
+        degrees: Sequence[int] | None
+        split: Split
+        dense_threshold: int | Literal["paper"] | None
+        quantize: Quantize | None
+        expected_nnz: int | None
+        prune: bool
 
 
 @overload

@@ -74,13 +74,15 @@ class BroadcastExplanation:
         )
 
 
-class BroadcastOptions(TypedDict, total=False):
-    """Options of :func:`broadcast` that do not change the kind of its result."""
+if TYPE_CHECKING:
 
-    algorithm: BroadcastAlgorithm
-    chunk_bytes: int | None
-    on_loss: OnLoss
-    ack_timeout: float | None
+    class BroadcastOptions(TypedDict, total=False):
+        """Options of :func:`broadcast` that do not change the kind of its result."""
+
+        algorithm: BroadcastAlgorithm
+        chunk_bytes: int | None
+        on_loss: OnLoss
+        ack_timeout: float | None
 
 
 @overload

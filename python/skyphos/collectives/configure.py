@@ -28,28 +28,28 @@ __all__ = ["Missing", "configure", "configure_reduce"]
 Missing = Literal["error", "identity"]
 
 
-class _Options(TypedDict, total=False):
-    """Options of :func:`configure` and :func:`configure_reduce` that do not change the kind of the result."""
+if TYPE_CHECKING:
 
-    n: int | None
-    degrees: Sequence[int] | None
-    missing: Missing
-    min_packet: float | None
-    expected_nnz: int | None
+    class _Options(TypedDict, total=False):
+        """Options of :func:`configure` and :func:`configure_reduce` that do not change the kind of the result."""
 
+        n: int | None
+        degrees: Sequence[int] | None
+        missing: Missing
+        min_packet: float | None
+        expected_nnz: int | None
 
-class ConfigureOptions(_Options, total=False):
-    """Options of :func:`configure`."""
+    class ConfigureOptions(_Options, total=False):
+        """Options of :func:`configure`."""
 
-    width: int
+        width: int
 
+    class ConfigureReduceOptions(_Options, total=False):
+        """Options of :func:`configure_reduce`."""
 
-class ConfigureReduceOptions(_Options, total=False):
-    """Options of :func:`configure_reduce`."""
-
-    op: Op
-    out: npt.NDArray[Any] | None
-    width: int | None
+        op: Op
+        out: npt.NDArray[Any] | None
+        width: int | None
 
 
 @overload

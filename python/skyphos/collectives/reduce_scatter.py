@@ -42,12 +42,14 @@ def owned_range(comm: Comm, n: int, rank: int | None = None) -> range:
     return range(n * rank // comm.size, n * (rank + 1) // comm.size)
 
 
-class ReduceScatterOptions(TypedDict, total=False):
-    """Options of :func:`reduce_scatter` that do not change the kind of its result."""
+if TYPE_CHECKING:
 
-    op: Op
-    degrees: Sequence[int] | None
-    expected_nnz: int | None
+    class ReduceScatterOptions(TypedDict, total=False):
+        """Options of :func:`reduce_scatter` that do not change the kind of its result."""
+
+        op: Op
+        degrees: Sequence[int] | None
+        expected_nnz: int | None
 
 
 @overload
