@@ -37,14 +37,14 @@ impl Drop for CallGuard<'_> {
         let (node, (group, call)) = (self.ep.node(), self.ep.group_and_call());
         let received = node.mail(|m| m.look(group.comm, call)).err().filter(|(_, remote)| *remote);
         let outcome = std::mem::replace(&mut self.outcome, Outcome::Done);
-        let failure = match &outcome {
+        let message_error = match &outcome {
             Outcome::Failed(error) if self.ep.is_message() => Some(error.clone()),
             _ => None,
         };
         let completed = matches!(outcome, Outcome::Done);
         let error = match outcome {
             Outcome::Done | Outcome::Agreed => None,
-            // Forwards the error that was received: other ranks may see this rank close before its sender's abort reaches them.
+            // Forwards the received error: other ranks may see this rank close before the failed rank's abort reaches them.
             Outcome::Failed(_) | Outcome::Panicked if received.is_some() => received.map(|(error, _)| error),
             // A `BadInput` names ranks of the group, all other errors ranks of the transport.
             Outcome::Failed(error @ Error::BadInput { .. }) => {
@@ -56,6 +56,7 @@ impl Drop for CallGuard<'_> {
         let failed = error.is_some();
         if let Some(error) = error {
             let payload = node.pool().copy_of(&error.to_wire());
+            // A program that never learns of the failure repeats no call; `UNSEEN` tells the peers so.
             let is_unseen = node.mail(|m| m.is_unseen(group.comm, call));
             for peer in self.ep.others() {
                 let header = self.ep.control(FrameKind::Abort);
@@ -65,7 +66,7 @@ impl Drop for CallGuard<'_> {
         }
         node.mail(|m| {
             m.end(group.comm, call, completed);
-            if let Some(error) = failure {
+            if let Some(error) = message_error {
                 m.fail_paired_receive(group.comm, call, &error);
             }
             if completed && self.is_reported {

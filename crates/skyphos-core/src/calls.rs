@@ -69,7 +69,7 @@ impl Node {
     }
 
     /// Fails the group's next call, because this rank found an error before the call began. The other ranks get the error in
-    /// their next call. `goes_on`: this rank continues with the next call, like ranks whose call is still under way.
+    /// their next call. `goes_on`: this rank's later calls are those of a rank that has not received the error yet.
     pub fn fail_call(self: &Arc<Node>, group: &Arc<Group>, error: Error, goes_on: bool) -> Error {
         let sig = CallSig::plain(CallKind::Failed);
         let ep = self.begin(group, sig.into());
@@ -80,8 +80,9 @@ impl Node {
         error
     }
 
-    /// Records that this rank's program gets the error of a call; `at_once`: before the call was under way. A replica that fails
-    /// alone records nothing: its siblings go on in the call, and checksums of their inputs find the difference.
+    /// Records that this rank's program gets the error of a call. `at_once`: it gets the error before the call was under way,
+    /// and may skip later calls. A replica that fails alone records nothing: its siblings go on in the call, and checksums of
+    /// their inputs find the difference.
     pub(crate) fn report_failure(&self, ep: &Endpoint, error: &Error, at_once: bool) {
         let (group, call) = ep.group_and_call();
         match ep.is_message() {

@@ -359,7 +359,7 @@ impl Comm {
     }
 
     /// Fails the group's next call on all ranks, with an error found on this one: the encoded error of one of our exceptions
-    /// (`wire`), or a message. `goes_on`: this rank continues with the next call, like ranks whose call is still under way.
+    /// (`wire`), or a message. `goes_on`: this rank's later calls are those of a rank that has not received the error yet.
     #[pyo3(signature = (message, wire=None, goes_on=false))]
     fn fail_call(&self, py: Python<'_>, message: &str, wire: Option<&[u8]>, goes_on: bool) -> PyErr {
         let error = wire.and_then(Error::from_wire).unwrap_or_else(|| Error::bad_input(message));

@@ -65,7 +65,7 @@ impl Ufunc {
     fn failed(&self, error: PyErr) -> Error {
         let message = format!("op={} failed: {error}", self.name);
         if !Python::attach(|py| error.is_instance_of::<PyException>(py)) {
-            store_raised(error); // Ctrl-C
+            store_raised(error); // KeyboardInterrupt or SystemExit: the call raises it unchanged
         }
         Error::bad_input(message)
     }

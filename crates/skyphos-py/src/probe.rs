@@ -13,7 +13,7 @@ fn seconds(py: Python<'_>, seconds: f64) -> PyResult<Duration> {
     Duration::try_from_secs_f64(seconds).map_err(|_| to_py(py, bad()))
 }
 
-/// Halves of round-trip times in seconds, measured on the first rank of each pair.
+/// Halves of round-trip times in seconds, measured on the first rank of each pair, in at most `most` rounds and `limit` seconds.
 #[pyfunction]
 pub fn ping(
     py: Python<'_>,
@@ -27,7 +27,8 @@ pub fn ping(
     py.detach(|| comm.shared().ping(&pairs, size, most, limit)).map_err(|e| to_py(py, e))
 }
 
-/// Processor seconds per message: of sending on the first rank of each pair, of receiving on the other.
+/// Processor seconds of each of `times` messages: of sending on the first rank of each pair, of receiving on the other, which
+/// waits `gap` seconds until the message must have arrived.
 #[pyfunction]
 pub fn overhead(
     py: Python<'_>,
@@ -60,7 +61,8 @@ pub struct StreamReport {
     cpu_s: f64,
 }
 
-/// Sends messages along each flow, a sender and a receiver, for `limit` seconds; the first `settle` seconds do not count.
+/// Sends messages along each flow (sender, receiver) for `limit` seconds, at most `most` each; the first `settle` seconds do not
+/// count.
 #[pyfunction]
 pub fn stream(
     py: Python<'_>,
@@ -119,13 +121,13 @@ pub fn begin_with(
     }
 }
 
-/// Sets the profile of one rank of a group inside this process.
+/// Sets the profile of one rank, for a group whose ranks are threads of this process.
 #[pyfunction]
 pub fn set_profile(comm: &Comm, profile: Option<ProfileFields>) {
     comm.shared().set_profile(profile.map(|ProfileFields(profile)| profile));
 }
 
-/// The profile that `auto` begins with, by name.
+/// The fields of the profile that `auto` begins with, each with its name.
 #[pyfunction]
 pub fn get_profile(comm: &Comm) -> Option<Vec<(&'static str, f64)>> {
     comm.shared().profile().map(numbers_by_name)

@@ -1,7 +1,7 @@
-//! The other ranks' side of the bring-up: register with rank 0, then connect to each other.
+//! Bring-up on ranks other than 0: register with rank 0, then connect to the other ranks.
 //!
 //! ```text
-//! connect to the rendezvous, again and again until rank 0 is there; prove; register
+//! connect to the rendezvous, again and again until rank 0 is there; prove knowledge of the token; register
 //! wait for the table
 //! connect to the others (`mesh`)
 //! report to rank 0; wait for "go"
@@ -43,7 +43,7 @@ impl Joining {
         Ok(Connections { wires: wires.collect::<Result<_>>()?, locations: table.locations, arena: None })
     }
 
-    /// Waits until all ranks are registered.
+    /// Waits for the table that rank 0 sends once all ranks are registered.
     fn table(&mut self) -> Result<Table> {
         loop {
             match self.next_event(self.deadline + VERDICT_TIME)? {
@@ -61,13 +61,13 @@ impl Joining {
         }
     }
 
-    /// Waits until every rank is connected to all.
+    /// Waits for the "go" that rank 0 sends once every rank is connected to all others.
     fn go(&mut self) -> Result<()> {
         loop {
             match self.next_event(self.deadline + VERDICT_TIME)? {
                 Event::Nothing => return Err(self.silent("this rank is connected to all")),
                 Event::RankZero(message) if message.kind == Kind::Go => break,
-                // A stranger: every rank has its connection.
+                // The peer is a stranger, since all ranks are connected already.
                 Event::Other(LinkEvent::Message(id, _)) => self.lobby.drop_link(id),
                 _ => {}
             }

@@ -10,11 +10,11 @@ use skyphos_types::{Element, ReduceOp};
 /// Settings of [`Comm::allreduce`](crate::Comm::allreduce). All ranks must pass the same, except for `tell_sent`.
 #[derive(Clone, Debug, Default)]
 pub struct AllreduceOptions {
-    /// The schedule.
+    /// The algorithm; `Auto` selects one.
     pub algorithm: Algorithm,
-    /// Layers of the butterfly; `None`: one.
+    /// Degrees of the butterfly's layers; `None`: one layer.
     pub degrees: Option<Vec<u32>>,
-    /// How ranges are cut.
+    /// How the index space is cut into one range per rank.
     pub split: Split,
     /// The number of entries above which a vector turns dense.
     pub dense_threshold: DenseThreshold,
@@ -29,6 +29,8 @@ pub struct AllreduceOptions {
 }
 
 impl AllreduceOptions {
+    /// The signature of a call with these options. Its `extra` hashes the options that ranks must share; its `width` is that of
+    /// a row or, for a dense array, a hash of the shape.
     pub(crate) fn sig<T: Element>(&self, kind: CallKind, op: &ReduceOp, n: u64, width: usize) -> CallSig {
         let mut extra = self.algorithm as u32 | (self.split as u32) << 8;
         let mut mix = |word: u32| extra = (extra ^ word).wrapping_mul(0x9e37_79b1).rotate_left(13);

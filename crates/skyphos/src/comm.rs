@@ -338,7 +338,7 @@ impl Comm {
         self.fail(error, false)
     }
 
-    /// [`Comm::fail_call`] for a program that continues with the next call, like ranks whose call is still under way.
+    /// [`Comm::fail_call`] for a program whose later calls are those of a rank that has not received the error yet.
     pub fn fail_call_and_go_on(&self, error: Error) -> Error {
         self.fail(error, true)
     }

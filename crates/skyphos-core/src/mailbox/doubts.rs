@@ -45,8 +45,9 @@ impl Mailbox {
         self.groups.iter_mut().find(|c| c.group.comm == comm).map(|state| &mut state.outcomes)
     }
 
-    /// Records that this rank's program gets the error of a call, which may change its next calls; `at_once`: before the call was
-    /// under way. Losses are agreed on in their own way, and `shrink` may be repeated.
+    /// Records that this rank's program gets the error of a call, which may change its next calls. `at_once`: it gets the error
+    /// before the call was under way, and may skip later calls. Losses are agreed on in their own way, and `shrink` may be
+    /// repeated.
     pub(crate) fn report_failure(&mut self, comm: CommId, call: CallNumber, error: &Error, at_once: bool) {
         let begun = self.begun(comm);
         let Some(outcomes) = self.outcomes_of(comm).filter(|_| call != SHRINK_CALL) else { return };

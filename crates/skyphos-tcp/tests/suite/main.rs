@@ -1,4 +1,4 @@
-//! The TCP transport over real sockets. One program for all files, since each program costs a link.
+//! The TCP transport over real sockets. One program for all files, since the linker runs once per program.
 
 #[path = "../common/mod.rs"]
 mod common;

@@ -37,7 +37,7 @@ fn barrier_allgather_and_exchange_at_every_size() {
 }
 
 #[test]
-fn messages_larger_than_window_and_sockets_flow_both_ways() {
+fn messages_larger_than_window_and_socket_buffers_flow_both_ways() {
     let len = WINDOW_BYTES as usize * 3 + 17;
     for group in each_connection(2) {
         on_each(group, |rank, node, group| {
@@ -55,7 +55,7 @@ fn messages_larger_than_window_and_sockets_flow_both_ways() {
 }
 
 #[test]
-fn waiting_for_a_rank_that_closed_its_comm_fails_with_its_name() {
+fn waiting_for_a_rank_that_closed_its_comm_fails_and_names_that_rank() {
     for group in each_connection(3) {
         let got = on_each(group, |rank, node, group| {
             if rank == 2 {

@@ -36,8 +36,8 @@ impl Scenario {
         };
         if all > MOST_FRAMES {
             return Err(Error::bad_input(format!(
-                "about {all:.1e} frames of at most {CHUNK_BYTES} bytes are more than can be simulated, which is \
-                 {MOST_FRAMES:.0e}: simulate fewer ranks, entries, bytes or repeats"
+                "about {all:.1e} frames of at most {CHUNK_BYTES} bytes exceed the limit of a simulation, {MOST_FRAMES:.0e} \
+                 frames: simulate fewer ranks, entries, bytes or repeats"
             )));
         }
         Ok(())
@@ -52,9 +52,13 @@ impl Scenario {
         }
         let max_entries = if self.collective.has_indices() { self.n as f64 } else { MOST_ROWS };
         if !self.entries.is_finite() || self.entries < 0.0 || self.entries > max_entries {
+            let most = match self.collective.has_indices() {
+                true => format!("n = {}", self.n),
+                false => format!("{MOST_ROWS:.0e}"),
+            };
             return refuse(format!(
-                "{} entries per rank of n = {}: there can be at most n",
-                self.entries, self.n
+                "the entries per rank must be at least 0 and at most {most}, not {}",
+                self.entries
             ));
         }
         if let Law::PowerLaw { alpha } = self.law
@@ -64,7 +68,10 @@ impl Scenario {
         }
         let of_numbers = self.collective.has_indices() || self.collective.is_dense();
         if self.row_bytes == 0 || (of_numbers && !self.sized && !self.row_bytes.is_multiple_of(4)) {
-            return refuse(format!("rows of {} bytes: real data has 4 bytes per number", self.row_bytes));
+            return refuse(format!(
+                "the bytes of a row must be positive, and with real data a multiple of 4, not {}",
+                self.row_bytes
+            ));
         }
         if self.repeats == 0 {
             return refuse("a simulation runs at least once".to_owned());

@@ -36,14 +36,14 @@ pub enum Before {
 pub struct Scenario {
     pub seed: u64,
     pub processes: u32,
-    /// Processes of each rank.
+    /// Replicas of each rank.
     pub each: u32,
     pub network: Network,
-    /// Programs, and the amount of data of each rank.
+    /// For each step its program, an index into `ALL`, and the amount of data of each rank.
     pub steps: Vec<(usize, usize)>,
     pub faults: Vec<(When, Fault)>,
     pub then: Then,
-    /// Process, step, and event.
+    /// Events, each with its process and its step: `(process, step, event)`.
     pub before: Vec<(u32, usize, Before)>,
 }
 
@@ -78,8 +78,9 @@ impl Scenario {
                 (random.random_range(0..ALL.len()), count)
             })
             .collect();
-        // Some programs repeat the same call many times, so that the tuner takes new surveys.
+        // A second generator: its draws do not change those of `random`.
         let mut second = Pcg64::seed_from_u64(!seed);
+        // Some programs repeat the same call many times, so that the tuner takes new surveys.
         if second.random_bool(0.1) {
             let (program, count) = steps[0];
             steps = vec![(program, count.min(700)); second.random_range(6..=16)];
@@ -95,7 +96,8 @@ impl Scenario {
             slow <= 1 || !matches!(fault, Fault::Slow { .. })
         });
         let scenario = Scenario { seed, processes, each, network, steps, faults, then, before: vec![] };
-        // In sub-groups, and at the two ends of a message, different calls may fail.
+        // Interrupts need programs in which the same call fails on all ranks. In sub-groups, and at the two ends of a message,
+        // different calls may fail.
         let is_group_wide = !["split", "messages"].contains(&ALL[scenario.steps[0].0].0);
         if second.random_bool(0.25) && is_group_wide { scenario.interrupted(&mut second) } else { scenario }
     }
@@ -154,7 +156,7 @@ fn fault(random: &mut Pcg64, processes: u32, then: Then) -> (When, Fault) {
         0 => When::At(10f64.powf(random.random_range(-5.0..-1.5))),
         _ => When::Frame { of: process, number: 2f64.powf(random.random_range(0.0..8.0)) as u64 - 1 },
     };
-    // Some stops are long enough to count as a loss, some are not, and some never end.
+    // Some stops and cuts are long enough to count as a loss, and some are not; some cuts never heal.
     let seconds = 10f64.powf(random.random_range(-4.0..1.5));
     let heals = random.random_bool(0.6).then_some(seconds);
     let fault = match random.random_range(0..13) {

@@ -1,4 +1,4 @@
-//! The collectives on all transports. One program for all files, since each program costs a link.
+//! The collectives on all transports. One program for all files, since the linker runs once per program.
 
 #[path = "../common/mod.rs"]
 mod common;

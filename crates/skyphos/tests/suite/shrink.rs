@@ -4,14 +4,15 @@ use crate::common::{LOCAL_AND_TCP, on_all};
 use proptest::prelude::*;
 use skyphos::{Comm, Error, Result};
 
-/// The sum of the ranks' numbers in the first group.
+/// The sum of `number` over the ranks of `comm`.
 fn sum(comm: &Comm, number: u32) -> Result<i64> {
     let mut out = [0i64];
     comm.allreduce_dense(&[i64::from(number)], &mut out).run()?;
     Ok(out[0])
 }
 
-/// Makes calls until only the ranks of `stay` remain and have the right sum. Returns the number of shrinks.
+/// Makes calls until only the ranks of `stay` remain and have the right sum, or until this rank leaves, after `leaves_after`
+/// calls. Returns the number of shrinks.
 fn shrink_until(first: &Comm, leaves_after: Option<u32>, stay: &[u32]) -> usize {
     let (me, want) = (first.rank(), stay.iter().map(|rank| i64::from(*rank)).sum::<i64>());
     let mut groups: Vec<Comm> = Vec::new();
@@ -29,6 +30,7 @@ fn shrink_until(first: &Comm, leaves_after: Option<u32>, stay: &[u32]) -> usize 
             Err(Error::PeerLost { .. }) => {
                 let smaller = comm.shrink().unwrap();
                 assert!(smaller.size() < comm.size());
+                // A group shrinks only once.
                 assert!(comm.shrink().err().unwrap().to_string().contains("before"));
                 groups.push(smaller);
             }

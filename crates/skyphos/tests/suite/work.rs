@@ -140,7 +140,7 @@ fn a_call_progresses_while_no_thread_waits() {
 }
 
 #[test]
-fn a_wait_may_end_before_the_call() {
+fn a_wait_with_a_time_limit_may_end_before_the_call() {
     let (gave_up, wait) = std::sync::mpsc::channel::<()>();
     let wait = std::sync::Mutex::new(wait);
     on_all(local(2), |comm| {

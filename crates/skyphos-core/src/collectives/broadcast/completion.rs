@@ -140,12 +140,12 @@ pub(super) struct Completion<'a> {
     /// Streams that this rank has requested.
     requested_streams: u32,
     /// The longest that a collector waits without progress.
-    window: Duration,
+    ack_timeout: Duration,
     last_progress: Duration,
 }
 
 impl<'a> Completion<'a> {
-    pub(super) fn new(ep: &'a Endpoint, order: &'a [u32], window: Duration) -> Completion<'a> {
+    pub(super) fn new(ep: &'a Endpoint, order: &'a [u32], ack_timeout: Duration) -> Completion<'a> {
         let (me, size) = (ep.rank().0, ep.size() as usize);
         let vrank = order.iter().position(|rank| *rank == me).expect("a rank of the group");
         Completion {
@@ -163,7 +163,7 @@ impl<'a> Completion<'a> {
             table_requests: Vec::new(),
             data_requests: Vec::new(),
             requested_streams: 0,
-            window,
+            ack_timeout,
             last_progress: ep.now(),
         }
     }
@@ -286,7 +286,7 @@ impl<'a> Completion<'a> {
     /// Whether all remaining ranks have the message, as this rank has. If so, forwards the end.
     ///
     /// # Errors
-    /// `PeerLost` if a needed rank has left, in a group whose calls end with a loss; `Timeout` if the window has passed.
+    /// `PeerLost` if a needed rank has left, in a group whose calls end with a loss; `Timeout` if `ack_timeout` has passed.
     pub(super) fn is_over(&mut self) -> Result<bool> {
         let earlier = &self.order[..self.vrank];
         let peer = |rank: &u32| &self.peers[*rank as usize];
@@ -318,7 +318,7 @@ impl<'a> Completion<'a> {
         if over {
             self.send_end(self.all_missed());
         } else {
-            self.check_window()?;
+            self.check_timeout()?;
         }
         Ok(over)
     }
@@ -332,7 +332,7 @@ impl<'a> Completion<'a> {
         })
     }
 
-    /// Restarts the window.
+    /// Restarts `ack_timeout`.
     pub(super) fn progressed(&mut self) {
         self.last_progress = self.ep.now();
     }
@@ -340,17 +340,17 @@ impl<'a> Completion<'a> {
     /// When a collector gives up waiting; never on other ranks.
     pub(super) fn deadline(&self) -> Duration {
         match self.complete && (self.vrank == 0 || self.collecting) {
-            true => self.last_progress.saturating_add(self.window),
+            true => self.last_progress.saturating_add(self.ack_timeout),
             false => Duration::MAX,
         }
     }
 
-    fn check_window(&self) -> Result<()> {
+    fn check_timeout(&self) -> Result<()> {
         if self.ep.now() < self.deadline() {
             return Ok(());
         }
         let missing = self.unacknowledged().map(|rank| self.ep.world_rank(GroupRank(rank)).0).collect();
-        Err(Error::Timeout { missing, call: self.ep.sig().to_string(), after: self.window })
+        Err(Error::Timeout { missing, call: self.ep.sig().to_string(), after: self.ack_timeout })
     }
 
     /// Sends the end to all ranks that have acknowledged to this rank, or may do so.

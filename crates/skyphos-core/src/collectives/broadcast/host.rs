@@ -53,7 +53,8 @@ impl Followers {
     }
 
     /// Reads answers: a follower that could not map the region is sent the message. Reports progress to the others.
-    /// A lost follower stays counted as a user of the region.
+    /// A lost follower stays counted as a user of the region, so the region is not reused.
+    /// Returns whether there was an answer or a report.
     pub(super) fn step(
         &mut self,
         completion: &Completion<'_>,

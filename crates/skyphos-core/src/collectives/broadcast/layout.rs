@@ -59,8 +59,8 @@ impl<P: AsRef<[u8]>> JoinedParts<P> {
 
     /// Copies bytes from an offset.
     pub fn read(&self, at: usize, bytes: &mut [u8]) {
-        for (part, here, range) in self.layout.pieces(at..at + bytes.len()) {
-            bytes[range].copy_from_slice(&self.parts[part].as_ref()[here]);
+        for (part, in_part, in_bytes) in self.layout.pieces(at..at + bytes.len()) {
+            bytes[in_bytes].copy_from_slice(&self.parts[part].as_ref()[in_part]);
         }
     }
 }

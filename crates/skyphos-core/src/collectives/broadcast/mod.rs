@@ -72,19 +72,20 @@ pub struct BroadcastOutcome {
     pub missed: Option<Error>,
 }
 
-/// Sends the parts of `root` to all ranks. `window` is the longest that the root waits for acknowledgements without progress.
+/// Sends the parts of `root` to all ranks. `ack_timeout` is the longest that the collector waits for acknowledgements
+/// without progress.
 ///
 /// # Errors
-/// `Timeout` naming the ranks that have not acknowledged; `Corrupt` if a rank receives something else than such a message;
+/// `Timeout` naming the ranks that have not acknowledged; `Corrupt` if received bytes are not a broadcast's message;
 /// on all ranks, an error of `buffer`; `PeerLost` if only lost ranks had some of the bytes.
 pub async fn broadcast<R: ReceiveBuffer>(
     ep: &Endpoint,
     root: u32,
     role: Role<'_, R>,
-    window: Duration,
+    ack_timeout: Duration,
 ) -> Result<BroadcastOutcome> {
     let order = order(ep.topology(), root);
-    let mut completion = Completion::new(ep, &order, window);
+    let mut completion = Completion::new(ep, &order, ack_timeout);
     let (table, missed) = match role {
         Role::Root(source, choice) => {
             let parts = source.checksummed_parts(ep)?;
@@ -92,7 +93,7 @@ pub async fn broadcast<R: ReceiveBuffer>(
             let small = match &parts {
                 _ if !table.is_small() => Vec::new(),
                 Some(parts) => parts.joined(),
-                // Without data receivers look only at the length.
+                // In a simulation without data, receivers look only at the length.
                 None => vec![0; table.total()],
             };
             let mut sender = TableSender::new(table.encode(&small), &mut completion);

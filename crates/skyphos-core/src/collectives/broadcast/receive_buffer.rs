@@ -75,14 +75,14 @@ impl ReceiveBuffer for MessageBuffer {
     }
 
     fn write(&mut self, at: usize, bytes: &[u8]) {
-        for (part, here, range) in self.layout.pieces(at..at + bytes.len()) {
-            self.parts[part].write(here.start, &bytes[range]);
+        for (part, in_part, in_bytes) in self.layout.pieces(at..at + bytes.len()) {
+            self.parts[part].write(in_part.start, &bytes[in_bytes]);
         }
     }
 
     fn read(&self, at: usize, bytes: &mut [u8]) {
-        for (part, here, range) in self.layout.pieces(at..at + bytes.len()) {
-            bytes[range].copy_from_slice(self.parts[part].written(here));
+        for (part, in_part, in_bytes) in self.layout.pieces(at..at + bytes.len()) {
+            bytes[in_bytes].copy_from_slice(self.parts[part].written(in_part));
         }
     }
 

@@ -54,30 +54,30 @@ impl Shared {
         self.filled
     }
 
-    fn in_region(&self, part: usize, here: &Range<usize>) -> Range<usize> {
+    fn in_region(&self, part: usize, in_part: &Range<usize>) -> Range<usize> {
         let start = self.ranges[part].start;
-        start + here.start..start + here.end
+        start + in_part.start..start + in_part.end
     }
 
     pub(super) fn put(&mut self, at: usize, bytes: &[u8]) {
-        for (part, here, range) in self.layout.pieces(at..at + bytes.len()) {
-            self.region.bytes_mut(self.in_region(part, &here)).copy_from_slice(&bytes[range]);
+        for (part, in_part, in_bytes) in self.layout.pieces(at..at + bytes.len()) {
+            self.region.bytes_mut(self.in_region(part, &in_part)).copy_from_slice(&bytes[in_bytes]);
         }
         self.filled += bytes.len();
     }
 
     pub(super) fn copy_out(&self, at: usize, bytes: &mut [u8]) {
-        for (part, here, range) in self.layout.pieces(at..at + bytes.len()) {
-            bytes[range].copy_from_slice(self.region.bytes(self.in_region(part, &here)));
+        for (part, in_part, in_bytes) in self.layout.pieces(at..at + bytes.len()) {
+            bytes[in_bytes].copy_from_slice(self.region.bytes(self.in_region(part, &in_part)));
         }
     }
 
-    /// Copies the next bytes of `parts`, at most `most`. Returns whether any were left.
+    /// Copies the next bytes of `parts`, at most `most`. Returns whether it copied any.
     pub(super) fn take_from(&mut self, parts: &JoinedParts<&[u8]>, most: usize) -> bool {
         let end = self.layout.total().min(self.filled + most);
-        for (part, here, range) in self.layout.pieces(self.filled..end) {
-            let at = self.filled + range.start;
-            parts.read(at, self.region.bytes_mut(self.in_region(part, &here)));
+        for (part, in_part, in_copied) in self.layout.pieces(self.filled..end) {
+            let at = self.filled + in_copied.start;
+            parts.read(at, self.region.bytes_mut(self.in_region(part, &in_part)));
         }
         std::mem::replace(&mut self.filled, end) < end
     }

@@ -57,10 +57,10 @@ impl<'a, R: ReceiveBuffer> Store<'a, R> {
             (Some(parts), ..) => parts.read(at, bytes),
             (_, Some(shared), ..) => shared.copy_out(at, bytes),
             (_, _, Some((copy, layout, ranges)), _) => {
-                for (part, here, range) in layout.pieces(at..at + bytes.len()) {
+                for (part, in_part, in_bytes) in layout.pieces(at..at + bytes.len()) {
                     let start = ranges[part].start;
-                    let from = copy.bytes(start + here.start..start + here.end);
-                    bytes[range].copy_from_slice(from);
+                    let from = copy.bytes(start + in_part.start..start + in_part.end);
+                    bytes[in_bytes].copy_from_slice(from);
                 }
             }
             (.., Some(buffer)) => buffer.read(at, bytes),
@@ -68,7 +68,7 @@ impl<'a, R: ReceiveBuffer> Store<'a, R> {
         }
     }
 
-    /// On a root that shares memory: copies the next bytes of its parts there, at most `most`. Returns whether any were left.
+    /// On a root that shares memory: copies the next bytes of its parts there, at most `most`. Returns whether it copied any.
     pub(super) fn share_some(&mut self, most: usize) -> bool {
         match (self.parts, &mut self.shared) {
             (Some(parts), Some(shared)) => shared.take_from(parts, most),

@@ -22,7 +22,7 @@ impl Table {
         self.lengths.iter().sum()
     }
 
-    /// Whether the parts travel in the same message.
+    /// Whether the parts travel in the table's message.
     pub(super) fn is_small(&self) -> bool {
         self.total() <= SMALL_BYTES
     }

@@ -4,7 +4,7 @@
 //! |---|---|---|---|
 //! | direct | 1 | P - 1 a rank | |
 //! | ring | P - 1 | to one neighbour | |
-//! | recursive doubling | log2 P (+ 2) | doubling | Thakur et al. 2005, §4.1 |
+//! | recursive doubling | ⌊log2 P⌋ (+ 2 if P is no power of two) | doubling | Thakur et al. 2005, §4.1 |
 //! | Bruck | ⌈log2 P⌉ | doubling | Bruck et al. 1997, §III |
 //! | neighbour exchange | P/2 (+ 2 if P is odd) | of two items, to both neighbours in turn | Chen et al. 2005, §3 |
 //! | dissemination | ⌈log2 P⌉ | doubling | Hensgen et al. 1988 |
@@ -21,11 +21,11 @@ pub enum Schedule {
     Ring,
     /// In round i a rank exchanges all its items with rank XOR 2^i.
     RecursiveDoubling,
-    /// In round i a rank sends to rank - 2^i the items that it lacks.
+    /// In round i a rank sends to rank - 2^i the items that the receiver lacks.
     Bruck,
     /// A rank exchanges items with its left and its right neighbour in turn.
     NeighbourExchange,
-    /// In round i a rank sends to rank + 2^i the items that it lacks.
+    /// In round i a rank sends to rank + 2^i the items that the receiver lacks.
     Dissemination,
 }
 
@@ -113,17 +113,18 @@ fn exchange_round(to: u32, items: Vec<u32>, from: u32, items_of: impl Fn(u32) ->
     ScheduleRound { sends: vec![(to, items)], receives: vec![(from, items_of(from))] }
 }
 
-/// Bruck's rounds, or, with `forward`, their mirror image: the dissemination.
+/// Bruck's rounds, in which items travel to lower ranks; with `forward` those of dissemination, in which they travel to higher
+/// ranks.
 fn bruck_rounds(me: u32, size: u32, forward: bool) -> Vec<ScheduleRound> {
-    let ahead =
+    let upstream =
         |rank: u32, steps: u32| if forward { (rank + size - steps) % size } else { (rank + steps) % size };
-    let back = |rank: u32, steps: u32| ahead(rank, size - steps);
+    let downstream = |rank: u32, steps: u32| upstream(rank, size - steps);
     let (mut all, mut count) = (Vec::new(), 1);
     while count < size {
         let moving = count.min(size - count);
-        // A rank has `count` items: its own and those of the ranks ahead of it.
-        let items = |rank: u32| (0..moving).map(|k| ahead(rank, k)).collect::<Vec<_>>();
-        all.push(exchange_round(back(me, count), items(me), ahead(me, count), items));
+        // A rank has `count` items: its own and those of the next ranks upstream.
+        let items = |rank: u32| (0..moving).map(|k| upstream(rank, k)).collect::<Vec<_>>();
+        all.push(exchange_round(downstream(me, count), items(me), upstream(me, count), items));
         count += moving;
     }
     all
@@ -150,8 +151,8 @@ fn neighbour_exchange(me: u32, size: u32) -> Vec<ScheduleRound> {
     all
 }
 
-/// Extends a schedule of `core` ranks to `size` ranks: a rank from `core` on first hands its item to rank - core, which sends it
-/// along with its own. In a last round the rank gets all other items.
+/// Extends `inner`, a schedule of ranks 0 to `core` - 1, to `size` ranks. In an additional first round each extra rank sends its
+/// item to rank - `core`, which then sends it along with its own; in an additional last round the extra rank gets all other items.
 fn with_extras(
     me: u32,
     size: u32,
@@ -160,13 +161,13 @@ fn with_extras(
 ) -> Vec<ScheduleRound> {
     let extra = |rank: u32| Some(rank + core).filter(|e| *e < size);
     let rest = |rank: u32| (0..size).filter(|r| *r != rank).collect::<Vec<_>>();
-    // Every rank has the same number of rounds, so that round numbers agree.
     let with_extra =
         |items: &[u32]| items.iter().flat_map(|r| [Some(*r), extra(*r)]).flatten().collect::<Vec<_>>();
     let (mut first, mut last) = (ScheduleRound::default(), ScheduleRound::default());
     let middle: Vec<ScheduleRound> = if me >= core {
         first.sends.push((me - core, vec![me]));
         last.receives.push((me - core, rest(me)));
+        // Empty rounds, so that round numbers agree on all ranks.
         inner(0).iter().map(|_| ScheduleRound::default()).collect()
     } else {
         if let Some(extra) = extra(me) {
@@ -205,7 +206,7 @@ mod tests {
                         for (to, items) in &plan[k].sends {
                             assert!(
                                 items.iter().all(|i| before[me].contains(i)),
-                                "{schedule:?} {size}: {me} lacks"
+                                "{schedule:?} {size}: {me} sends an item that it lacks"
                             );
                             let expected = &plans[*to as usize][k].receives;
                             assert!(

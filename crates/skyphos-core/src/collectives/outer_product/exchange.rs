@@ -18,10 +18,10 @@ pub(super) fn store_chunk<T: Factor>(
     factors: &mut Factors<T::Sum>,
 ) -> Result<()> {
     let count = chunk.len() / size_of::<T>();
-    let whole = chunk.len() == count * size_of::<T>() && factors.received(from) + count <= factors.due(from);
-    let numbers = chunk.as_slice::<T>().filter(|_| whole);
-    let numbers = numbers
-        .ok_or_else(|| ep.corrupt(GroupRank(from), &format!("{} bytes of factors too many", chunk.len())))?;
+    let fits = chunk.len() == count * size_of::<T>() && factors.received(from) + count <= factors.due(from);
+    let numbers = chunk.as_slice::<T>().filter(|_| fits);
+    let misfit = || format!("a chunk of {} bytes of factors is too long, or no whole numbers", chunk.len());
+    let numbers = numbers.ok_or_else(|| ep.corrupt(GroupRank(from), &misfit()))?;
     ep.spend(Effort::Dense { bytes: chunk.len() + count * size_of::<T::Sum>() });
     factors.put(from, numbers, count);
     Ok(())

@@ -6,8 +6,8 @@ use crate::slab::LargeBuffer;
 use skyphos_kernels::product::{Factor, Rows};
 use std::ops::Range;
 
-/// Copies numbers of a rank's slices for a block, from its factors. On the wire a rank's slices are those of its rows of a, one
-/// after the other, then those of its rows of b; `numbers` is a range of this sequence.
+/// Copies a range of the numbers that a rank sends for `block`. It sends the slices of its rows of a, one after the other,
+/// then those of its rows of b; `numbers` is a range of this sequence.
 pub(super) fn copy_slices<T: Copy>(
     own: Pairs<'_, T>,
     (n, m): (usize, usize),
@@ -18,16 +18,16 @@ pub(super) fn copy_slices<T: Copy>(
 ) {
     let in_a = pairs * block.rows.len();
     let mut rest = to;
-    for (list, wide, cut, part) in [
+    for (factor, row_len, slice, part) in [
         (own.a, n, &block.rows, numbers.start.min(in_a)..numbers.end.min(in_a)),
         (own.b, m, &block.cols, numbers.start.max(in_a) - in_a..numbers.end.max(in_a) - in_a),
     ] {
         let mut at = part.start;
         while at < part.end {
-            let (row, first) = (at / cut.len(), at % cut.len());
-            let count = (cut.len() - first).min(part.end - at);
+            let (row, first) = (at / slice.len(), at % slice.len());
+            let count = (slice.len() - first).min(part.end - at);
             let (here, after) = std::mem::take(&mut rest).split_at_mut(count);
-            here.copy_from_slice(&list[row * wide + cut.start + first..][..count]);
+            here.copy_from_slice(&factor[row * row_len + slice.start + first..][..count]);
             rest = after;
             at += count;
         }
@@ -40,11 +40,11 @@ pub(super) struct Factors<S> {
     rows: usize,
     /// Numbers of a slice of a row of b, which is the number of the block's columns.
     cols: usize,
-    /// The number of each rank's first pair.
+    /// The index of each rank's first pair among all pairs; the last item is the number of pairs.
     starts: Vec<usize>,
     a: LargeBuffer,
     b: LargeBuffer,
-    /// Numbers received of each rank.
+    /// Numbers received from each rank.
     received: Vec<usize>,
     _sums: std::marker::PhantomData<S>,
 }
@@ -67,7 +67,7 @@ impl<S> Factors<S> {
         (self.starts[rank + 1] - self.starts[rank]) * (self.rows + self.cols)
     }
 
-    /// Numbers received of a rank so far.
+    /// Numbers received from a rank so far.
     pub(super) fn received(&self, rank: u32) -> usize {
         self.received[rank as usize]
     }

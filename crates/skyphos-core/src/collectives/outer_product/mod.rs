@@ -1,9 +1,10 @@
-//! Sums of outer products: G = Σᵢ aᵢᵀ bᵢ, where rank i has rᵢ rows of a (N numbers each) and of b (M each) (*DSOP*).
+//! Sums of outer products: G = Σᵢ aᵢᵀ bᵢ, where rank i has rᵢ rows of a (N numbers each) and of b (M each) (*DSOP*:
+//! Enderlin et al.).
 //!
 //! | algorithm | numbers received per rank | multiply-adds per rank | right for |
 //! |---|---|---|---|
-//! | [`by_owners`], each rank alone | all factors, K (N + M) | K N M | thin factors, slow links |
-//! | [`by_owners`], a host's, a rack's or all ranks together | slices of the factors, then N M | K N M / owners | thick factors |
+//! | [`by_owners`], sub-groups of one rank | all factors, K (N + M) | K N M | thin factors, slow links |
+//! | [`by_owners`], sub-groups of a host, a rack or all ranks | slices of the factors, then N M | K N M / owners | thick factors |
 //! | [`ring`] | 2 N M | r N M | factors thicker than G |
 //!
 //! with K = Σ rᵢ. The first two rows are one algorithm, the paper's generalized Rabenseifner (§5.3) with its future work (§8):
@@ -66,7 +67,7 @@ impl ProductShape {
     }
 }
 
-/// A rank's factors: its rows of a, and equally many rows of b, each row after row.
+/// A rank's factors: its rows of a, and equally many rows of b, both row-major.
 #[derive(Clone, Copy, Debug)]
 pub struct Pairs<'a, T> {
     /// Rows of N numbers.

@@ -143,7 +143,7 @@ async fn run<T: Factor>(
     }
     let own_index = topology.index_of(ep.rank().0) as usize;
     let at = |steps: usize| topology.rank_at(((own_index + steps) % size) as u32);
-    // A rank sends the previous rank's rows first, and reduces its own rows last.
+    // A rank sends the previous rank's rows first, and reduces its own rows last. `3 * size` avoids an underflow.
     let sent_range = |step: usize| numbers_of(at(3 * size - step - 1));
     let neighbours = RingNeighbours { previous: at(size - 1), next: at(1) };
     ring_pipeline::<T::Sum>(ep, neighbours, steps, |step| BLOCKS + step as u32, sent_range, panels).await?;

@@ -5,9 +5,9 @@ use crate::message_stream::Incoming;
 use crate::plan::Stats;
 use skyphos_types::{ReduceOp, Result, Round};
 
-/// Round numbers of the exchanges going down (plus the layer).
+/// Rounds of the exchanges down: this number plus the layer.
 pub(crate) const DOWN: Round = Round(0x100);
-/// Round numbers of the exchanges coming up.
+/// Rounds of the exchanges up: this number plus the layer.
 pub(crate) const UP: Round = Round(0x200);
 
 /// The order in which the values of one index are added.

@@ -1,9 +1,9 @@
 //! Dense allreduce by the transport's own allreduce: that of the MPI library, where ranks communicate by MPI.
 //!
 //! An MPI library matches collectives by their order alone, and a collective that has begun cannot be cancelled. So all ranks
-//! first agree that they are in this call and have no other collective in the library (⌈log2 P⌉ α); then all begin. If the
+//! first agree that they are in this call and run no other collective in the library (⌈log2 P⌉ α); then all begin. If the
 //! call then fails, the library may still run a collective, so this rank never agrees again. The library reads and writes
-//! pooled buffers, one chunk each, a few at a time; so a failed call leaves it no memory of the caller.
+//! only pooled buffers of one chunk, at most `IN_FLIGHT` of them, so after a failed call it cannot write to the caller's memory.
 
 use super::{AGREEMENT, NATIVE_RESULTS, finish};
 use crate::collectives::barrier::all_true;
@@ -15,7 +15,8 @@ use skyphos_types::{Element, ReduceOp, Result};
 /// The most chunks that the library reduces at a time.
 const IN_FLIGHT: usize = 32;
 
-/// Chunks of a message with results, which this rank sends itself. Messages of this length need no credit.
+/// Chunks per message of results. Results arrive as messages from this rank to itself; one of this length fits the window, so it
+/// needs no credit.
 const MESSAGE_CHUNKS: usize = 64;
 
 /// Reduces `values` of all ranks into `out`, if the transport has an allreduce for the operation and the type, and all ranks
