@@ -3,8 +3,8 @@
     sudo .venv/bin/python bench/hosts.py
 
 Hosts are network namespaces (`bench/lab/cluster.py`) whose ranks use shared memory. Bytes are those of the host's
-interface per call, including frames and acknowledgements. The least possible is the union of a host's entries,
-compressed: the bytes that one rank per host sends in an allreduce of the unions. The bar: 1.1 of that with its framing.
+interface per call, including frames and acknowledgements. The lower bound: the compressed bytes of an allreduce
+of the hosts' unions among one rank per host. The bar: 1.1 times the lower bound with its framing.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def one_rank() -> None:
             options: dict[str, Any] = {"algorithm": algorithm, "explain": True}
             if algorithm == "butterfly":
                 options["degrees"] = (EACH, HOSTS)
-            # `auto` has completed its tries by then.
+            # After 24 calls `auto` has completed its trials.
             for _ in range(24 if algorithm == "auto" else 3):
                 got, how = comm.allreduce(x, **options)
             comm.barrier()
@@ -76,8 +76,8 @@ def one_rank() -> None:
             if not (got.to_dense() == want).all():
                 raise SystemExit(f"{algorithm}, {kind}: wrong")
             if first:
-                took = f"{how.algorithm} {'×'.join(map(str, how.degrees))}"
-                print(json.dumps([kind, algorithm, (sent() - before) / CALLS, took]), flush=True)
+                ran = f"{how.algorithm} {'×'.join(map(str, how.degrees))}"
+                print(json.dumps([kind, algorithm, (sent() - before) / CALLS, ran]), flush=True)
             comm.barrier()
     comm.close()
 
@@ -92,7 +92,7 @@ def main() -> None:
         return
     rows = rows_of_ranks(again(__file__), HOSTS, EACH, options.rate, 29950)
     table = Table(
-        title=f"bytes that a host sends in an allreduce, {HOSTS} hosts of {EACH} ranks, over its union with framing"
+        title=f"bytes that a host sends in an allreduce, over its union's with framing; {HOSTS} hosts of {EACH} ranks"
     )
     table.add_column("data")
     table.add_column("union with framing, KB", justify="right")

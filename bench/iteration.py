@@ -3,9 +3,9 @@
     sudo .venv/bin/python bench/iteration.py                        # 8 hosts at 250 Mbit/s
     sudo .venv/bin/python bench/iteration.py --rate 1gbit --tasks 4
 
-Hosts are network namespaces (`bench/lab/cluster.py`) of `--tasks` ranks. Each has rows of `--width` float32 for keys
-drawn with P(i) ~ 1/i^1.1 of `--keys`, and the next state is the sums by key, as in k-means. A time is that of a whole
-iteration on the slowest rank, including map.
+Hosts are network namespaces (`bench/lab/cluster.py`) with `--tasks` ranks each. A rank has rows of `--width` float32,
+whose keys are drawn from `--keys` ones with P(i) ~ 1/i^1.1. The next state is the sum of the rows of each key, as in
+k-means. A time is that of a whole iteration on the slowest rank, including map.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def one_rank(options: argparse.Namespace) -> None:
                 state = job.iterate(np.zeros(1, np.float32), iterations=3)
                 right = state if right is None else right
                 if not (state == right).all():
-                    raise SystemExit(f"{variant}: other sums")
+                    raise SystemExit(f"{variant}: the sums differ from the first run's")
                 iteration = job.iterations[1]
                 if round_:
                     print(json.dumps([variant, round_, iteration.total, iteration.seconds]), flush=True)

@@ -1,8 +1,8 @@
 """*Kylix*, Fig. 9: an iteration of PageRank on 4 to 64 nodes, and beyond them on 256, 1,024 and 4,096.
 
 Communication is simulated on the paper's cluster (10 Gbit/s, 1 ms a message, our processors' work on one core), with
-degrees that the planner chooses for each size. Computation is a node's edges times the time an edge of SciPy's
-sparse product on one core of this machine; the paper's BIDMat used eight cores with Intel's library.
+degrees that the planner chooses for each size. Computation is the number of a node's edges times the seconds per edge
+of SciPy's sparse product, on one core of this machine; the paper's BIDMat used eight cores with Intel's library.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from .style import COLOURS, MARKERS, THEIRS, Log, new, plain_numbers
 TITLE = "Kylix Fig. 9: an iteration against nodes"
 NEEDS_ROOT = False
 NODES = (4, 8, 16, 32, 64, 256, 1024, 4096)
-#: Speed-up at 64 nodes over 4, and seconds of an iteration at 64, from the paper's text.
+#: Range of the speed-up at 64 nodes over 4, and seconds of an iteration at 64, from the paper's text.
 PAPER_SPEEDUP = (7.0, 11.0)
 PAPER_S = {"Twitter": 0.55, "Yahoo": 2.5}
 

@@ -3,11 +3,12 @@
 Each process configures and reduces repeatedly, on vertices of its share of a power-law graph. Compared, as in the
 papers:
 
-    same machines        every machine a rank, against every two machines a rank
-    same ranks           half of the machines, a rank each, against all of them, two a rank
+    same machines        one rank per machine, against one rank per two machines
+    same ranks           one rank per machine on half of the machines, against one rank per two machines on all of them
 
-with 0 to 3 processes killed before the measured calls, no two of a rank. The figure also has the link's lower bound:
-the least bytes of the ranks' messages over the link's rate, for any division among replicas.
+With two machines per rank, 0 to 3 processes are killed before the measured calls, no two of the same rank. The figure
+also has the link's lower bound: the fewest bytes of a rank's messages over the link's rate. It holds however replicas
+divide the messages among them.
 """
 
 from __future__ import annotations
@@ -99,7 +100,7 @@ def _calls(cluster: Cluster, setting: tuple[int, int, int], edges: int, seed: in
 
 
 def least_s(ranks: int, edges: int) -> float:
-    """Seconds of a link for a direct reduction: each rank's values to and from the others' shares."""
+    """Seconds of a link for a direct reduction: a rank's values go to their owners, and the results come back."""
     entries = sum(len(power_law(rank, ranks, edges, N)) for rank in range(ranks)) / ranks
     return 2 * entries * 4 * (1 - 1 / ranks) * 8 * FRAMING / rate_bits(RATE)
 

@@ -1,4 +1,4 @@
-"""Delays by TCP's time-outs, drawn from those measured in the lab, and their way through the layers of a butterfly.
+"""Lateness of a butterfly's ranks after TCP time-outs, which are drawn at random from those measured in the lab.
 
 Time-outs are rare and long, unlike any distribution that the simulator offers. So they are added to its results by
 propagating lateness: a rank ends a layer when the last of its neighbours' messages has arrived,
@@ -26,7 +26,7 @@ RECORD = Path(__file__).resolve().parents[2] / "docs" / "figures" / "incast.json
 
 
 def measured() -> list[dict[str, Any]]:
-    """The measured points of each buffer and TCP."""
+    """The measurements: one setting for each port buffer and TCP variant."""
     return list(json.loads(RECORD.read_text())["settings"])
 
 
@@ -49,12 +49,12 @@ def pass_layer(late: Array, axis: int, pool: Array, rng: np.random.Generator) ->
     return np.moveaxis((among[..., None, :] + drawn).max(axis=-1), -1, axis)
 
 
-def reduce_s(degrees: Sequence[int], setting: dict[str, Any], times: int, seed: int = 1) -> list[float]:
-    """Additional seconds of each of ``times`` reductions."""
+def reduce_s(degrees: Sequence[int], setting: dict[str, Any], reductions: int, seed: int = 1) -> list[float]:
+    """Seconds by which time-outs prolong a reduction, for each of ``reductions`` draws."""
     rng = np.random.default_rng(seed)
     pools = [pool(setting, degree - 1) for degree in degrees]
     found = []
-    for _ in range(times):
+    for _ in range(reductions):
         late = np.zeros(tuple(degrees))
         for axis in (*range(len(degrees)), *reversed(range(len(degrees)))):
             late = pass_layer(late, axis, pools[axis], rng)

@@ -1,9 +1,9 @@
 """*SparCML*, Fig. 4: accuracy of sparsified (and quantised) training beside dense: a ResNet and an LSTM.
 
-The examples of `examples/torch`, 8 ranks on this machine; the same seeds, batches and learning rates for dense and
-top-k. On CIFAR-10 the preset for two cores, k = 8 and 16 of 512 in 4 bits, five seeds each: differences are of runs
-with the same seed, and their 95 % interval is Student's. On ATIS the network of the paper, k = 2 of 512. Needs PyTorch
-and Pillow (`make .venv/.torch`), the data beside the project, and hours.
+The examples of `examples/torch`, 8 ranks on this machine. Dense and top-k training have the same seeds, batches and
+learning rates. CIFAR-10: the preset for two cores, and k = 8 or 16 of 512 values in 4 bits, with five seeds. Each top-k
+run is compared with the dense run of its seed; the mean difference has a 95 % interval (Student's t). ATIS: the paper's
+network, and k = 2 of 512. Needs PyTorch and Pillow (`make .venv/.torch`), the data beside the project, and hours.
 """
 
 from __future__ import annotations
@@ -29,26 +29,26 @@ VARIANTS = {
 def measure(quick: bool, log: Log) -> dict[str, Any]:
     """Curves of all runs, and the differences of their final accuracies."""
     preset = ["--preset", "smoke" if quick else "short"]
-    pictures: dict[str, list[dict[str, Any]]] = {variant: [] for variant in VARIANTS}
+    cifar_runs: dict[str, list[dict[str, Any]]] = {variant: [] for variant in VARIANTS}
     for seed in range(1, 1 + (2 if quick else SEEDS)):
         for variant, arguments in VARIANTS.items():
             run = trained("cifar", [*preset, *arguments, "--seed", str(seed)], log)
-            pictures[variant].append({"seed": seed} | run["curves"])
+            cifar_runs[variant].append({"seed": seed} | run["curves"])
     differences = {}
     for variant in list(VARIANTS)[1:]:
-        pairs = zip(pictures[variant], pictures["dense"], strict=True)
+        pairs = zip(cifar_runs[variant], cifar_runs["dense"], strict=True)
         each = [mine["accuracy"][-1] - dense["accuracy"][-1] for mine, dense in pairs]
         low, high = paired_interval(each)
         log(f"{variant} of 512: {np.mean(each):+.2f} points of accuracy, 95 % interval {low:+.2f} to {high:+.2f}")
         differences[variant] = {"each": each, "mean": float(np.mean(each)), "interval": [low, high]}
     preset = ["--preset", "smoke" if quick else "full"]
-    words = {variant: trained("atis", [*preset, "--compress", variant], log) for variant in ("dense", "topk")}
+    atis_runs = {variant: trained("atis", [*preset, "--compress", variant], log) for variant in ("dense", "topk")}
     return {
         "ranks": RANKS,
-        "cifar": pictures,
+        "cifar": cifar_runs,
         "differences": differences,
-        "atis": {variant: run["curves"] for variant, run in words.items()},
-        "atis_parameters": words["dense"]["parameters"],
+        "atis": {variant: run["curves"] for variant, run in atis_runs.items()},
+        "atis_parameters": atis_runs["dense"]["parameters"],
     }
 
 

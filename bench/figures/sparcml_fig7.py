@@ -32,8 +32,8 @@ def expected(k: int, n: int, ranks: int) -> float:
     return float(n * (1 - (1 - k / n) ** ranks))
 
 
-def papers(k: int, n: int, ranks: int) -> Fraction:
-    """The same by the paper's alternating sum, in exact fractions because its terms cancel."""
+def papers_expected(k: int, n: int, ranks: int) -> Fraction:
+    """The same as :func:`expected` by the paper's alternating sum, in exact fractions because its terms cancel."""
     return n * sum(
         ((-1) ** (i - 1) * math.comb(ranks, i) * Fraction(k, n) ** i for i in range(1, ranks + 1)), Fraction(0)
     )
@@ -67,7 +67,7 @@ def measure(quick: bool, log: Log) -> dict[str, Any]:
 def _point(k: int, ranks: int, sizes: list[int], results: list[int]) -> dict[str, Any]:
     """Formula and means; raises if a mean is too far from the formula, or if the two formulas differ."""
     formula = expected(k, N, ranks)
-    if abs(float(papers(k, N, ranks)) - formula) > 1e-9 * N:
+    if abs(float(papers_expected(k, N, ranks)) - formula) > 1e-9 * N:
         raise RuntimeError(f"the formulas differ for k = {k}, P = {ranks}")
     spread = deviation(k, N, ranks)
     for what, found in (("unions", sizes), ("results", results)):

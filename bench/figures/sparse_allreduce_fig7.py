@@ -39,8 +39,8 @@ def measure(quick: bool, log: Log) -> dict[str, Any]:
     """The model, and this machine."""
     model = []
     for threads in THREADS[:2] if quick else THREADS:
-        on = network(RANKS)
-        reduce = plan(TWITTER, DEGREES, replace(on, machine=faster(on.machine, min(threads, CORES)))).last_s
+        cluster = network(RANKS)
+        reduce = plan(TWITTER, DEGREES, replace(cluster, machine=faster(cluster.machine, min(threads, CORES)))).last_s
         model.append({"threads": threads, "reduce_s": reduce})
     log(f"model, {layers(DEGREES)}: " + ", ".join(f"{1e3 * p['reduce_s']:.0f}" for p in model) + " ms")
     n, entries, turns = (1 << 16, 10_000, 3) if quick else (HERE_N, HERE_ENTRIES, 40)
@@ -116,7 +116,7 @@ def draw(entry: dict[str, Any]) -> Any:
     axes.set_ylim(0, 1.25)
     axes.set_xlim(0.7, 20)
     axes.set_xlabel("threads (logarithmic)")
-    axes.set_ylabel("time of a reduction, of one thread's")
+    axes.set_ylabel("time of a reduction, relative to one thread")
     figure.legend(loc="outside lower center", ncols=1, fontsize=8.5, frameon=False)
     figure.suptitle(TITLE, fontsize=12, fontweight="bold")
     return figure

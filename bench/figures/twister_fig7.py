@@ -1,8 +1,9 @@
 """*Twister*, Fig. 7: time of a broadcast for serialisation, transfer and de-serialisation.
 
 The paper: Java objects along a chain of 1 Gbit/s links, as bytes or doubles; nine tenths of the time is not the
-transfer. Ours: from one host to another in the lab at 1 Gbit/s, a dict of 64 arrays, and the paper's centroids as an
-object each (`bytes` of 512), by `comm.broadcast`; beside it by hand: `pickle.dumps`, its bytes, `pickle.loads`.
+transfer. Ours: from one host to another in the lab at 1 Gbit/s, by `comm.broadcast`. The data is a dict of 64 arrays,
+or a list with a `bytes` object of 512 bytes for each of the paper's centroids. For comparison the same by hand:
+`pickle.dumps`, a broadcast of its bytes, `pickle.loads`.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ KINDS = ("bytes", "doubles", "objects")
 
 
 def one_rank(size: int, rounds: int) -> None:
-    """Run a rank; 0 sends, and prints seconds by kind, method and stage until both are done."""
+    """Run one of two ranks. Rank 0 sends, and prints for each kind and method the seconds until both end each stage."""
     import skyphos as sky
     from skyphos.collectives.packing import pack, unpack
 
@@ -67,7 +68,7 @@ def one_rank(size: int, rounds: int) -> None:
                         got = pickle.loads(got)
                         read = time.perf_counter() - begin
                     else:
-                        # A broadcast serialises and reads inside.
+                        # `broadcast` packs and unpacks inside: measured here alone, and subtracted from `moved`.
                         held = pack(got)
                         begin = time.perf_counter()
                         unpack(held)
@@ -120,7 +121,7 @@ def draw(entry: dict[str, Any]) -> Any:
             axes.barh(at, seconds, left=left, color=colour, height=0.8, label=stage if index == 0 else None, zorder=3)
             left += seconds
         axes.text(left, at, f" {left:.2f} s", va="center", fontsize=9)
-    axes.axvline(entry["floor_s"], color="black", linestyle=":", linewidth=1.2, label="what the link takes")
+    axes.axvline(entry["floor_s"], color="black", linestyle=":", linewidth=1.2, label="least time of the link")
     plain_numbers(axes.yaxis, places, labels)
     axes.invert_yaxis()
     axes.set_xlim(0, 1.15 * max(sum(point[stage] for stage in STAGES) for point in entry["points"]))

@@ -18,8 +18,8 @@ import skyphos as sky
 from skyphos.planning.profile_file import Measured
 from skyphos.probe import probe
 
-# A shell lets its background processes ignore Ctrl-C. Tests start processes, which would inherit that, and
-# interrupt them.
+# Background jobs of a shell ignore SIGINT, and their child processes inherit that. Tests start processes and interrupt
+# them, so SIGINT gets its handler back.
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -55,8 +55,11 @@ class Processes:
         options: str | None = "",
         **changes: dict[int, str],
     ) -> list[subprocess.Popen[str]]:
-        """Processes for ``ranks`` (default: all); ``options`` are further ones of `init` (None: the code calls it);
-        ``changes`` maps a variable to its value by rank."""
+        """Start processes for ``ranks`` (default: all).
+
+        ``options`` are further arguments of `init`; None: the code calls `init` itself. ``changes`` maps an environment
+        variable to its values by position in ``ranks``.
+        """
         listener = socket.create_server(("127.0.0.1", 0))
         token = secrets.token_hex(8)
         program = (
@@ -115,7 +118,7 @@ def no_profile_of_the_user(tmp_path_factory: pytest.TempPathFactory) -> None:
 
 
 @pytest.fixture(scope="session")
-def found(no_profile_of_the_user: None) -> Measured:
+def probed(no_profile_of_the_user: None) -> Measured:
     """The result of a short probe of four ranks in this process, the same on each rank."""
     all_found = on_all(4, lambda comm: probe(comm, seconds=0.5))
     assert len({one.to_json() for one in all_found}) == 1

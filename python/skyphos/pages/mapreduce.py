@@ -25,7 +25,7 @@ _COLOURS = {
     "moving": "pale",
 }
 
-#: Most iterations and ranks on the page: the first and the last ones.
+#: The page shows at most this many iterations and ranks: the first and the last ones.
 _MOST_ROWS = 64
 
 #: Iteration, stage, and seconds since the iteration began: start and end.
@@ -64,7 +64,7 @@ def render(report: JobReport) -> str:
     # The slowest iteration, and the last one.
     drawn = dict.fromkeys((max(numbers, key=lengths.__getitem__), numbers[-1])) if numbers else {}
     stages = {stage for spans in report.spans for _, stage, *_ in spans}
-    names = {"moving": "keys on their way, meanwhile"}
+    names = {"moving": "transfer of keys, meanwhile"}
     return fill(
         "mapreduce.html",
         facts=_facts(report, lengths),

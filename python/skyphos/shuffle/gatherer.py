@@ -41,9 +41,11 @@ class Gatherer:
     combine : Combine
         Merges the values of a key.
     mergeable : callable, optional
-        (key) → True if its values may be merged here.
+        (key) → True if values of this key may be merged before they reach their owner; None: ``local`` decides for all
+        keys.
     local : bool or "process"
-        Whether values of any key may be merged here.
+        Where values are merged before they reach their owner. True: in this process and among the ranks of its host.
+        ``"process"``: in this process. False: nowhere.
     memory : int or str, optional
         Memory limit in bytes; None: by the memory of the host.
     spill_dir : path, optional
@@ -51,7 +53,7 @@ class Gatherer:
     debug : bool, optional
         Whether functions are checked.
     objects : bool
-        Whether lists of values are sent unchanged.
+        Whether values of a ``"list"`` are sent as objects, never as rows of an array.
     """
 
     def __init__(
@@ -85,7 +87,7 @@ class Gatherer:
         self._spill = Spill(spill_dir)
         self._lock = threading.Lock()
         self._count = 0
-        #: The result on a rank where no rank has any values.
+        #: This rank's result if no rank has any values.
         self._nothing: tuple[Any, Any] = ([], [])
         self._seconds = {"merge": 0.0}
 
@@ -133,14 +135,14 @@ class Gatherer:
                 raise BadInput(f"{len(values)} values for {len(each)} keys")
             form = Form(opened.form, "objects", key_signs=opened.signs)
             self._open(form, opened.back, back)
-            self._into(self._slot(task, form), each, values)
+            self._add_objects(self._store_number(task, form), each, values)
         else:
             opened = open_keys(keys)
             if rows is not None and rows.dtype == np.bool_:
                 rows = rows.astype(self._combine.type_of(rows.dtype), copy=False)
             form = self._form_of(opened, rows, _signs_of(values, rows))
             self._open(form, opened.back, back)
-            self._add_rows(self._slot(task, form), opened, rows)
+            self._add_rows(self._store_number(task, form), opened, rows)
         with self._lock:
             self._count += len(keys)
             self._seconds["merge"] += perf_counter() - start
@@ -188,7 +190,7 @@ class Gatherer:
                 joined = self._form.joined(form)
                 if joined is None or joined.dtype != self._form.dtype:
                     raise BadInput(f"a batch has {form}, those before it had {self._form}: all must have the same")
-                if joined.keys != self._form.keys:  # integers of lists now have one type
+                if joined.keys != self._form.keys:  # integers of lists now have a type
                     self._back = to_keys, self._back[1] if self._back else to_values
                 self._form = joined
 
@@ -197,23 +199,23 @@ class Gatherer:
             return ObjectStore(self._combine, self._comm.rank, self._debug, lists)
         return RowStore(form.strings, form.held, form.width, self._combine, lists)
 
-    def _new(self, form: Form) -> Any:
+    def _new_merging_store(self, form: Form) -> Any:
         store = self._new_store(form)
         return store if self._mergeable is None else Pair(store, self._new_store(form, lists=True))
 
-    def _new_here(self, form: Form) -> Any:
-        """A store for this rank's values, to be merged or to be sent unchanged."""
-        return self._new(form) if self._local else self._new_store(form, lists=True)
+    def _new_rank_store(self, form: Form) -> Any:
+        """A store for this rank's values. With ``local=False`` it merges nothing."""
+        return self._new_merging_store(form) if self._local else self._new_store(form, lists=True)
 
-    def _slot(self, task: int, form: Form) -> int:
-        """The store of a task: keys of many tasks in one take less memory than in many."""
+    def _store_number(self, task: int, form: Form) -> int:
+        """The number of a task's store. Tasks in turn share store 0, which takes less memory than a store for each."""
         return 0 if self.in_turn and self._combine.is_exact(form.dtype) else task
 
     def _store(self, task: int) -> Any:
         with self._lock:
             if task not in self._stores:
                 assert self._form is not None
-                self._stores[task] = self._new_here(self._form)
+                self._stores[task] = self._new_rank_store(self._form)
             return self._stores[task]
 
     def _add_rows(self, task: int, keys: Keys, rows: npt.NDArray[Any] | None) -> None:
@@ -231,20 +233,20 @@ class Gatherer:
             mask = split_by(self._mergeable, listed(keys.back(keys.arrays)), self._comm.rank)
             for part, some in ((store.store, mask), (store.apart, ~mask)):
                 part.add(select(keys.arrays, some), bytes_of(values[some]))
-        self._settle(task, store)
+        self._spill_if_full(task, store)
 
-    def _into(self, task: int, keys: list[Any], values: Any) -> None:
+    def _add_objects(self, task: int, keys: list[Any], values: Any) -> None:
         store = self._store(task)
         assert self._form is not None
         if self._mergeable is None:
-            store.add(self._form.keys, *_both(keys, values))
+            store.add(self._form.keys, *_as_lists(keys, values))
         else:
             mask = split_by(self._mergeable, keys, self._comm.rank)
             for part, some in ((store.store, mask), (store.apart, ~mask)):
-                part.add(self._form.keys, *_both(list(chosen(some, keys)), chosen(some, list(values))))
-        self._settle(task, store)
+                part.add(self._form.keys, *_as_lists(list(chosen(some, keys)), chosen(some, list(values))))
+        self._spill_if_full(task, store)
 
-    def _settle(self, task: int, store: Any) -> None:
+    def _spill_if_full(self, task: int, store: Any) -> None:
         """Write a task's values to a file if all gathered values exceed the memory limit."""
         taken = store.bytes
         with self._lock:
@@ -270,7 +272,7 @@ class Gatherer:
             self._tentative.discard(task)
             store = self._stores.get(task)
         if store is not None:
-            self._settle(task, store)
+            self._spill_if_full(task, store)
 
     def drop(self, task: int) -> None:
         """Drop the output of a task that :meth:`hold` marked."""
@@ -285,7 +287,7 @@ class Gatherer:
         Returns
         -------
         form, keys or None
-            None if these are not numbers by integer keys, all in memory.
+            None unless keys are integers, values are numbers, and all of them are in memory and may be merged.
         """
         form = self._form
         if form is None:
@@ -304,14 +306,14 @@ class Gatherer:
         return np.asarray(default_back(form)(keys)), settled(rows, np.dtype(form.dtype)).reshape(-1, *form.row)
 
     def _take_form(self, form: Form) -> None:
-        """Convert to the form that all ranks agreed on, in which integers of lists have one type."""
+        """Convert to the form that all ranks agreed on, which gives integers of lists a type."""
         mine = self._form
         if mine is not None and mine != form:
             if form.dtype not in (mine.dtype, "objects"):
                 if self._spill.bytes:
                     why = "are lists of int64 here and of uint64 elsewhere, and some are in files: pass arrays"
                     fail(self._comm, BadInput(f"values {why} of one type"))
-                self._stores = {task: retype(store, self._new_here(form)) for task, store in self._stores.items()}
+                self._stores = {task: retype(store, self._new_rank_store(form)) for task, store in self._stores.items()}
             if mine.keys != form.keys and self._back is not None:
                 self._back = open_keys([2**63] if form.keys == "uint64" else [-1]).back, self._back[1]
         self._form = form
@@ -321,13 +323,13 @@ class Gatherer:
         tasks = [self._stores[task] for task in sorted(self._stores)]
         if waves == 1 and not self._spill.bytes:
             if not tasks:
-                return self._new_here(form)
+                return self._new_rank_store(form)
             first = tasks[0]
             for other in tasks[1:]:
                 first.absorb(other)
             self._stores.clear()
             return first
-        merged = self._new_here(form)
+        merged = self._new_rank_store(form)
         for block in self._spill.blocks(wave, waves):
             merged.add_block(block)
         for store in tasks:
@@ -342,7 +344,7 @@ class Gatherer:
 
 
 def _is_nothing(keys: Any) -> bool:
-    """True for an empty list, or an empty array that NumPy made of one: no keys, of no kind."""
+    """True for an empty list, or an array that NumPy made of one: there are no keys, and their kind is unknown."""
     if isinstance(keys, np.ndarray):
         return keys.shape == (0,) and keys.dtype.kind in "fO"
     return isinstance(keys, (list, tuple)) and not keys
@@ -362,12 +364,12 @@ def identity(x: Any) -> Any:
     return x
 
 
-def _both(keys: list[Any], values: Any) -> tuple[list[Any], list[Any]]:
+def _as_lists(keys: list[Any], values: Any) -> tuple[list[Any], list[Any]]:
     return keys, values if isinstance(values, list) else list(values)
 
 
 def default_back(form: Form) -> Callable[[Any], Any]:
-    """Keys as a rank without keys of its own gets them: arrays of numbers, lists of strings."""
+    """The conversion of keys on a rank that added none: to arrays of numbers, or to lists of strings."""
     return open_keys(np.empty(0, form.keys)).back if not form.strings else _list_back(form.keys)
 
 

@@ -157,7 +157,7 @@ class Shuffle(Gatherer):
     def _wave(self, form: Form, wave: int, waves: int) -> Any:
         comm = self._comm
         stages = stages_of(comm)
-        new = lambda: self._new(form)  # noqa: E731
+        new = lambda: self._new_merging_store(form)  # noqa: E731
         start = perf_counter()
         try:
             store = self._gathered(form, wave, waves)

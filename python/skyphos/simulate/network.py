@@ -40,11 +40,11 @@ class Network:
     mtu : int
         Bytes of the largest packet with the headers of IP and TCP, without Ethernet's; 9000 for jumbo frames.
     packet_floor : float
-        Least bytes of a frame on the link.
+        Least number of bytes that a frame occupies on the link.
     incast : float
-        Share by which a transfer takes longer for each further host that sends to the same one at once.
+        Fraction by which a transfer takes longer, for each other host that sends to the same host at the same time.
     ranks_per_host, hosts_per_rack : int
-        Ranks of a host, and hosts of a rack; 0 hosts: one rack.
+        Ranks of a host, and hosts of a rack; ``hosts_per_rack=0`` puts all hosts into one rack.
     dealt : bool
         Ranks are placed on hosts round-robin, instead of filling one host after the other.
     scattered : bool
@@ -142,7 +142,7 @@ class Network:
         found = read_json(read_text(path), path)
         known = {f.name for f in fields(cls)}
         if not isinstance(found, dict) or "ranks" not in found:
-            raise BadInput(f"{path}: a network is a JSON object that says at least ranks")
+            raise BadInput(f"{path}: a network is a JSON object with at least the field ranks")
         strange = sorted(set(found) - known)
         if strange:
             raise BadInput(f"{path}: a network has no {', '.join(strange)}; it has {', '.join(sorted(known))}")

@@ -58,8 +58,8 @@ class Phase:
         Time of each rank until it had its result.
     rounds : tuple of Round
         In the order of their start.
-    timeline : dict of rank to list of (round, first second, last second)
-        Rounds of the watched ranks.
+    timeline : dict of rank to list of (round, start, end)
+        Rounds of the watched ranks, in seconds.
     busy : dict of rank to list of (from, to)
         Times at which the watched ranks computed.
     trace : str
@@ -95,7 +95,7 @@ class Simulation:
 
 
 @dataclass(frozen=True)
-class _Asked:
+class _Request:
     collective: str
     algorithm: str
     chunk_bytes: int | None
@@ -166,9 +166,9 @@ def simulate(
     network : Network
         The cluster.
     collective : str
-        One of :func:`collectives`. ``"reduce"`` is that of a plan, which is configured first. ``"broadcast"`` is from
-        rank 0. ``"shuffle"`` is the exchange of blocks between all ranks, without merging and without the stage within
-        hosts. In a broadcast each rank of a host has its own copy; the library has one per host.
+        One of :func:`collectives`. ``"reduce"`` configures a plan and reduces with it. ``"broadcast"`` is from rank 0,
+        and sends a copy to each rank of a host, where the library sends one per host. ``"shuffle"`` is the exchange of
+        blocks between all ranks, without merging and without the stage within hosts.
     n : int
         Size of the index space; for ``"allreduce_dense"`` the length of the arrays, for ``"broadcast"`` the rows of the
         message of ``n * row_bytes`` bytes, for ``"outer_product_sum"`` the rows of the sum. Not used by ``"barrier"``
@@ -178,7 +178,7 @@ def simulate(
     entries : float
         Mean number of indices of a rank; for ``"topk_allreduce"`` also k; for ``"shuffle"`` the rows of each rank,
         which are distributed evenly over all ranks; for ``"outer_product_sum"`` the pairs of each rank. Not used by
-        collectives of arrays or without data.
+        ``"allreduce_dense"``, ``"broadcast"`` and ``"barrier"``.
     alpha : float, optional
         Exponent of a power law from which indices are drawn (*Kylix*, section IV); without it they are uniform.
     row_bytes : int
@@ -234,7 +234,7 @@ def simulate(
     whole("the number of repeats", repeats, 2**63)
     if chunk_bytes is not None:
         whole("the bytes of a chunk", chunk_bytes, 2**63)
-    request = _Asked(
+    request = _Request(
         collective=collective,
         algorithm=algorithm,
         chunk_bytes=chunk_bytes,

@@ -18,7 +18,7 @@ __all__ = ["matrix_shape", "open_scipy"]
 def open_scipy(x: Any, *, rows: bool = False) -> tuple[SparseVector, Callable[[SparseVector], Any]]:
     """The vector of a sparse array's entries, in C order, and the conversion of a result to such an array.
 
-    Repeated entries are summed, as SciPy does. With ``rows`` a matrix of several rows is the vector of its rows.
+    Repeated entries are summed, as SciPy does. With ``rows``, each row of a matrix of several rows is one entry.
 
     Examples
     --------

@@ -110,23 +110,23 @@ def test_the_text_stays_short() -> None:
     assert "65536" in refused("--ranks", "65537", "--size", "1e6", "--density", "0.01")
 
 
-def test_assumptions_are_printed(found: Measured, tmp_path: pathlib.Path) -> None:
+def test_assumptions_are_printed(probed: Measured, tmp_path: pathlib.Path) -> None:
     """Without a file defaults are used, not the user's own profile; with one, the measured hosts are printed."""
     assert "Assumed: defaults of hosts on a network; 1.25 GB/s each way" in run(*SMALL)
     on_one_host = run(*SMALL, "--one-host", "--latency", "0.001")
     assert "Assumed: defaults of ranks on this host; " in on_one_host and "latency 1.00 ms" in on_one_host
     path = tmp_path / "p.json"
-    path.write_text(found.to_json())
+    path.write_text(probed.to_json())
     same = run(*SMALL, "--ranks", "4", "--profile", str(path))
     assert "note:" not in same and "Assumed: the profile p.json, measured by 4 ranks on one host (" in same
     other = run(*SMALL, "--profile", str(path))
     assert other.startswith("note: the profile p.json was measured by 4 ranks on one host (")
     assert "and is used as it is for 8 ranks" in other
     hosts = [Host("a", "1", (0, 1)), Host("b", "2", (2, 3))]
-    topology = replace(found.topology, racks=[[0], [1]])
-    path.write_text(replace(found, hosts=hosts, topology=topology).to_json())
+    topology = replace(probed.topology, racks=[[0], [1]])
+    path.write_text(replace(probed, hosts=hosts, topology=topology).to_json())
     assert "4 ranks on 2 hosts (a, b), not on this one, and is used" in run(*SMALL, "--profile", str(path))
-    path.write_text(found.profile.to_json())
+    path.write_text(probed.profile.to_json())
     bare = run(*SMALL, "--profile", str(path))
     assert "does not say where they were measured" in bare and "note:" not in bare
 

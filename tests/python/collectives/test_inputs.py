@@ -1,10 +1,11 @@
-"""Whatever kind of array callers have, in every collective: the right value in the right kind, or an error of all
-ranks, and what was passed is as it was."""
+"""Inputs of many kinds in every collective: the right value in the right type, or an error on all ranks.
+
+No call changes its input.
+"""
 
 from __future__ import annotations
 
 import copy
-import sys
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -18,8 +19,6 @@ from hypothesis import strategies as st
 
 import skyphos as sky
 from conftest import on_all
-
-torch = sys.modules.get("torch")  # of tests/torch alone: here it is not imported
 
 DTYPES: list[Any] = [
     *(np.bool_, np.int8, np.int16, np.int32, np.int64, np.uint8, np.uint16, np.uint32, np.uint64),
@@ -46,7 +45,7 @@ class Named(np.ndarray):
 
 
 class Series:
-    """What pandas shows of a column."""
+    """A column with the methods of a pandas Series that conversion uses."""
 
     def __init__(self, array: np.ndarray) -> None:
         self.array = array
@@ -94,19 +93,19 @@ def flagged(array: np.ndarray, flag: str) -> Any:
     return array
 
 
-def picture(x: Any) -> Any:
-    """All that must be as it was after a call: values, type, layout and flags."""
+def snapshot(x: Any) -> Any:
+    """Values, type, layout and flags of an input, to check that a call has not changed them."""
     if isinstance(x, (list, tuple)):
-        return type(x), [picture(one) for one in x]
+        return type(x), [snapshot(one) for one in x]
     if isinstance(x, Series):
-        return picture(x.array)
+        return snapshot(x.array)
     if isinstance(x, sky.SparseVector):
-        return [picture(part) for part in (x._indices, x._values, x._present)], x.n
+        return [snapshot(part) for part in (x._indices, x._values, x._present)], x.n
     if scipy.sparse.issparse(x):
         names = ("data", "indices", "indptr", "row", "col", "offsets", "rows")
         parts = [getattr(x, name, None) for name in names]
         held = sorted(x.items()) if x.format == "dok" else None
-        return type(x), x.shape, [picture(p) for p in parts if isinstance(p, np.ndarray)], held
+        return type(x), x.shape, [snapshot(p) for p in parts if isinstance(p, np.ndarray)], held
     if isinstance(x, np.ndarray):
         flags = x.flags
         mask = np.ma.getmaskarray(x).tolist() if isinstance(x, np.ma.MaskedArray) else None
@@ -115,8 +114,8 @@ def picture(x: Any) -> Any:
     return type(x), repr(x)
 
 
-def tried(comm: sky.Comm, call: Callable[[], Any]) -> Any:
-    """What a collective returns, or the error that it raises: one of ours."""
+def result_or_error(comm: sky.Comm, call: Callable[[], Any]) -> Any:
+    """The result of a collective, or the SkyphosError that it raises."""
     try:
         return call()
     except sky.SkyphosError as error:
@@ -127,15 +126,15 @@ def tried(comm: sky.Comm, call: Callable[[], Any]) -> Any:
 
 
 def all_of(size: int, make: Callable[[int], Any], call: Callable[[sky.Comm, Any], Any]) -> list[Any]:
-    """The results of all ranks; what they have passed is as it was, and all have raised or none."""
+    """The results or errors of all ranks. Checks that inputs are unchanged, and that all ranks raise or none."""
 
     def body(comm: sky.Comm) -> Any:
         x = make(comm.rank)
-        before = picture(x)
+        before = snapshot(x)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            result = tried(comm, lambda: call(comm, x))
-        assert picture(x) == before, (before, picture(x))
+            result = result_or_error(comm, lambda: call(comm, x))
+        assert snapshot(x) == before, (before, snapshot(x))
         return result
 
     results = on_all(size, body)
@@ -144,8 +143,8 @@ def all_of(size: int, make: Callable[[int], Any], call: Callable[[sky.Comm, Any]
     return results
 
 
-def counted(dtype: Any, op: str) -> np.dtype:
-    """The type of a result."""
+def result_dtype(dtype: Any, op: str) -> np.dtype:
+    """The type of a result: sums and products of booleans are int64."""
     return np.dtype(np.int64) if np.dtype(dtype) == np.bool_ and op in ("sum", "prod") else np.dtype(dtype)
 
 
@@ -154,7 +153,7 @@ def is_float(dtype: Any) -> bool:
 
 
 def folded(arrays: list[np.ndarray], op: str) -> np.ndarray:
-    kind = counted(arrays[0].dtype, op)
+    kind = result_dtype(arrays[0].dtype, op)
     total = arrays[0].astype(kind)
     for array in arrays[1:]:
         total = FOLDS[op](total, array.astype(kind)).astype(kind)
@@ -178,7 +177,7 @@ def is_same(result: Any, want: np.ndarray, kind: type) -> None:
     one_rank=st.booleans(),
 )
 def test_arrays(*, size: int, dtype: Any, shape: tuple[int, ...], flag: str, op: str, one_rank: bool) -> None:
-    """``one_rank``: the last one alone has that layout or class, the others plain arrays."""
+    """``one_rank``: only the last rank's array has that layout or class."""
 
     def make(rank: int) -> Any:
         array = drawn(rank, shape, dtype)
@@ -219,7 +218,7 @@ def test_arrays(*, size: int, dtype: Any, shape: tuple[int, ...], flag: str, op:
         if np.dtype(dtype).name in TAKEN or flag in ("masked", "series"):
             check(call, want, fits)
             continue
-        # What has no numbers that could be reduced is moved all the same, as an object.
+        # Arrays that cannot be reduced are still moved, as objects.
         for rank, result in enumerate(all_of(size, make, call)):
             assert not isinstance(result, Exception), result
             expected = want(rank)
@@ -237,7 +236,7 @@ def test_arrays(*, size: int, dtype: Any, shape: tuple[int, ...], flag: str, op:
             check(lambda c, x: c.configure_reduce(places, places, values(x), n=n, op=op), lambda _: flat_total, reduces)
             vector = lambda c, x: sky.SparseVector(places, values(x), n)  # noqa: E731
             check(
-                lambda c, x: np.asarray(c.allreduce(_agreed(c, lambda: vector(c, x)), op=op)),
+                lambda c, x: np.asarray(c.allreduce(_on_all_or_none(c, lambda: vector(c, x)), op=op)),
                 lambda _: flat_total,
                 reduces,
             )
@@ -256,7 +255,7 @@ def test_other_collectives(*, size: int, dtype: Any, flag: str) -> None:
 
     arrays = [drawn(rank, (8,), dtype) for rank in range(size)]
     for rank, result in enumerate(all_of(size, make, lambda c, x: c.broadcast(x, root=0))):
-        # An object of any kind: what NumPy cannot describe is pickled.
+        # Any object can be broadcast: those without a NumPy description are pickled.
         kind = make(0)
         assert rank == 0 or type(result) is type(kind)
         if flag != "series":
@@ -277,8 +276,8 @@ def test_other_collectives(*, size: int, dtype: Any, flag: str) -> None:
                 is_same(result, want, np.ndarray)
 
 
-def _agreed(comm: sky.Comm, work: Callable[[], Any]) -> Any:
-    """What only one rank may find wrong, before the call: not a collective's own."""
+def _on_all_or_none(comm: sky.Comm, work: Callable[[], Any]) -> Any:
+    """Run ``work``; if it raises on one rank, raise on all: `SparseVector` itself knows nothing of other ranks."""
     from skyphos.collectives.agreement import together
 
     return together(comm, work)
@@ -489,7 +488,7 @@ OTHERS: list[Any] = [
 
 @pytest.mark.parametrize("x", OTHERS, ids=[f"{k}-{type(x).__name__}" for k, x in enumerate(OTHERS)])
 def test_objects_that_are_no_vectors_are_refused_by_all_collectives(x: Any) -> None:
-    for one in (False, True):
+    for only_rank_1 in (False, True):
         calls: list[Callable[[sky.Comm, Any], Any]] = [
             lambda c, x: c.allreduce(x),
             lambda c, x: c.reduce(x),
@@ -504,10 +503,10 @@ def test_objects_that_are_no_vectors_are_refused_by_all_collectives(x: Any) -> N
         for number, call in enumerate(calls):
             is_rows = isinstance(x, list) and isinstance(x[0], np.ndarray)
             if (number < 3 and isinstance(x, bytes)) or (number == 7 and isinstance(x, range)) or is_rows:
-                continue  # bytes are numbers of 8 bits there, a range a list of indices, a list of rows a matrix
+                continue  # valid there: bytes are 8-bit numbers, a range is indices, and a list of rows is a matrix
 
-            def make(rank: int, one: bool = one) -> Any:
-                return np.ones(1) if one and rank == 0 else x
+            def make(rank: int, only_rank_1: bool = only_rank_1) -> Any:
+                return np.ones(1) if only_rank_1 and rank == 0 else x
 
             for result in all_of(2, make, call):
                 assert isinstance(result, (sky.BadInput, sky.Mismatch)), (number, x, result)

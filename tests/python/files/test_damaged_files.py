@@ -107,9 +107,9 @@ def damage(draw: st.DrawFn, whole: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("kind", FILES)
-def test_readers_of_files(kind: str, found: Measured, tmp_path: Path) -> None:
+def test_readers_of_files(kind: str, probed: Measured, tmp_path: Path) -> None:
     name, whole, reader = FILES[kind]
-    whole = whole or found.to_json().encode()
+    whole = whole or probed.to_json().encode()
     path = tmp_path / name
     path.write_bytes(whole)
     reader(path)

@@ -28,16 +28,16 @@ HERE = os.uname().nodename
 # The file.
 
 
-def test_a_file_is_read_as_it_was_written(found: Measured, tmp_path: pathlib.Path) -> None:
+def test_a_file_is_read_as_it_was_written(probed: Measured, tmp_path: pathlib.Path) -> None:
     path = tmp_path / "p.json"
-    path.write_text(found.to_json())
+    path.write_text(probed.to_json())
     again = Measured.load(path)
-    assert again.to_json() == found.to_json() and again.profile == found.profile
-    assert Profile.load(str(path)) == found.profile
+    assert again.to_json() == probed.to_json() and again.profile == probed.profile
+    assert Profile.load(str(path)) == probed.profile
 
 
-def damaged(found: Measured, place: list[Any], value: Any) -> str:
-    content = json.loads(found.to_json())
+def damaged(probed: Measured, place: list[Any], value: Any) -> str:
+    content = json.loads(probed.to_json())
     part = content
     for key in place[:-1]:
         part = part[key]
@@ -75,18 +75,18 @@ def damaged(found: Measured, place: list[Any], value: Any) -> str:
     ],
 )
 def test_damage_is_found_and_named(
-    found: Measured, tmp_path: pathlib.Path, place: list[Any], value: Any, words: str
+    probed: Measured, tmp_path: pathlib.Path, place: list[Any], value: Any, words: str
 ) -> None:
     path = tmp_path / "p.json"
-    path.write_text(damaged(found, place, value))
+    path.write_text(damaged(probed, place, value))
     with pytest.raises(sky.BadInput, match=words) as error:
         Measured.load(path)
     assert str(path) in str(error.value)
 
 
-def test_a_file_that_ends_early(found: Measured, tmp_path: pathlib.Path) -> None:
+def test_a_file_that_ends_early(probed: Measured, tmp_path: pathlib.Path) -> None:
     path = tmp_path / "p.json"
-    text = found.to_json()
+    text = probed.to_json()
     for end in (0, 1, len(text) // 2, len(text) - 3):
         path.write_text(text[:end])
         with pytest.raises(sky.BadInput, match="line"):
@@ -95,14 +95,14 @@ def test_a_file_that_ends_early(found: Measured, tmp_path: pathlib.Path) -> None
         Measured.load(tmp_path / "none.json")
 
 
-def test_plan_reads_it(found: Measured, tmp_path: pathlib.Path) -> None:
+def test_plan_reads_it(probed: Measured, tmp_path: pathlib.Path) -> None:
     path = tmp_path / "p.json"
-    path.write_text(found.to_json())
+    path.write_text(probed.to_json())
     result = CliRunner().invoke(
         plan_command, ["--ranks", "8", "--size", "1e6", "--density", "0.01", "--profile", str(path)]
     )
     assert result.exit_code == 0 and "butterfly" in result.output
-    path.write_text(damaged(found, ["profile", "rate"], -1))
+    path.write_text(damaged(probed, ["profile", "rate"], -1))
     broken = CliRunner().invoke(
         plan_command, ["--ranks", "8", "--size", "1e6", "--density", "0.01", "--profile", str(path)]
     )
@@ -110,13 +110,13 @@ def test_plan_reads_it(found: Measured, tmp_path: pathlib.Path) -> None:
 
 
 @pytest.mark.parametrize("ranks", [2, 5, 80])
-def test_the_page_of_any_group(found: Measured, ranks: int) -> None:
+def test_the_page_of_any_group(probed: Measured, ranks: int) -> None:
     rng = np.random.default_rng(3)
     matrix = rng.uniform(1e-5, 1e-4, (ranks, ranks))
     matrix[rng.random((ranks, ranks)) < 0.2] = np.nan
     hosts = [Host("node<&>", f"10.0.0.{k}", tuple(range(k, ranks, 2))) for k in range(2)]
-    topology = replace(found.topology, racks=[[0], [1]], latency_s=matrix, rate=1 / matrix)
-    page = render(replace(found, ranks=ranks, hosts=hosts, topology=topology))
+    topology = replace(probed.topology, racks=[[0], [1]], latency_s=matrix, rate=1 / matrix)
+    page = render(replace(probed, ranks=ranks, hosts=hosts, topology=topology))
     assert "node<" not in page and "nan" not in page.lower().replace("nanosecond", "")
 
 
@@ -126,10 +126,10 @@ def test_the_page_of_any_group(found: Measured, ranks: int) -> None:
 SAY = "p = comm.profile\nsay(None if p is None else (p.latency_s, p.rate, p.cores))\n"
 
 
-def test_rank_0s_profile_is_everyones(found: Measured, tmp_path: pathlib.Path, processes: Processes) -> None:
+def test_rank_0s_profile_is_everyones(probed: Measured, tmp_path: pathlib.Path, processes: Processes) -> None:
     """Whatever file, or none, the others see."""
     mine, theirs, broken = tmp_path / "a.json", tmp_path / "b.json", tmp_path / "c.json"
-    one = replace(found, hosts=[Host(HERE, "127.0.0.1", (0, 1, 2, 3))])
+    one = replace(probed, hosts=[Host(HERE, "127.0.0.1", (0, 1, 2, 3))])
     mine.write_text(one.to_json())
     theirs.write_text(replace(one, profile=replace(one.profile, latency_s=0.5)).to_json())
     broken.write_text("{")
@@ -146,9 +146,9 @@ def test_rank_0s_profile_is_everyones(found: Measured, tmp_path: pathlib.Path, p
     assert all(not err for _, err in outs)
 
 
-def test_a_profile_of_other_hosts_warns_once(found: Measured, tmp_path: pathlib.Path, processes: Processes) -> None:
+def test_a_profile_of_other_hosts_warns_once(probed: Measured, tmp_path: pathlib.Path, processes: Processes) -> None:
     path = tmp_path / "p.json"
-    path.write_text(replace(found, hosts=[Host("elsewhere", "10.0.0.1", (0, 1, 2, 3))]).to_json())
+    path.write_text(replace(probed, hosts=[Host("elsewhere", "10.0.0.1", (0, 1, 2, 3))]).to_json())
     everywhere = {rank: str(path) for rank in range(2)}
     outs = processes.lines(2, SAY, SKYPHOS_PROFILE=everywhere)
     assert outs[0][0] == outs[1][0] != "None\n"
@@ -159,12 +159,12 @@ def test_a_profile_of_other_hosts_warns_once(found: Measured, tmp_path: pathlib.
     assert "UserWarning" in outs[0][1] and "cannot take its profile" in outs[1][1]
 
 
-def test_the_warning_is_at_the_line_that_called(found: Measured, tmp_path: pathlib.Path) -> None:
+def test_the_warning_is_at_the_line_that_called(probed: Measured, tmp_path: pathlib.Path) -> None:
     """In a script, two calls deep; of a profile of others, and of the user's own that is damaged."""
     script, path = tmp_path / "script.py", tmp_path / "p.json"
     begin = "def begin():\n    return sky.init()  # here\n"
     script.write_text(f"import skyphos as sky\n\n\n{begin}\n\nif __name__ == '__main__':\n    begin()\n")
-    path.write_text(replace(found, hosts=[Host("elsewhere", "10.0.0.1", (0, 1, 2, 3))]).to_json())
+    path.write_text(replace(probed, hosts=[Host("elsewhere", "10.0.0.1", (0, 1, 2, 3))]).to_json())
     own = tmp_path / "skyphos" / "profile.json"
     own.parent.mkdir()
     own.write_text("{")
@@ -182,7 +182,7 @@ def test_the_warning_is_at_the_line_that_called(found: Measured, tmp_path: pathl
 
 
 def test_a_group_of_one_checks_its_settings(
-    found: Measured, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+    probed: Measured, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     absent = str(tmp_path / "nofile.json")
     for settings, words in (
@@ -219,20 +219,20 @@ def test_a_damaged_profile_fails_all_ranks(tmp_path: pathlib.Path, processes: Pr
 
 
 def test_the_users_own_profile_is_for_these_hosts(
-    found: Measured, tmp_path: pathlib.Path, processes: Processes, monkeypatch: pytest.MonkeyPatch
+    probed: Measured, tmp_path: pathlib.Path, processes: Processes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     own = pathlib.Path(default_path())
     own.parent.mkdir()
     for name, taken in ((HERE, True), ("elsewhere", False)):
-        own.write_text(replace(found, hosts=[Host(name, "127.0.0.1", (0, 1, 2, 3))]).to_json())
+        own.write_text(replace(probed, hosts=[Host(name, "127.0.0.1", (0, 1, 2, 3))]).to_json())
         for out, err in processes.lines(2, SAY):
             assert ((out != "None\n"), err) == (taken, "")
-    for text in ("{", "[" * 100_000, damaged(found, ["ranks"], 1e308), damaged(found, ["hosts"], []), "\0"):
+    for text in ("{", "[" * 100_000, damaged(probed, ["ranks"], 1e308), damaged(probed, ["hosts"], []), "\0"):
         own.write_text(text)
         outs = processes.lines(2, SAY)
         assert [out for out, _ in outs] == ["None\n"] * 2 and "not used" in outs[0][1]
-    own.write_text(replace(found, hosts=[Host(HERE, "127.0.0.1", (0, 1, 2, 3))]).to_json())
+    own.write_text(replace(probed, hosts=[Host(HERE, "127.0.0.1", (0, 1, 2, 3))]).to_json())
     assert all(out == "None\n" for out, _ in processes.lines(2, SAY, SKYPHOS_PROFILE={0: "none"}))
 
 
@@ -251,8 +251,8 @@ def test_a_profile_as_an_argument(processes: Processes) -> None:
     assert on_all(2, lambda comm: comm.profile) == [None, None]
 
 
-def test_a_profile_is_adapted_to_another_group(found: Measured) -> None:
-    of = replace(found, hosts=[Host("a", "1", (0, 1)), Host("b", "2", (2, 3))])
+def test_a_profile_is_adapted_to_another_group(probed: Measured) -> None:
+    of = replace(probed, hosts=[Host("a", "1", (0, 1)), Host("b", "2", (2, 3))])
     same = fit(of, [("a", "9"), ("a", "9"), ("b", "8"), ("b", "8")], 4)
     assert same.differences == () and same.profile == of.profile  # addresses may change
     fewer = fit(of, [("a", "1"), ("b", "2")], 4)

@@ -17,7 +17,7 @@ from skyphos.planning.profile_file import Host, Measured
 HERE = [("n1", "10.0.0.1"), ("n2", "10.0.0.2"), ("n1", "10.0.0.1"), ("n3", "10.0.0.3")]
 
 
-def test_of_names() -> None:
+def test_from_lists_of_names() -> None:
     topology = sky.Topology.of(["a", "b", "a", "c"], racks=["x", "y", "x", "y"])
     assert (topology.hosts, topology.racks) == ([[0, 2], [1], [3]], [[0], [1, 2]])
     assert topology.numbers() == ([0, 1, 0, 2], [0, 1, 0, 1])
@@ -55,7 +55,7 @@ def test_from_a_file(tmp_path: pathlib.Path) -> None:
         sky.Topology.load(tmp_path / "nowhere", HERE)
 
 
-def test_from_names() -> None:
+def test_racks_by_a_pattern_of_host_names() -> None:
     hosts = [(f"r{rack}n{node}.site", f"10.{rack}.{node}.1") for node in range(2) for rack in (1, 12)] * 2
     for pattern in (r"^r(\d+)n", r"^r\d+", re.compile(r"(r)(\d+)")):
         found = sky.Topology.by_names(pattern, hosts)
@@ -78,11 +78,11 @@ def test_names_of_this_host(processes: Processes) -> None:
         assert "BadInput" in err and "does not match that of rank 0's host" in err
 
 
-def test_from_a_probe(found: Measured, tmp_path: pathlib.Path) -> None:
+def test_from_a_probe(probed: Measured, tmp_path: pathlib.Path) -> None:
     hosts = [Host(name, f"10.0.0.{k}", (k,)) for k, name in enumerate(["n1", "n2", "n3", "n4"])]
     path = tmp_path / "profile.json"
-    racks = replace(found.topology, racks=[[0, 2], [1, 3]])
-    path.write_text(replace(found, hosts=hosts, topology=racks).to_json())
+    racks = replace(probed.topology, racks=[[0, 2], [1, 3]])
+    path.write_text(replace(probed, hosts=hosts, topology=racks).to_json())
     assert sky.Topology.load(path, HERE).numbers() == ([0, 1, 0, 2], [0, 1, 0, 0])
 
 
@@ -104,13 +104,13 @@ def test_a_group_starts_with_the_topology_of_rank_0(tmp_path: pathlib.Path, proc
     assert outs == [("Topology(2 ranks on 1 host in 1 rack)\n", "")] * 2
 
 
-def test_racks_of_a_profile_count_where_it_is_of_these_hosts(
-    found: Measured, tmp_path: pathlib.Path, processes: Processes
+def test_racks_come_from_a_profile_of_these_hosts(
+    probed: Measured, tmp_path: pathlib.Path, processes: Processes
 ) -> None:
     name, _ = host_and_address("")
     path = tmp_path / "profile.json"
     hosts = [Host(name, "127.0.0.1", (0, 1)), Host("other", "127.0.0.2", (2, 3))]
-    apart = replace(found, hosts=hosts, topology=replace(found.topology, racks=[[0], [1]]))
+    apart = replace(probed, hosts=hosts, topology=replace(probed.topology, racks=[[0], [1]]))
     path.write_text(apart.to_json())
     out = processes.lines(2, "say(comm.topology)\n", SKYPHOS_PROFILE={0: str(path)})
     assert [words for words, _ in out] == ["Topology(2 ranks on 1 host in 1 rack)\n"] * 2
@@ -133,4 +133,4 @@ def test_as_an_argument(processes: Processes) -> None:
     assert good == [("[[0, 2], [1, 3]] [[0], [1]] 4000.0\n", "")] * 4
     for _, err in processes.lines(4, code.replace("TOO_FEW", "True")):
         assert "the topology has 2 ranks, but this group has 4" in err
-    assert [comm.size for comm in on_all(2, lambda comm: comm.topology)] == [2, 2]
+    assert [topology.size for topology in on_all(2, lambda comm: comm.topology)] == [2, 2]

@@ -224,11 +224,11 @@ def test_clusters_with_unknown_distances() -> None:
     assert cluster(np.zeros((4, 4))) == [[0, 1, 2, 3]]
 
 
-def test_a_host_with_distant_ranks_is_reported(found: Measured) -> None:
+def test_a_host_with_distant_ranks_is_reported(probed: Measured) -> None:
     latency = np.full((4, 4), 2e-5)
     latency[0, 1] = latency[1, 0] = 9e-5
     hosts = [Host("a", "1", (0, 1)), Host("b", "2", (2, 3))]
-    of = replace(found, hosts=hosts, topology=replace(found.topology, racks=[[0, 1]], latency_s=latency))
+    of = replace(probed, hosts=hosts, topology=replace(probed.topology, racks=[[0, 1]], latency_s=latency))
     assert "a: its ranks are farther" in summary(of) and "b: its ranks" not in summary(of)
 
 
@@ -244,12 +244,12 @@ def test_fits() -> None:
     assert incast_share([1], [5.0]) == 0 and incast_share([1, 2], [5.0, 6.0]) == 0
 
 
-def test_rounds_that_differ_are_an_interval(found: Measured) -> None:
-    alike = replace(found, half_rate_bytes=100e3, half_rate_low_bytes=95e3, half_rate_high_bytes=110e3)
+def test_rounds_that_differ_are_an_interval(probed: Measured) -> None:
+    alike = replace(probed, half_rate_bytes=100e3, half_rate_low_bytes=95e3, half_rate_high_bytes=110e3)
     assert "half of the best rate  at messages of 100 kB\n" in summary(alike)
     differ = replace(alike, half_rate_low_bytes=12e3)
     assert "half of the best rate  at messages of 12.0 kB to 110 kB, as rounds differ\n" in summary(differ)
-    assert found.half_rate_low_bytes <= found.half_rate_bytes <= found.half_rate_high_bytes
+    assert probed.half_rate_low_bytes <= probed.half_rate_bytes <= probed.half_rate_high_bytes
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="told by /proc")
@@ -261,13 +261,13 @@ def test_the_transport_is_reported(tmp_path: pathlib.Path, shared: str, said: st
     assert Measured.load(tmp_path / "p.json").shared_memory == (said != "over tcp")
 
 
-def test_profiles_of_earlier_versions_are_read(found: Measured, tmp_path: pathlib.Path) -> None:
-    told = json.loads(found.to_json())
+def test_profiles_of_earlier_versions_are_read(probed: Measured, tmp_path: pathlib.Path) -> None:
+    told = json.loads(probed.to_json())
     for name in ("half_rate_low_bytes", "half_rate_high_bytes", "shared_memory"):
         del told[name]
     (tmp_path / "old.json").write_text(json.dumps(told))
     read = Measured.load(tmp_path / "old.json")
-    assert read.half_rate_low_bytes == read.half_rate_high_bytes == found.half_rate_bytes and not read.shared_memory
+    assert read.half_rate_low_bytes == read.half_rate_high_bytes == probed.half_rate_bytes and not read.shared_memory
     told["shared_memory"] = "yes"
     (tmp_path / "old.json").write_text(json.dumps(told))
     with pytest.raises(sky.BadInput, match="shared_memory must be true or false"):

@@ -1,4 +1,4 @@
-"""Failed and skipped steps, and saved states: sent values and residuals together are always all gradients."""
+"""Failed and skipped steps, and saved states: sent values and residuals always add up to the sum of all gradients."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def held_everywhere(state: Any, name: str, length: int) -> Any:
     return total
 
 
-def goes_back(step_again: bool) -> None:
-    """A step fails, and training continues from an earlier state, or from the present one."""
+def goes_back(reload_state: bool) -> None:
+    """A step fails, and training continues from the state saved before it, or from the present one."""
     rank, size = dist.get_rank(), dist.get_world_size()
     weight, gradient = nn.Parameter(torch.zeros(64).double()), torch.arange(1.0, 65.0).double()
     state = st.TopK(k=2, bucket=64, levels=1, dense_below=0)
@@ -49,25 +49,25 @@ def goes_back(step_again: bool) -> None:
     assert step() == "nothing"
     saved = state.state_dict()
     assert "rank 1: the gradient of w is nan at its index 5" in step(float("nan"))
-    if step_again:
+    if reload_state:
         state.load_state_dict(saved)
     assert step() == "nothing" and step() == "nothing"
     got = held_everywhere(state, "w", 64) - weight.detach()
-    # Ranks without the NaN hold back what they added in the failed step, unless they went back before it.
-    expected = (3 * size + (0 if step_again else size - 1)) * gradient
-    if not step_again:
+    # Residuals of ranks without the NaN include the failed step's gradient, unless the saved state was loaded.
+    expected = (3 * size + (0 if reload_state else size - 1)) * gradient
+    if not reload_state:
         got[5] = expected[5] = 0.0
     torch.testing.assert_close(got, expected, rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.parametrize("step_again", [True, False])
-def test_after_a_failed_step(ranks: MakeRanks, step_again: bool) -> None:
-    ranks(2).run(goes_back, step_again)
-    ranks(3).run(goes_back, step_again)
+@pytest.mark.parametrize("reload_state", [True, False])
+def test_after_a_failed_step(ranks: MakeRanks, reload_state: bool) -> None:
+    ranks(2).run(goes_back, reload_state)
+    ranks(3).run(goes_back, reload_state)
 
 
 def all_or_nothing(nonfinite: Any) -> None:
-    """Two vectors, of which the second has a NaN: the first's parameter stays too."""
+    """If the second of two vectors has a NaN, the step changes neither parameter."""
     rank, size = dist.get_rank(), dist.get_world_size()
     a, b = (nn.Parameter(torch.zeros(64).double()) for _ in range(2))
     state = st.TopK(k=2, bucket=64, levels=1, dense_below=0, nonfinite=nonfinite)
@@ -122,7 +122,7 @@ def one_bad_step(nonfinite: Any, settings: dict[str, Any], shape: tuple[int, int
 @pytest.mark.parametrize(
     ("settings", "shape"),
     [
-        ({"momentum_correction": 0.9}, (8, 8)),  # all layers travel whole
+        ({"momentum_correction": 0.9}, (8, 8)),  # all layers are sent whole
         ({"momentum_correction": 0.9, "dense_below": 70}, (64, 64)),
         ({"bits": 4, "feedback": "quantised", "dense_below": 0}, (64, 64)),
     ],
@@ -133,7 +133,7 @@ def test_one_bad_step(ranks: MakeRanks, nonfinite: str, settings: dict[str, Any]
 
 
 class Wide(nn.Module):
-    """The last layer's bucket is already in transfer when the first one's fails."""
+    """The bucket of ``big`` is already in transfer when that of ``small`` fails."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -144,8 +144,8 @@ class Wide(nn.Module):
         return self.small(x).sum() + self.big(x).sum()
 
 
-def looks_at_once() -> None:
-    """A state that is saved directly after a failed step includes the values that the step had sent."""
+def saves_directly_after_a_failure() -> None:
+    """A state saved directly after a failed step includes the values that the step had sent."""
     rank = dist.get_rank()
     torch.manual_seed(0)
     net = Wide()
@@ -163,11 +163,11 @@ def looks_at_once() -> None:
 
 
 def test_a_state_saved_directly_after_a_failure(ranks: MakeRanks) -> None:
-    ranks(2).run(looks_at_once)
+    ranks(2).run(saves_directly_after_a_failure)
 
 
 class Long(nn.Module):
-    """Its last layer fills DDP's first bucket of 1 MB, so that the others have other ones from the first step on."""
+    """The last layer alone fills DDP's first bucket of 1 MB: from the first step on the others are in other buckets."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -180,7 +180,10 @@ class Long(nn.Module):
 
 
 def thawed(hosts: list[int] | None, fails: bool) -> None:
-    """A layer is thawed and the model wrapped again: some buckets stay, others are new, maybe in a step that fails."""
+    """A layer is thawed and the model wrapped again: some buckets stay, others are new.
+
+    With ``fails`` the first step after that fails.
+    """
     rank, size, group = dist.get_rank(), dist.get_world_size(), group_of(hosts)
     units = size if hosts is None else len(set(hosts))
     torch.manual_seed(1)
@@ -190,14 +193,14 @@ def thawed(hosts: list[int] | None, fails: bool) -> None:
     poison = {"is": False}
 
     def wrap() -> Any:
-        # (Without the last argument the first step has one bucket.)
+        # (Without `find_unused_parameters` the first step has one bucket.)
         cap: Any = 0.0001
         model = DistributedDataParallel(net, process_group=group, bucket_cap_mb=cap, find_unused_parameters=True)
         model.register_comm_hook(state, st.topk_hook)
         return model
 
-    def samples(of: int, number: int) -> Any:
-        random = torch.Generator().manual_seed(10 * number + of)
+    def samples(of_rank: int, number: int) -> Any:
+        random = torch.Generator().manual_seed(10 * number + of_rank)
         return torch.randn(3, 20, generator=random, dtype=torch.float64)
 
     model = wrap()
@@ -211,8 +214,8 @@ def thawed(hosts: list[int] | None, fails: bool) -> None:
             net.b.weight.register_hook(lambda g: g * float("nan") if poison["is"] else g)
             model = wrap()
         named = [(name, one) for name, one in net.named_parameters() if one.requires_grad]
-        for of in range(size):
-            gradients = torch.autograd.grad(net(samples(of, number)).square().mean(), [one for _, one in named])
+        for other in range(size):
+            gradients = torch.autograd.grad(net(samples(other, number)).square().mean(), [one for _, one in named])
             for (name, _), gradient in zip(named, gradients, strict=True):
                 total[name] += gradient.reshape(-1) / size
         net.zero_grad()
@@ -230,7 +233,7 @@ def thawed(hosts: list[int] | None, fails: bool) -> None:
         for name, some in pieces.items():
             for start, values in some:
                 sent[name][start : start + len(values)] += values / units
-    # Of the layer with the NaN a failed step keeps nothing on that rank.
+    # On the rank with the NaN the failed step adds nothing to the residual of that layer.
     for name in ["a.weight", "c.weight"] if fails else list(total):
         torch.testing.assert_close(sent[name], total[name], rtol=1e-9, atol=1e-12, msg=name)
 
@@ -280,8 +283,8 @@ def test_nan_in_a_sparse_gradient(ranks: MakeRanks, nonfinite: str) -> None:
             assert said == "nothing"
 
 
-def held_back_of_what_travels_whole() -> None:
-    """Values that would never be sent are not taken."""
+def residual_of_a_layer_sent_whole() -> None:
+    """A state is refused if it has a residual of a layer that is now sent whole: it would never be sent."""
     made = {}
     for below in (0, 1024):
         weight = nn.Parameter(torch.zeros(64))
@@ -302,11 +305,11 @@ def held_back_of_what_travels_whole() -> None:
 
 
 def test_a_state_with_residuals_of_layers_that_are_sent_whole(ranks: MakeRanks) -> None:
-    ranks(2).run(held_back_of_what_travels_whole)
+    ranks(2).run(residual_of_a_layer_sent_whole)
 
 
-def nothing_but_empty() -> None:
-    """A vector of a parameter without values, among others."""
+def empty_and_other_parameters() -> None:
+    """One of the parameters has no values."""
     a, b = nn.Parameter(torch.zeros(0, 3).double()), nn.Parameter(torch.zeros(64))
     state = st.TopK(k=2, bucket=64, levels=1, dense_below=0)
     optimizer = st.DistributedOptimizer([("a", a), ("b", b)], lr=1.0, compression=state)
@@ -317,7 +320,7 @@ def nothing_but_empty() -> None:
 
 
 def test_empty_parameters(ranks: MakeRanks) -> None:
-    ranks(2).run(nothing_but_empty)
+    ranks(2).run(empty_and_other_parameters)
 
 
 def left_out(style: str) -> None:
@@ -426,7 +429,7 @@ def test_a_state_of_another_model(ranks: MakeRanks) -> None:
 
 
 def velocity_and_scale(levels: int, hosts: list[int] | None) -> None:
-    """What a scaler's scale is makes no difference to corrected momentum."""
+    """With momentum correction a changing loss scale gives the same weights as a constant one."""
     rank, group = dist.get_rank(), group_of(hosts)
 
     def train(scales: Callable[[int], float]) -> Any:

@@ -37,7 +37,7 @@ class Levels:
     comm : Comm
         All ranks.
     levels : {1, 2}
-        2 means 1 where each host has one rank.
+        2 has the effect of 1 if each host has one rank.
 
     Attributes
     ----------
@@ -46,7 +46,7 @@ class Levels:
     across : Comm or None
         The ranks with the same share. None on ranks without a share, and with two levels on one host.
     units : int
-        Number of compressed contributions to a sum: hosts, or with one level ranks.
+        Number of compressed contributions to a sum: one per host with two levels, one per rank with one.
     shares : int
         Number of shares in a host.
     compresses : bool
@@ -69,15 +69,15 @@ class Levels:
             self.across = comm.dup()
         else:
             host = next(number for number, ranks in enumerate(hosts) if comm.rank in ranks)
-            # Two groups, because two workers make these calls and the calls of one group need one order.
-            self._inside, self._outside = _split(comm, host), _split(comm, host)
+            # Two groups of the host's ranks: two workers make the calls, and the calls of one group need one order.
+            self._sum_group, self._gather_group = _split(comm, host), _split(comm, host)
             if self.units > 1:
                 share = hosts[host].index(comm.rank)
                 self.across = comm._split_within(share if share < self.shares else None)
 
     @property
-    def mean_of_units(self) -> float | None:
-        """The factor of a host's sum by which the mean over hosts is the mean over ranks. None with one level."""
+    def host_sum_factor(self) -> float | None:
+        """Multiplies each host's sum so that their mean is the mean over all ranks. None with one level."""
         return self.units / self.comm.size if self.has_two else None
 
     def share(self, length: int) -> range:
@@ -85,8 +85,8 @@ class Levels:
         if not self.has_two:
             return range(length)
         each = -(-length // self.shares)
-        start = min(length, self._inside.rank * each)
-        return range(start, min(length, start + each)) if self._inside.rank < self.shares else range(0)
+        start = min(length, self._sum_group.rank * each)
+        return range(start, min(length, start + each)) if self._sum_group.rank < self.shares else range(0)
 
     def sum_inside(self, flat: _Array) -> Callable[[], _Array]:
         """Start the sum over the host's ranks. The returned function waits for this rank's share of it."""
@@ -95,7 +95,7 @@ class Levels:
         root = None if self.shares > 1 else 0
         mine = self.share(len(flat))
         out = np.empty(each if len(mine) or root is None else 0, flat.dtype)
-        call = native.reduce_arrays(self._inside._native, padded, out, resolve_op("sum"), root, True)
+        call = native.reduce_arrays(self._sum_group._native, padded, out, resolve_op("sum"), root, True)
         work: Any = perform(call, True, lambda _: out[: len(mine)])
         wait: Callable[[], _Array] = work.wait
         return wait
@@ -103,7 +103,7 @@ class Levels:
     def fail_sum(self, error: Exception) -> Callable[[], _Array]:
         """Instead of :meth:`sum_inside`: raise an error on all ranks of the host when they wait."""
         try:
-            fail(self._inside, error, goes_on=True)
+            fail(self._sum_group, error, goes_on=True)
         except SkyphosError as raised:
             agreed = raised
 
@@ -115,7 +115,7 @@ class Levels:
     def allgather_shares(self, share: _Array, into: _Array) -> None:
         """Gather the shares of the host's ranks into the whole vector."""
         if self.shares == 1:
-            into[:] = self._outside.broadcast(share if self._outside.rank == 0 else None, 0)
+            into[:] = self._gather_group.broadcast(share if self._gather_group.rank == 0 else None, 0)
             return
         each = -(-len(into) // self.shares)
         padded = _padded(share, each)
@@ -123,30 +123,30 @@ class Levels:
         is_direct = each * self.shares == len(into)
         out = into if is_direct else np.empty(each * self.shares, into.dtype)
         bytes_of = (padded.view(np.uint8), out.view(np.uint8))
-        native.move_arrays(self._outside._native, native.ArrayMove.allgather(), *bytes_of, False)
+        native.move_arrays(self._gather_group._native, native.ArrayMove.allgather(), *bytes_of, False)
         if not is_direct:
             into[:] = out[: len(into)]
 
     def any_inside(self, flag: bool) -> bool:
         """Whether any rank of the host has set its flag. Collective within the host."""
-        return bool(self._outside.allgather(np.array([flag], np.uint8)).any())
+        return bool(self._gather_group.allgather(np.array([flag], np.uint8)).any())
 
     def fail_inside(self, error: Exception) -> NoReturn:
         """Instead of :meth:`allgather_shares`: raise an error on all ranks of the host."""
-        fail(self._outside, error, goes_on=True)
+        fail(self._gather_group, error, goes_on=True)
 
     def allgather_inside(self, value: Any) -> list[Any]:
         """The objects of the host's ranks, by rank. Collective within the host."""
         return [
-            self._inside.broadcast(value if self._inside.rank == root else None, root)
-            for root in range(self._inside.size)
+            self._sum_group.broadcast(value if self._sum_group.rank == root else None, root)
+            for root in range(self._sum_group.size)
         ]
 
     def close(self) -> None:
         """Leave the groups."""
         if self.has_two:
-            self._inside.close()
-            self._outside.close()
+            self._sum_group.close()
+            self._gather_group.close()
         if self.across is not None:
             self.across.close()
 

@@ -122,7 +122,7 @@ def _scale(state: HookState) -> float | None:
 def _factor(state: HookState, rate: float | None, scale: float | None) -> float | None:
     """The factor of gradients before they are added to the residual."""
     assert state._levels is not None
-    factor = state._levels.mean_of_units if rate is None else rate
+    factor = state._levels.host_sum_factor if rate is None else rate
     return factor if scale is None else (1.0 if factor is None else factor) / scale
 
 
