@@ -60,7 +60,7 @@ $(VENV)/.torch: $(VENV)/.built
 	@touch $@
 
 # PyTorch's generic suite of distributed tests, with Skyphos and with Gloo, for groups of 3 and 4. RANKS="3 8": others.
-test-torch-suite: build
+test-torch-suite: bytecode
 	@$(MAKE) --no-print-directory $(VENV)/.torch-suite
 	$(BIN)/python tests/torch_suite/run.py --ranks $${RANKS:-3 4}
 

@@ -86,16 +86,14 @@ impl<T: Element> VectorInput<T> for OwnedVector<T> {
 
 /// The type of an array's numbers.
 pub fn dtype_of(array: &Bound<'_, PyAny>) -> PyResult<DType> {
-    // NumPy computes a type's name in Python at each access, so types of its own are told apart without it.
+    // NumPy computes a type's name in Python at each access, so its own types are found by kind and size. The kind is the name's
+    // first letter. bfloat16 is another package's type, of kind V, and is found by its name.
     if let Ok(array) = array.cast::<PyUntypedArray>() {
-        let dtype = array.dtype();
-        match (dtype.kind(), dtype.itemsize()) {
-            (b'f', 8) => return Ok(DType::F64),
-            (b'f', 4) => return Ok(DType::F32),
-            (b'f', 2) => return Ok(DType::F16),
-            (b'i', 8) => return Ok(DType::I64),
-            (b'i', 4) => return Ok(DType::I32),
-            _ => {}
+        let kind_and_size = (array.dtype().kind(), array.dtype().itemsize());
+        if let Some(dtype) =
+            DType::ALL.into_iter().find(|d| (d.name().as_bytes()[0], d.size()) == kind_and_size)
+        {
+            return Ok(dtype);
         }
     }
     let name: String = array.getattr("dtype")?.getattr("name")?.extract()?;
