@@ -121,7 +121,8 @@ def test_network_files_and_their_errors(tmp_path) -> None:  # type: ignore[no-un
     path = tmp_path / "net.json"
     path.write_text('{"ranks": 8, "jitter": "exponential(1e-3)"}')
     assert Network.load(str(path)).jitter == "exponential(1e-3)"
-    for text, said in [("[1]", "at least the field ranks"), ('{"ranks": 2, "speed": 3}', "no speed"), ("{", r"net\.json"), *DEEP]:
+    bad = [("[1]", "at least the field ranks"), ('{"ranks": 2, "speed": 3}', "no speed"), ("{", r"net\.json"), *DEEP]
+    for text, said in bad:
         path.write_text(text)
         with pytest.raises(BadInput, match=said):
             Network.load(str(path))
