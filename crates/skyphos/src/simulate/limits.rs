@@ -50,14 +50,11 @@ impl Scenario {
         if self.n == 0 || self.n > 1 << 63 {
             return refuse(format!("the size of the index space must be 1 to 2^63, not n = {}", self.n));
         }
-        let max_entries = if self.collective.has_indices() { self.n as f64 } else { MOST_ROWS };
+        let (max_entries, name) =
+            if self.collective.has_indices() { (self.n as f64, "n = ") } else { (MOST_ROWS, "") };
         if !self.entries.is_finite() || self.entries < 0.0 || self.entries > max_entries {
-            let most = match self.collective.has_indices() {
-                true => format!("n = {}", self.n),
-                false => format!("{MOST_ROWS:.0e}"),
-            };
             return refuse(format!(
-                "the entries per rank must be at least 0 and at most {most}, not {}",
+                "the entries per rank must be at least 0 and at most {name}{max_entries}, not {}",
                 self.entries
             ));
         }
@@ -69,7 +66,7 @@ impl Scenario {
         let of_numbers = self.collective.has_indices() || self.collective.is_dense();
         if self.row_bytes == 0 || (of_numbers && !self.sized && !self.row_bytes.is_multiple_of(4)) {
             return refuse(format!(
-                "the bytes of a row must be positive, and with real data a multiple of 4, not {}",
+                "rows of {} bytes: a row has at least 1 byte, and with real data a multiple of 4",
                 self.row_bytes
             ));
         }
