@@ -4,8 +4,10 @@
     python bench/compare.py --before /path/to/tree --after . --rounds 6 --json ratios.json
 
 A tree is a project folder with the native library in its ``python/skyphos``. Both builds run this folder's benchmarks,
-so only the package differs. Each round runs each benchmark once with each build, in alternating order. Every line of
-the form ``NAME  TIME ms`` (or s, µs) that a benchmark prints is compared. Rust examples such as ``kernel_rates`` are
+so only the package differs; with ``--own-bench`` each runs the ``bench/`` of its tree, for benchmarks that use names
+which only one of them has. Each round runs each benchmark once with each build, in alternating order. Every line of
+the form ``NAME  TIME ms`` (or s, µs) that a benchmark prints is compared, and each row of a table with a heading such
+as ``median, ms``. Rust examples such as ``kernel_rates`` are
 not run.
 """
 
@@ -43,29 +45,36 @@ COMMANDS: dict[str, list[str]] = {
     "much_overlap": ["lab", "much_overlap", "--placements", "1"],
 }
 
-#: ``NAME   TIME UNIT`` at the start of a line, as the benchmarks' reports print it.
-FIGURE = re.compile(r"^[ │]*(?P<name>\S.*?)\s*(?:\s{2,}|│)\s*(?P<value>[\d,]+\.?\d*)\s*(?P<unit>ms|µs|s)\b")
+#: ``NAME   TIME UNIT`` at the start of a line, as the benchmarks' reports print it. Tables may leave out the unit.
+FIGURE = re.compile(r"^[ │]*(?P<name>\S.*?)\s*(?:\s{2,}|│)\s*(?P<value>[\d,]+\.?\d*)(?:\s*(?P<unit>ms|µs|s)\b)?")
+#: The first heading of a table with a unit.
+HEADING = re.compile(r"^┃.*?, (?P<unit>ms|µs|s) ")
 UNITS = {"s": 1.0, "ms": 1e-3, "µs": 1e-6}
 
 
 def figures(text: str) -> dict[str, float]:
     """Seconds by name, from a benchmark's output; repeated names are numbered."""
     found: dict[str, float] = {}
+    heading = None
     for line in text.splitlines():
+        if line.startswith("┃"):
+            match = HEADING.match(line)
+            heading = match and match["unit"]
         match = FIGURE.match(line)
-        if match is None:
+        unit = match and (match["unit"] or (heading if line.startswith("│") else None))
+        if match is None or unit is None:
             continue
         name, count = match["name"], 2
         while name in found:
             name, count = f"{match['name']} ({count})", count + 1
-        found[name] = float(match["value"].replace(",", "")) * UNITS[match["unit"]]
+        found[name] = float(match["value"].replace(",", "")) * UNITS[unit]
     return found
 
 
-def run(tree: Path, name: str) -> dict[str, float]:
-    """One run of a benchmark with a tree's package."""
+def run(tree: Path, name: str, bench: Path) -> dict[str, float]:
+    """One run of a benchmark of the folder ``bench`` with a tree's package."""
     env = os.environ | {"PYTHONPATH": str(tree / "python"), "COLUMNS": "160"}
-    command = [sys.executable, str(HERE / COMMANDS[name][0]), *COMMANDS[name][1:]]
+    command = [sys.executable, str(bench / COMMANDS[name][0]), *COMMANDS[name][1:]]
     done = subprocess.run(command, env=env, stdout=subprocess.PIPE, text=True, check=False)
     if done.returncode:
         raise SystemExit(f"{name} failed with the package of {tree}: status {done.returncode}")
@@ -75,12 +84,14 @@ def run(tree: Path, name: str) -> dict[str, float]:
     return found
 
 
-def compare(name: str, before: Path, after: Path, rounds: int) -> dict[str, tuple[float, float, float]]:
+def compare(
+    name: str, before: Path, after: Path, rounds: int, own_bench: bool
+) -> dict[str, tuple[float, float, float]]:
     """Median seconds before and after, and the median ratio of neighbouring runs, by figure."""
     runs: dict[Path, list[dict[str, float]]] = {before: [], after: []}
     for turn in range(rounds):
         for tree in (before, after) if turn % 2 == 0 else (after, before):
-            runs[tree].append(run(tree, name))
+            runs[tree].append(run(tree, name, tree / "bench" if own_bench else HERE))
     shared = [figure for figure in runs[after][0] if all(figure in one for one in runs[before] + runs[after])]
     found = {}
     for figure in shared:
@@ -95,6 +106,7 @@ def main() -> None:
     parser.add_argument("--before", type=Path, required=True, metavar="TREE")
     parser.add_argument("--after", type=Path, default=HERE.parent, metavar="TREE")
     parser.add_argument("--rounds", type=int, default=6)
+    parser.add_argument("--own-bench", action="store_true", help="each tree runs its own bench/")
     parser.add_argument("--json", type=Path, help="file for the figures")
     options = parser.parse_args()
     names = options.names or list(COMMANDS)
@@ -107,7 +119,7 @@ def main() -> None:
     kept = {}
     for name in names:
         print(f"{name} …", file=sys.stderr, flush=True)
-        kept[name] = compare(name, before, after, options.rounds)
+        kept[name] = compare(name, before, after, options.rounds, options.own_bench)
         for figure, (old, new, ratio) in kept[name].items():
             table.add_row(name, figure, f"{1e3 * old:,.4g}", f"{1e3 * new:,.4g}", f"{ratio:.3f}")
         if options.json is not None:
