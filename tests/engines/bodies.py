@@ -1,4 +1,4 @@
-"""What ranks do in these tests. Workers import this module."""
+"""Functions that ranks run in these tests. Workers import this module."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def _record(comm: sky.Comm, folder: str, body: Any) -> None:
         raise
 
 
-def returns_no_pickle(comm: sky.Comm) -> Any:
+def returns_unpicklable(comm: sky.Comm) -> Any:
     return (one for one in range(comm.rank))
 
 
@@ -65,7 +65,7 @@ class Unpicklable(Exception):
         super().__init__(f"{one} and {two}")
 
 
-def raises_no_pickle(comm: sky.Comm) -> None:
+def raises_unpicklable(comm: sky.Comm) -> None:
     raise Unpicklable(1, 2)
 
 
@@ -76,7 +76,7 @@ def exits(comm: sky.Comm) -> None:
 
 
 def lost(folder: Path) -> dict[int, int]:
-    """Which ranks noticed whose end."""
+    """The lost rank by each rank that noticed its end."""
     return {int(one.name[5:]): int(one.read_text()) for one in folder.glob("lost-*")}
 
 

@@ -31,7 +31,7 @@ os.environ["JDK_JAVA_OPTIONS"] = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    # Engines warn of much that is theirs.
+    # Warnings that engines give about themselves are no errors here.
     config.addinivalue_line("filterwarnings", "default")
 
 
@@ -55,7 +55,7 @@ def example() -> Callable[[str], str]:
 
 
 def check_docstring(run: Callable[..., Any]) -> None:
-    """The example of a docstring, which `pytest --doctest-modules` skips for want of the engine."""
+    """Run the example of a docstring, which `pytest --doctest-modules` skips because it needs the engine."""
     text = str(run.__doc__).replace("# doctest: +SKIP", "")
     test = doctest.DocTestParser().get_doctest(text, {"__name__": "__main__"}, run.__module__, None, 0)
     assert doctest.DocTestRunner().run(test).failed == 0

@@ -66,7 +66,7 @@ class Cluster:
         self.env |= {"SLURM_CONF": str(folder / "slurm.conf"), "PATH": _PATH}
 
     def start(self, *command: str, **env: str) -> subprocess.Popen[str]:
-        """One of Slurm's programs."""
+        """Start one of Slurm's programs in the cluster's environment."""
         pipe = subprocess.PIPE
         return subprocess.Popen(command, env=self.env | env, cwd=self.folder, stdout=pipe, stderr=pipe, text=True)
 
@@ -137,7 +137,7 @@ def _start(here: Cluster) -> None:
     munged = _daemon(here, "munged", "--foreground", "--force", *options)
     _until((folder / "munge.socket").exists, "munged does not start", munged)
     control = _daemon(here, "slurmctld", "-D", "-c")
-    # Older ones do not know "disabled"; both do without cgroups, as nothing that needs them is configured.
+    # Older versions do not know "disabled". Both plugins work without cgroups, because nothing configured needs them.
     for plugin in ("disabled", "cgroup/v1"):
         (folder / "cgroup.conf").write_text(f"CgroupPlugin={plugin}\n")
         node = _daemon(here, "slurmd", "-D", "-c")

@@ -89,11 +89,11 @@ def test_a_killed_worker(client: Any, tmp_path: Path, how: str) -> None:
     assert raised.value.rank == 1
     assert bodies.lost(tmp_path) == {0: 1, 2: 1}
     client.wait_for_workers(3, timeout=30)
-    # One thread a worker: these tasks run only if none of the others is there any more.
+    # One thread a worker: these tasks run only if no task of the failed call is left.
     assert len(sky.dask.run(client, bodies.total, timeout=30)) == 3
 
 
-def test_a_killed_worker_alone(client: Any, tmp_path: Path) -> None:
+def test_the_only_worker_is_killed(client: Any, tmp_path: Path) -> None:
     def dies(comm: sky.Comm) -> None:
         import os
 
@@ -105,7 +105,7 @@ def test_a_killed_worker_alone(client: Any, tmp_path: Path) -> None:
 
 def test_results_that_cannot_be_pickled(client: Any) -> None:
     with pytest.raises(RankFailed, match="Unpicklable: 1 and 2"):
-        sky.dask.run(client, bodies.raises_no_pickle, timeout=30)
+        sky.dask.run(client, bodies.raises_unpicklable, timeout=30)
 
 
 def test_a_busy_worker(client: Any) -> None:

@@ -58,7 +58,7 @@ def test_fields_of_the_job_and_the_service_agree(service: Any, job: Any) -> None
     assert spec["completionMode"] == "Indexed"
     assert spec["completions"] == spec["parallelism"] == int(given["SKYPHOS_WORLD_SIZE"])
     assert (spec["backoffLimit"], pod["restartPolicy"]) == (0, "Never")
-    # Pods of an indexed Job are called after it and their index, and in the names' tree they are below the Service.
+    # A pod's host name is JOB-INDEX; its DNS name is JOB-INDEX.SERVICE.
     name = service["metadata"]["name"]
     assert service["spec"]["clusterIP"] == "None" and service["spec"]["publishNotReadyAddresses"] is True
     assert pod["subdomain"] == name

@@ -20,7 +20,7 @@ def test_engines_are_imported_when_they_are_used() -> None:
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 
-def test_the_error_that_began_it_all_is_raised() -> None:
+def test_the_error_that_caused_the_others_is_raised() -> None:
     lost = Outcome(0, "n1", error=sky.PeerLost("rank 1 is gone", rank=1))
     for outcomes, gone, kind in (
         ([lost, Outcome(1, "n2", error=ValueError("no"))], [], RankFailed),
@@ -43,7 +43,7 @@ def test_errors_travel() -> None:
         assert (str(again), again.rank) == (str(error), 3)
 
 
-def test_a_port_is_held_even_at_an_address_of_others() -> None:
+def test_a_port_is_held_even_at_an_address_that_this_host_lacks() -> None:
     listener, address = hold("192.0.2.77")  # an address reserved for documentation
     with listener:
         assert address == f"192.0.2.77:{listener.getsockname()[1]}"

@@ -60,9 +60,9 @@ def test_a_killed_worker(tmp_path: Path, how: str) -> None:
 
 def test_results_that_cannot_be_pickled() -> None:
     with pytest.raises(RankFailed, match="pickle"):
-        sky.ray.run(bodies.returns_no_pickle, num_workers=2, timeout=30)
+        sky.ray.run(bodies.returns_unpicklable, num_workers=2, timeout=30)
     with pytest.raises(RankFailed, match="Unpicklable: 1 and 2"):
-        sky.ray.run(bodies.raises_no_pickle, num_workers=2, timeout=30)
+        sky.ray.run(bodies.raises_unpicklable, num_workers=2, timeout=30)
 
 
 def test_too_few_cpus() -> None:

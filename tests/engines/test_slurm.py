@@ -19,7 +19,7 @@ pytestmark = pytest.mark.skipif(
     "(apt-get install slurmctld slurmd slurm-client munge)",
 )
 
-# Waits until all groups run at once; each has a file.
+# Each group makes a file, and waits until all groups have made theirs, so that all run at once.
 TOGETHER = """
 import os, sys, time
 import numpy as np
@@ -86,7 +86,7 @@ def test_srun_without_a_process_manager(cluster: slurm_node.Cluster) -> None:
 def test_srun_with_its_process_manager(cluster: slurm_node.Cluster) -> None:
     done = cluster.run("srun", "-n", "4", "--mpi=pmi2", sys.executable, EXAMPLE)
     assert done.returncode == 0, done.stderr
-    # Over MPI where a library is there.
+    # Over MPI if a library is installed.
     assert done.stdout.startswith("the sum of 4 ranks over"), done
 
 

@@ -74,15 +74,15 @@ def test_a_killed_worker(spark: Any, tmp_path: Path, how: str) -> None:
     assert time.monotonic() - began < 30
     assert raised.value.rank == 1
     assert bodies.lost(tmp_path) == {0: 1, 2: 1}
-    # Three slots: these tasks run only if none of the others is there any more.
+    # Three slots: these tasks run only if no task of the failed call is left.
     assert len(sky.spark.run(spark, bodies.total, num_workers=3, timeout=30)) == 3
 
 
 def test_results_that_cannot_be_pickled(spark: Any) -> None:
     with pytest.raises(RankFailed, match="pickle"):
-        sky.spark.run(spark, bodies.returns_no_pickle, num_workers=2, timeout=30)
+        sky.spark.run(spark, bodies.returns_unpicklable, num_workers=2, timeout=30)
     with pytest.raises(RankFailed, match="Unpicklable: 1 and 2"):
-        sky.spark.run(spark, bodies.raises_no_pickle, num_workers=2, timeout=30)
+        sky.spark.run(spark, bodies.raises_unpicklable, num_workers=2, timeout=30)
 
 
 def test_too_few_slots(spark: Any) -> None:

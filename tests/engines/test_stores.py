@@ -52,10 +52,10 @@ def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def hdfs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The graph in an HDFS. It is asked over HTTP (webhdfs): hdfs:// takes Hadoop's native library."""
+    """The graph in an HDFS. It is read over HTTP (webhdfs), because hdfs:// needs Hadoop's native library."""
     if shutil.which("java") is None or not HADOOP.is_dir():
         pytest.skip("no Java, or no target/hadoop, which `make test-engines` gets with Maven")
-    pytest.importorskip("requests", reason="requests, which fsspec's webhdfs takes, is not installed")
+    pytest.importorskip("requests", reason="requests, which fsspec's webhdfs needs, is not installed")
     fsspec = pytest.importorskip("fsspec")
     folder = tmp_path_factory.mktemp("hdfs")
     words = ["-nomr", "-format", "-datanodes", "1", "-nnport", "0", "-nnhttpport", "0", "-writeConfig", "conf.xml"]
@@ -78,11 +78,11 @@ def _written(config: Path, running: subprocess.Popen[bytes]) -> str:
     while time.monotonic() < end and running.poll() is None:
         try:
             found = ElementTree.parse(config)
-        except (OSError, ElementTree.ParseError):  # not yet, or not all of it
+        except (OSError, ElementTree.ParseError):  # not written yet, or only in part
             time.sleep(0.1)
             continue
-        known = {one.findtext("name"): one.findtext("value") for one in found.iter("property")}
-        return str(known["dfs.namenode.http-address"])
+        properties = {one.findtext("name"): one.findtext("value") for one in found.iter("property")}
+        return str(properties["dfs.namenode.http-address"])
     pytest.fail((config.parent / "log").read_text(encoding="utf-8", errors="replace")[-2000:])
 
 
@@ -95,9 +95,9 @@ def check(address: str) -> None:
         read_edges(address.replace("edges", "none"))
 
 
-@pytest.mark.parametrize("known", ["fsspec", "pyarrow"])
-def test_s3(s3: str, known: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    if known == "pyarrow":
+@pytest.mark.parametrize("package", ["fsspec", "pyarrow"])
+def test_s3(s3: str, package: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if package == "pyarrow":
         find = importlib.util.find_spec
         monkeypatch.setattr(importlib.util, "find_spec", lambda module: None if module == "fsspec" else find(module))
     check(s3)
@@ -108,7 +108,7 @@ def test_hdfs(hdfs: str) -> None:
 
 
 @pytest.mark.parametrize("store", ["s3", "hdfs"])
-def test_pagerank_from_there(store: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+def test_pagerank_of_a_stored_graph(store: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
     address = request.getfixturevalue(store)
     local, out = tmp_path / "edges.txt.gz", tmp_path / "ranks.csv"
     local.write_bytes(TEXT)

@@ -75,7 +75,7 @@ def nearest(points, centres):
 def counting(points, centres):
     global iteration
     if str(job.iterations[-1].number + 1 if job.iterations else 1 + first) == dies_at:
-        # Together with other ranks: wait until they are here too, so that none notices a loss earlier.
+        # If several ranks die, wait until all of them are here, so that none notices a loss earlier.
         open(f"{folder}/dies-{job.comm.rank}", "w").close()
         while len(glob.glob(f"{folder}/dies-*")) < int(os.environ.get("DIE_TOGETHER", "1")):
             time.sleep(0.001)

@@ -1,4 +1,4 @@
-"""Checkpoints: the same bits after any end, damaged files, groups of other sizes."""
+"""Checkpoints: the same bits after any interruption, damaged files, groups of other sizes."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def test_errors_of_save_and_restore_are_raised_on_all_ranks(tmp_path: Path) -> N
     assert all("group of 3 ranks, this one has 2" in text for text in on_all(2, other))
 
 
-def test_nothing_there(tmp_path: Path) -> None:
+def test_restore_from_a_missing_folder_returns_none(tmp_path: Path) -> None:
     assert on_all(2, lambda comm: sky.Checkpoint(tmp_path / "none").restore(comm)) == [None, None]
 
 
@@ -182,7 +182,7 @@ def test_ranks_that_save_different_iterations_are_named(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_ranks_in_other_calls_hear_of_the_checkpoint(tmp_path: Path) -> None:
+def test_errors_of_ranks_in_other_calls_name_the_checkpoint(tmp_path: Path) -> None:
     def body(comm: sky.Comm) -> str:
         checkpoint = sky.Checkpoint(tmp_path, every=2)
         with pytest.raises(Mismatch) as error:
@@ -205,7 +205,7 @@ def test_a_later_iteration_of_a_group_of_another_size_is_an_error(tmp_path: Path
     for text in raised(3, checkpoint.restore):
         assert "iteration 40 saved by a group of 4 ranks, this one has 3 and iteration 12" in text, text
     found = on_all(4, checkpoint.restore)
-    assert [restored.iteration for restored in found] == [40] * 4, "older ones of others do no harm"
+    assert [restored.iteration for restored in found] == [40] * 4, "older checkpoints of other groups do no harm"
 
 
 KILLED_WHILE_IT_SAVES = """
@@ -226,15 +226,15 @@ def test_unfinished_files_of_a_killed_process_are_removed(processes: Processes, 
     assert processes.lines(2, KILLED_WHILE_IT_SAVES, FOLDER=folder)[0][0] == "lost\n"
     (left,) = tmp_path.glob(".*")
     assert left.name.startswith(".iteration-2.rank-1-of-2.replica-0.")
-    others = tmp_path / ".iteration-2.rank-1-of-2.replica-1.12345678"  # a sibling's, which may be writing it
-    others.touch()
+    sibling = tmp_path / ".iteration-2.rank-1-of-2.replica-1.12345678"  # a sibling's, which may be writing it
+    sibling.touch()
 
     def body(comm: sky.Comm) -> Any:
         checkpoint = sky.Checkpoint(tmp_path)
         return checkpoint.save(comm, 3, {"x": np.ones(9)}) if call == "save" else checkpoint.restore(comm)
 
     on_all(2, body)
-    assert list(tmp_path.glob(".*")) == [others]
+    assert list(tmp_path.glob(".*")) == [sibling]
 
 
 def test_the_home_of_a_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -287,7 +287,7 @@ def test_a_replica_without_its_siblings_files_raises(processes: Processes, tmp_p
 
 
 def ranked(folder: Path | None, iterations: int, comm: sky.Comm, **options: Any) -> Any:
-    """A random graph's PageRank, iteration for iteration."""
+    """PageRank of a random graph: the iterations that the callback got, the ranks' bits, and the residuals."""
     draw = np.random.default_rng(comm.rank)
     edges = Edges(draw.integers(0, 300, 2000), draw.integers(0, 300, 2000))
     checkpoint = None if folder is None else sky.Checkpoint(folder, every=4)
@@ -309,7 +309,7 @@ def test_pagerank_resumes_with_the_same_bits(tmp_path: Path) -> None:
     on_all(3, lambda comm: ranked(tmp_path, 14, comm))  # ends, saved after 8 and 12
     again = on_all(3, lambda comm: ranked(tmp_path, 30, comm))
     for (_, ranks, residuals), (heard, same, those) in zip(whole, again, strict=True):
-        assert heard == list(range(12, 31)), "iteration 12's change is heard of in the next"
+        assert heard == list(range(12, 31)), "the residual of iteration 12 is known in iteration 13"
         assert same == ranks and those == residuals
     with pytest.raises(BadInput, match="another graph"):
         on_all(3, lambda comm: ranked(tmp_path, 30, comm, damping=0.5))

@@ -23,7 +23,7 @@ def run(script: Path, n: int, *options: str) -> subprocess.CompletedProcess[str]
     return subprocess.run(command, cwd=script.parent, capture_output=True, text=True, timeout=120, check=False)
 
 
-#: The pages of collectives have one block each, whose last comment says for how many ranks it prints what.
+#: The pages of collectives have one block each. Its last comment gives the number of ranks and what they print.
 PAGES = [f"docs/collectives/{path.name}" for path in sorted((ROOT / "docs/collectives").glob("[a-z]*.md"))]
 
 

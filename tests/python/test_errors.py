@@ -67,7 +67,7 @@ def test_a_wrong_type_on_one_rank_raises_on_all(settings: dict[str, Any]) -> Non
 
 
 def test_errors_in_a_group_that_the_library_made_number_ranks_as_the_user_knows_them() -> None:
-    """A shuffle brings values to one rank of each host first, hooks of two levels add up in each host."""
+    """The library makes such groups for shuffles, which first gather on each host, and for hooks of two levels."""
 
     def body(comm: sky.Comm) -> None:
         inner = comm._split_within(comm.rank % 2)
@@ -119,7 +119,7 @@ if comm.rank == 2:
         say(error.missing, "rank 1 did not come" in str(error))
     comm.send("done", 0)
 if comm.rank == 0:
-    while True:  # rank 2 sends after a time-out as long as this one's
+    while True:  # rank 2 sends after its time-out, which is as long as this rank's
         try:
             comm.recv(2)
             break

@@ -1,4 +1,4 @@
-"""What a sparse allreduce takes of memory: near a rank's own input and the result."""
+"""Peak memory of a sparse allreduce: at most 1.75 times a rank's own input and the result together."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from conftest import Processes
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="peaks are read from /proc")
 
-#: Rows that do not meet, 50 MB a rank: the result is as large as both inputs.
+#: Rows that do not overlap: 50 MB a rank if ``even``, else 100 MB on rank 0. The result has all of them.
 CALL = """
 from pathlib import Path
 
@@ -31,7 +31,7 @@ say(peak / ((mine.values.nbytes + sums.values.nbytes) / 1e6))
 
 
 @pytest.mark.parametrize(
-    ("algorithm", "even", "most"),
+    ("algorithm", "even", "max_ratio"),
     [
         ("recursive_doubling", True, 1.45),
         ("allgather", True, 1.45),
@@ -41,7 +41,7 @@ say(peak / ((mine.values.nbytes + sums.values.nbytes) / 1e6))
         ("ring", True, 1.75),
     ],
 )
-def test_first_call(processes: Processes, algorithm: str, even: bool, most: float) -> None:
-    # What a split reduces is there twice: for itself, and in the result.
+def test_first_call(processes: Processes, algorithm: str, even: bool, max_ratio: float) -> None:
+    # A split algorithm holds the part that a rank reduces twice: by itself, and in the result.
     for out, err in processes.lines(2, CALL.format(algorithm=algorithm, even=even)):
-        assert not err and 1 < float(out) < most, (out, err)
+        assert not err and 1 < float(out) < max_ratio, (out, err)

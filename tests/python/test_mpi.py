@@ -26,7 +26,7 @@ assert y.indices.tolist() == [*range(comm.size), 100], y
 assert y.to_dense()[100] == 2.0 * comm.size
 total = comm.allreduce(np.full(300_000, comm.rank + 1.0))
 assert (total == comm.size * (comm.size + 1) / 2).all()
-with open(f"{sys.argv[1]}/{comm.rank}", "w") as file:  # lines of several processes may be mixed
+with open(f"{sys.argv[1]}/{comm.rank}", "w") as file:  # because printed lines of several processes may be mixed
     print(comm.transport, comm.size, comm.topology.hosts, file=file)
 """
 
@@ -234,4 +234,4 @@ def test_calls_under_way_when_mpi_is_finalised_raise(late: int) -> None:
         done = run(2, FINALIZED_UNDER_WAY.replace("LATE", str(late)))
         ended = done.stdout.count("finalised") + done.stdout.count("done")
         assert done.returncode == 0 and ended == (8 if late else 5), (done.stdout, done.stderr)
-        assert done.stdout.count("finalised") >= 2, "nobody sends what both receive"
+        assert done.stdout.count("finalised") >= 2, "no rank sends what both try to receive"

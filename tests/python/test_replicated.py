@@ -18,7 +18,7 @@ from skyphos.errors import BadInput, SkyphosError
 
 TWICE = "replication=2, share_hosts=True"
 
-#: A process reduces until it is told to stop by the number of its call, and checks each result.
+#: Each process makes ``calls`` reductions, and checks each result.
 LOOP = """
 calls = 400
 mine = np.arange(comm.rank, 40_000, comm.size // 2 + 1)
@@ -49,7 +49,7 @@ def on_processes(size: int, replication: int, body: Callable[[sky.Comm], Any]) -
         return list(pool.map(run, sky.local(size, replication=replication, timeout=30)))
 
 
-def first(process: Any) -> list[str]:
+def next_words(process: Any) -> list[str]:
     return process.stdout.readline().split()
 
 
@@ -67,9 +67,9 @@ def test_ranks_and_replicas() -> None:
 
 def test_a_killed_replica_does_not_disturb_the_calls(processes: Processes) -> None:
     group = processes.start(8, LOOP, options=TWICE)
-    said = [first(process) for process in group]
+    said = [next_words(process) for process in group]
     assert said == [["ready", str(k % 4), "4", str(k // 4), "2"] for k in range(8)]
-    assert [first(process) for process in group] == [["running"]] * 8
+    assert [next_words(process) for process in group] == [["running"]] * 8
     for killed in (1, 6, 3):
         group[killed].send_signal(signal.SIGKILL)
     for k in (0, 2, 4, 5, 7):
@@ -80,7 +80,7 @@ def test_a_killed_replica_does_not_disturb_the_calls(processes: Processes) -> No
 def test_a_rank_whose_last_replica_is_killed_is_named(processes: Processes) -> None:
     group = processes.start(4, LOOP.replace("calls = 400", "calls = 10**9"), options=TWICE)
     for _ in range(2):
-        assert all(first(process) for process in group)
+        assert all(next_words(process) for process in group)
     start = time.monotonic()
     for killed in (1, 3):
         group[killed].send_signal(signal.SIGKILL)
@@ -94,13 +94,13 @@ def test_a_stopped_replica_does_not_delay_the_calls(processes: Processes) -> Non
     """It is not declared dead: when it continues, it gets every result."""
     group = processes.start(4, LOOP, options=TWICE)
     for _ in range(2):
-        assert all(first(process) for process in group)
+        assert all(next_words(process) for process in group)
     group[3].send_signal(signal.SIGSTOP)
     for k in (0, 1, 2):
-        out = first(group[k])
+        out = next_words(group[k])
         assert out == ["done", "[]"], out
     group[3].send_signal(signal.SIGCONT)
-    assert first(group[3])[0] == "done"
+    assert next_words(group[3])[0] == "done"
 
 
 def test_replicas_with_other_data_are_found() -> None:
@@ -163,26 +163,25 @@ def test_the_profile_of_process_0_counts_and_its_errors_reach_all(processes: Pro
     code = """
 rank = int(os.environ["SKYPHOS_RANK"])
 try:
-    with sky.init(replication=2, share_hosts=True, profile=told(rank)) as comm:
+    with sky.init(replication=2, share_hosts=True, profile=profile_of(rank)) as comm:
         say(comm.profile.rate)
 except sky.BadInput as error:
     say(error)
 """
-    profiles = (
-        "import os\nfrom skyphos.planning import Profile\ndef told(rank): return Profile.network(1e7 * (5 - rank))\n"
-    )
+    profiles = "import os\nfrom skyphos.planning import Profile\n"
+    profiles += "def profile_of(rank): return Profile.network(1e7 * (5 - rank))\n"
     for out, err in processes.lines(4, profiles + code, options=None):
         assert out == "50000000.0\n", (out, err)
-    nowhere = "import os\ndef told(rank): return None if rank else '/nowhere'\n"
+    nowhere = "import os\ndef profile_of(rank): return None if rank else '/nowhere'\n"
     for out, err in processes.lines(4, nowhere + code, options=None):
         assert "/nowhere" in out, (out, err)
 
 
-#: The sums of large arrays, of which many times more come than is kept for one that takes nothing.
+#: Sums of large arrays: many times more bytes than the others keep for a process that receives nothing.
 LARGE = """
 from pathlib import Path
 
-def peak_mb():  # of this program: getrusage counts what the process was before it, too
+def peak_mb():  # since the program started: getrusage also counts the time before
     line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM"))
     return int(line.split()[1]) >> 10
 
@@ -199,7 +198,7 @@ except sky.PeerLost as error:
 
 def test_the_calls_continue_without_a_stopped_replica(processes: Processes) -> None:
     group = processes.start(4, LARGE, options=TWICE)
-    assert [first(process) for process in group] == [["ready"]] * 4
+    assert [next_words(process) for process in group] == [["ready"]] * 4
     group[3].send_signal(signal.SIGSTOP)
     for k in (0, 1, 2):
         out, err = group[k].communicate(timeout=100)

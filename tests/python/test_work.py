@@ -63,7 +63,7 @@ def test_many_under_way_and_the_same_bits(size: int, fused: bool) -> None:
                 works = calls(comm, async_op=True)
         else:
             works = calls(comm, async_op=True)
-        # Another order on each rank.
+        # Each rank waits in another order.
         for k in np.random.default_rng(comm.rank).permutation(len(works)):
             assert plain(works[k].wait(60)) == want[k]
             assert works[k].done() and works[k].exception() is None
@@ -79,7 +79,7 @@ x = sky.SparseVector(np.arange(0, 1 << 16, 3), np.ones(21846), 1 << 16)
 work = comm.allreduce(x, async_op=True)
 until = time.monotonic() + 60
 while not work.done():
-    assert time.monotonic() < until, "it does not go on by itself"
+    assert time.monotonic() < until, "the call makes no progress by itself"
 say(work.wait().values.sum())
 """
     for process in processes.start(3, code):
@@ -89,11 +89,11 @@ say(work.wait().values.sum())
 
 def test_await() -> None:
     def body(comm: sky.Comm) -> None:
-        async def both() -> list[float]:
+        async def in_reverse() -> list[float]:
             works = [comm.allreduce(np.full(10, k + 1.0), async_op=True) for k in range(4)]
             return [float((await work)[0]) for work in reversed(works)]
 
-        assert asyncio.run(both()) == [4.0 * comm.size, 3.0 * comm.size, 2.0 * comm.size, 1.0 * comm.size]
+        assert asyncio.run(in_reverse()) == [4.0 * comm.size, 3.0 * comm.size, 2.0 * comm.size, 1.0 * comm.size]
 
     on_all(3, body)
 
@@ -145,8 +145,8 @@ def test_a_comm_closed_with_work_under_way() -> None:
             assert work.done()
         return str(work.exception())
 
-    def late(comm: sky.Comm) -> str:
-        # The others begin when rank 0 has closed, so that its call cannot have been done.
+    def rank_0_first(comm: sky.Comm) -> str:
+        # The others enter the barrier once rank 0 has closed its Comm, so that its call cannot complete.
         if comm.rank == 0:
             text = body(comm)
             closed.set()
@@ -155,7 +155,7 @@ def test_a_comm_closed_with_work_under_way() -> None:
         return body(comm)
 
     closed = threading.Event()
-    got = on_all(3, late)
+    got = on_all(3, rank_0_first)
     assert "closed" in got[0], got
     assert all("rank 0" in text for text in got[1:]), got
 

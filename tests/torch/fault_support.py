@@ -7,7 +7,7 @@ from typing import Any
 
 
 def said_by(call: Callable[[], Any]) -> str:
-    """The error of a call, with its type."""
+    """The type and text of a call's error, or "nothing"."""
     try:
         call()
     except Exception as error:

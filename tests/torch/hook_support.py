@@ -49,7 +49,7 @@ def wrapped(net: Any, group: Any, **options: Any) -> Any:
 
 
 def top_of_buckets(acc: Any, k: int, bucket: int) -> Any:
-    """The values of a layer that are sent."""
+    """The k largest values of each bucket of a layer, which are sent; zeros elsewhere."""
     sent = torch.zeros_like(acc)
     for first in range(0, len(acc), bucket):
         part = acc[first : first + bucket]

@@ -54,7 +54,7 @@ def folder(name: str) -> Path:
 
 
 def recorded(path: Path, ranks: int = 2) -> dict[str, Any]:
-    """A run's record, of which all that any example promises is there."""
+    """A run's record, checked for what all examples promise."""
     entry: dict[str, Any] = json.loads(path.read_text())
     first, *_, last = entry["epochs"]
     assert entry["ranks"] == ranks and entry["ranks_equal"]
@@ -104,7 +104,7 @@ def test_speech(compress: str, tmp_path: Path) -> None:
 
 
 def pictures(path: Path, count: int) -> Path:
-    """An archive of pictures, each class of a colour of its own, and noise."""
+    """An archive of pictures, each class in its own colour, with noise."""
     image = pytest.importorskip("PIL.Image", reason="Pillow is not installed")
     random = torch.Generator().manual_seed(1)
     with tarfile.open(path, "w:gz") as tar:
@@ -154,7 +154,7 @@ def test_compare(tmp_path: Path) -> None:
     assert page.startswith("<!doctype html>") and page.count("<svg") == 1 and "token error rate" in page
     assert "src=" not in page and "<script" not in page
     assert "epochs 2" in page and "epochs 3" in page  # what tells the two apart
-    assert "<text" in page  # that can be selected
+    assert "<text" in page  # text that can be selected
     assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
 
 
@@ -193,8 +193,8 @@ def test_invalid_options(tmp_path: Path) -> None:
         assert asked.exit_code == 1 and str(file) in asked.output.replace("\n", ""), asked.output
 
 
-# A model without chance, for which it can be said what any number of ranks must make of it. The last of its batches has
-# one sample: a rank has none.
+# A deterministic model, so that the result must not depend on the number of ranks. The last of its batches has one
+# sample, so one of two ranks has none.
 LINEAR = """
 import sys
 import torch
@@ -231,7 +231,7 @@ train(Lines, Run(settings, "full", "dense", sys.argv[1], False, 1, 1, Path(sys.a
 """
 
 
-def test_any_number_of_ranks_is_the_same_training(tmp_path: Path) -> None:
+def test_training_does_not_depend_on_the_number_of_ranks(tmp_path: Path) -> None:
     (tmp_path / "lines.py").write_text(LINEAR)
     found = []
     for ranks, backend in ((1, "gloo"), (2, "skyphos")):

@@ -23,7 +23,7 @@ EXCEPTIONS = {
 
 
 def start(backend: str, ranks: int, pattern: str, chosen_as: str, folder: Path) -> subprocess.Popen[bytes]:
-    """Begin all tests of one backend and size."""
+    """Start the tests with one backend and size. The suite skips those that do not suit the backend `chosen_as`."""
     name = f"{backend}-{ranks}-{chosen_as}"
     environment = dict(
         os.environ,
@@ -32,7 +32,7 @@ def start(backend: str, ranks: int, pattern: str, chosen_as: str, folder: Path) 
         WORLD_SIZE=str(ranks),
         OMP_NUM_THREADS="1",
         PYTHONPATH=os.pathsep.join(filter(None, [str(HERE), os.environ.get("PYTHONPATH")])),
-        # Of one test; its own default is 300 s.
+        # Seconds for one test; PyTorch's default is 300.
         DISTRIBUTED_TESTS_DEFAULT_TIMEOUT="120",
     )
     with open(folder / f"{name}.log", "wb") as log:
@@ -62,7 +62,7 @@ def main() -> int:
         running = [start(backend, ranks, given.pattern, "gloo", folder) for backend in ("gloo", "skyphos")]
         for process in running:
             process.wait()
-        # Gloo has none of MPI's tests of all_to_all.
+        # With Gloo's name the suite skips the tests of all_to_all, so they run with MPI's.
         start("skyphos", ranks, given.pattern or "all_to_all", "mpi", folder).wait()
         bad += compare(folder, ranks, time.monotonic() - begun)
     print(f"What the tests printed is in {folder}")
@@ -70,7 +70,7 @@ def main() -> int:
 
 
 def compare(folder: Path, ranks: int, seconds: float) -> int:
-    """Print how Skyphos did beside Gloo; the number of tests that should have passed."""
+    """Print how Skyphos did beside Gloo. Returns the number of tests that failed and should have passed."""
     gloo, ours = (outcomes(folder / f"{backend}-{ranks}-gloo.jsonl") for backend in ("gloo", "skyphos"))
     more = outcomes(folder / f"skyphos-{ranks}-mpi.jsonl")
     for name, found in more.items():
@@ -88,8 +88,8 @@ def compare(folder: Path, ranks: int, seconds: float) -> int:
     for name in missed:
         found = ours.get(name, {"outcome": "did not run", "why": "the suite ended before it"})
         errors = [line for line in found["why"].splitlines() if "Error" in line] or [found["why"]]
-        told = EXCEPTIONS.get(name) or errors[-1]
-        print(f"  {'exception' if name in EXCEPTIONS else 'FAILED'}: {name}: {found['outcome']}: {told}")
+        reason = EXCEPTIONS.get(name) or errors[-1]
+        print(f"  {'exception' if name in EXCEPTIONS else 'FAILED'}: {name}: {found['outcome']}: {reason}")
     for name in failed:
         print(f"  fails with both: {name}")
     if not passed:

@@ -1,7 +1,7 @@
 """PyTorch's generic distributed suite for one backend and one number of ranks; :mod:`run` starts it as a process.
 
-The suite chooses tests by the name of the backend, and tests do things by it that others could do as well. So it gets a
-name here that is equal to that of Gloo, or MPI, but stays the backend's own where groups are made.
+The suite chooses tests by the name of the backend, and tests compare it to choose what they do. So the name here is
+equal to Gloo's or MPI's too (``CHOSEN_AS``), but is the backend's own where groups are made.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ os.environ["BACKEND"] = BACKEND
 
 
 class _Name(str):
-    """The backend's name, which passes for another one's."""
+    """The backend's name, which also equals another backend's."""
 
     __hash__ = str.__hash__
 
@@ -45,7 +45,7 @@ _context.set_forkserver_preload(["suite"])
 
 
 def _in_environment(environment: dict[str, str], run: Any, *args: Any, **kwargs: Any) -> None:
-    """The server that forks was started with an older environment."""
+    """Run with this environment, because the fork server was started with an older one."""
     os.environ.update(environment)
     torch.set_num_threads(1)
     run(*args, **kwargs)

@@ -151,7 +151,7 @@ fn kill_in_mid_transfer(mut tcp: Tcp, mut children: [Rank; 2]) {
     assert!(killed.unwrap().elapsed() < Duration::from_secs(2), "at once");
     assert_eq!(last.len(), CHUNK_BYTES);
     assert!(last.as_bytes().iter().all(|byte| *byte == 1), "a received payload outlives its sender");
-    // The connection to the other one lives.
+    // The connection to rank 2 lives.
     let start = Instant::now();
     while !events.iter().any(|e| matches!(e, Event::Frame { from: WorldRank(2), .. })) {
         tcp.poll(Duration::from_millis(100), &mut events);
@@ -180,8 +180,8 @@ fn a_rank_killed_while_the_group_comes_up_is_named() {
     let mut child = spawn("sleep", 1, 3, &rendezvous.at);
     let mut options = rendezvous.options(3).remove(0);
     options.timeout = LONG;
-    // Rank 2 never comes. The child is killed once its registration can be in; if it was not, rank 0
-    // would go on waiting for it, so it is started again until rank 0 has noticed one.
+    // Rank 2 never comes. Rank 0 notices a killed child only if it had registered, so the child is killed and started again
+    // until rank 0 has noticed.
     let zero = std::thread::spawn(move || connect(options));
     while !zero.is_finished() {
         std::thread::sleep(Duration::from_millis(50));

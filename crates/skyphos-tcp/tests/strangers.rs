@@ -54,7 +54,7 @@ fn visit(at: SocketAddr, files: Option<&TlsFiles>) -> std::io::Result<Vec<u8>> {
     stream.set_read_timeout(Some(LONG))?;
     let mut tls = speaks_tls(files);
     let mut tls = rustls::Stream::new(&mut tls, &mut stream);
-    // The greeting, or why there is none; then a wrong answer to it, and the end.
+    // Reads the greeting or the error, answers the greeting wrongly, and reads to the end.
     let mut received = vec![0; 45];
     tls.read_exact(&mut received)?;
     tls.write_all(&[&132u32.to_le_bytes()[..], &[2], &noise(3, 131)].concat())?;
@@ -217,7 +217,7 @@ fn duplicate_rank(options: fn(&mut Rendezvous, u32) -> Vec<Options>) {
         all.iter_mut().for_each(|o| o.token = Some("cup".to_owned()));
         all
     };
-    // While the group waits for rank 2, which comes later and gets the error as well.
+    // The second process comes while the group waits for rank 2, which comes later and gets the error as well.
     let mut all = of_three(&mut Rendezvous::new());
     let (start, mut last, again) = (Instant::now(), all.pop().unwrap(), all[1].clone());
     last.timeout = SHORT;

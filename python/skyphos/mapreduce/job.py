@@ -25,7 +25,7 @@ from .collect import to_root
 from .loaders import Loader
 from .saves import Saves
 from .schedule import Schedule
-from .sums import Collective, Sums, check_same, print_of
+from .sums import Collective, Sums, check_same, checksum_of
 from .tasks import MapFunction, Tasks, reduced
 from .timing import Iteration
 
@@ -377,7 +377,7 @@ class MapReduce:
             assert self._combine is not None
             self._state = self._combine(keys, results)
             enough = until is not None and bool(until(before, self._state))
-            seen = print_of(self._state) if comm.size > 1 else 0
+            seen = checksum_of(self._state) if comm.size > 1 else 0
         except Exception as error:  # whatever it raises
             failed = raised(f"rank {comm.rank}: combine", error)
         except BaseException as error:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from ..comm import Comm
     from ..shuffle import Shuffle
 
-__all__ = ["Collective", "Sums", "check_same", "print_of"]
+__all__ = ["Collective", "Sums", "check_same", "checksum_of"]
 
 #: Method that turns keyed values into the next state.
 Collective = Literal["auto", "shuffle", "allreduce"]
@@ -122,22 +122,22 @@ def _degrees(comm: Comm) -> list[int]:
     return [comm.size] if each or here in (1, comm.size) else [here, comm.size // here]
 
 
-def print_of(state: Any) -> int:
+def checksum_of(state: Any) -> int:
     """A checksum of a state: the same for equal states, in any order of the elements of a set or a dictionary.
 
     Examples
     --------
     >>> import numpy as np
-    >>> from skyphos.mapreduce.sums import print_of
-    >>> print_of(np.arange(3)) == print_of(np.arange(3)), print_of(np.arange(3)) == print_of(np.arange(4))
+    >>> from skyphos.mapreduce.sums import checksum_of
+    >>> checksum_of(np.arange(3)) == checksum_of(np.arange(3)), checksum_of(np.arange(3)) == checksum_of(np.arange(4))
     (True, False)
-    >>> print_of({"a": 1.0, "b": {2, 3}}) == print_of({"b": {3, 2}, "a": 1.0}), print_of(1.0) == print_of(2.0)
+    >>> checksum_of({"a": 1, "b": {2, 3}}) == checksum_of({"b": {3, 2}, "a": 1}), checksum_of(1.0) == checksum_of(2.0)
     (True, False)
     """
-    return _print_of(state, set())
+    return _checksum_of(state, set())
 
 
-def _print_of(x: Any, above: set[int]) -> int:
+def _checksum_of(x: Any, above: set[int]) -> int:
     """The checksum of a part; ``above`` has the ids of the objects that contain it."""
     if id(x) in above:
         return 1  # a reference to an object that contains it
@@ -148,9 +148,9 @@ def _print_of(x: Any, above: set[int]) -> int:
     if isinstance(x, (dict, set, frozenset)):
         each = x.items() if isinstance(x, dict) else ((one, None) for one in x)
         # A sum, so that the order of elements does not matter.
-        return (len(x) + sum(_print_of(tuple(pair), above) for pair in each)) & 0xFFFF_FFFF
+        return (len(x) + sum(_checksum_of(tuple(pair), above) for pair in each)) & 0xFFFF_FFFF
     parts = x if isinstance(x, (list, tuple)) else _made_of(x)
-    return _crc(f"{type(x).__qualname__} {[_print_of(part, above) for part in parts]}")
+    return _crc(f"{type(x).__qualname__} {[_checksum_of(part, above) for part in parts]}")
 
 
 def _leaf(x: Any) -> bytes | None:

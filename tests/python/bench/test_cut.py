@@ -65,7 +65,7 @@ def start(cluster: Cluster, how: str) -> list[subprocess.Popen[str]]:
 
 
 def line(stream: IO[str] | None, word: str) -> str:
-    """The next line that begins with a word."""
+    """The next line, which must begin with ``word``."""
     assert stream is not None
     said = stream.readline()
     assert said.startswith(word), said
@@ -107,7 +107,7 @@ def test_a_stopped_process_is_not_lost(cluster: Cluster) -> None:
             line(rank.stdout, "running")
         pid = ranks[2].pid  # `ip netns exec` becomes the program
         os.kill(pid, signal.SIGSTOP)
-        time.sleep(3 * HEARTBEAT_S)  # longer than a lost process would go unnoticed
+        time.sleep(3 * HEARTBEAT_S)  # by then a lost process would have been noticed
         assert all(rank.poll() is None for rank in ranks)
         os.kill(pid, signal.SIGCONT)
         cluster.cut(2)

@@ -38,10 +38,18 @@ from figures import (  # noqa: E402
 )
 from figures.__main__ import NAMES  # noqa: E402
 
-#: Those that need the lab, or a build of Rust examples.
-OTHERS = ("kylix_fig2", "kylix_table1", "kylix_replicas", "twister_fig7", "twister_lab", "twister_table9", "dsop_lab")
+#: Figures that need the lab, or a build of Rust examples.
+NOT_SIMULATED = (
+    "kylix_fig2",
+    "kylix_table1",
+    "kylix_replicas",
+    "twister_fig7",
+    "twister_lab",
+    "twister_table9",
+    "dsop_lab",
+)
 _PAPERS = ("kylix_", "sparse_allreduce_", "twister_", "dsop_")
-SIMULATED = [name for name in NAMES if name.startswith(_PAPERS) and name not in OTHERS]
+SIMULATED = [name for name in NAMES if name.startswith(_PAPERS) and name not in NOT_SIMULATED]
 RECORDS = sorted((BENCH.parent / "docs" / "figures").glob("*.json"))
 needs_matplotlib = pytest.mark.skipif(find_spec("matplotlib") is None, reason="matplotlib is not installed: make lab")
 
@@ -73,8 +81,8 @@ def test_bytes_of_the_papers_algorithms() -> None:
     assert sparcml_fig3.theirs("dense_ring", n, density, ranks) == pytest.approx(1.5 * 4000)
 
 
-def test_the_least_efficient_size() -> None:
-    """Time 1 + s: half of the full rate where s = 1, to within the line between two sizes."""
+def test_the_smallest_efficient_size() -> None:
+    """A message of size s takes 1 + s, so s = 1 reaches half of the full rate, to within the interpolation."""
     sizes = [4**i for i in range(-5, 8)]
     rates = [size / (1 + size) for size in sizes]
     assert kylix_fig2.efficient(sizes, rates) == pytest.approx(1, rel=0.1)
@@ -96,9 +104,9 @@ def test_a_small_measurement() -> None:
 
 def test_the_cost_of_a_message_from_kylix_figure_2() -> None:
     """Messages of 0.4 MB reach 30 % of the rate of those of 5 MB."""
-    more = graphs.message_bytes()
-    assert more == pytest.approx(1.2727e6, rel=1e-4)
-    assert 0.4e6 / (0.4e6 + more) == pytest.approx(0.3 * 5e6 / (5e6 + more))
+    overhead = graphs.message_bytes()
+    assert overhead == pytest.approx(1.2727e6, rel=1e-4)
+    assert 0.4e6 / (0.4e6 + overhead) == pytest.approx(0.3 * 5e6 / (5e6 + overhead))
 
 
 def test_all_ordered_factorisations() -> None:
@@ -148,7 +156,7 @@ def test_stragglers() -> None:
     assert processor.stragglers([1.0, 1.1, 0.9]) == processor.Stragglers(0.0, 1.0)
 
 
-def test_ratios_are_of_the_better_of_two() -> None:
+def test_ratios_are_relative_to_the_better_of_two_choices() -> None:
     points = [{"choice": c, "reduce_s": s} for c, s in (("direct", 6), ("paper", 3), ("ours", 2), ("binary", 5))]
     assert (kylix_fig6.ratio(points, "direct"), kylix_fig6.ratio(points, "binary")) == (3, 2.5)
 
@@ -161,7 +169,7 @@ def test_threads_leave_the_network_alone() -> None:
 
 
 def test_bound_of_uplinks_for_a_chain() -> None:
-    """Racks of 25: a chain in order leaves each once, one between two racks 24 or 25 times."""
+    """Racks of 25: a chain in order leaves each rack once; one that alternates between two, 24 or 25 times."""
     assert twister_fig6.allowed(list(range(50)), 25) == 1.0
     between = [host for k in range(25) for host in (k, 25 + k)]
     assert twister_fig6.allowed(between, 25) == pytest.approx(25 / 10)
@@ -174,8 +182,8 @@ def test_links_of_the_twister_cluster_agree_with_its_table() -> None:
     link, uplink = twister.shuffle_bound_s(2e9, 125)
     assert link == pytest.approx(twister.link_s(2e9 * 124 / 125))
     assert uplink == pytest.approx(25 * 2e9 * 0.8 / 1.25e9 * 9038 / 8948)
-    on = twister.cluster(151, 5)
-    assert (on.hosts_per_rack, on.uplink_rate * on.hosts_per_rack) == (31, pytest.approx(1.25e9))
+    network = twister.cluster(151, 5)
+    assert (network.hosts_per_rack, network.uplink_rate * network.hosts_per_rack) == (31, pytest.approx(1.25e9))
 
 
 @pytest.mark.parametrize("name", SIMULATED)

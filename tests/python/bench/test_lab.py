@@ -51,7 +51,7 @@ def test_index_bits_of_any_range(n: int) -> None:
 
 
 def test_schedules_of_equal_and_of_disjoint_sets() -> None:
-    """Equal sets: doubling pays for one set a round. Disjoint ones: nothing is less than the allgather's values."""
+    """Equal sets: doubling pays for one set a round. Disjoint sets: none receives less than all values."""
     n, same = 1 << 20, np.arange(0, 1 << 20, 1 << 10)
     one = floor.set_bytes(same, n, 8)
     equal = floor.received_bytes([same] * 8, n, 8)
@@ -65,7 +65,7 @@ def test_schedules_of_equal_and_of_disjoint_sets() -> None:
 
 
 def test_the_floor_of_the_main_scenario() -> None:
-    """131,072 uniform entries of 2^24 on 8 ranks: straight from everybody 155 ms at 250 Mbit/s, by doubling 148."""
+    """131,072 uniform entries of 2^24 on 8 ranks at 250 Mbit/s: 155 ms directly from every rank, 148 by doubling."""
     wanted = scenario.load("little_overlap")
     sets = [held.sparse()[0] for held in data.make(wanted)]
     bound = summary.limits(wanted, floor.received_bytes(sets, wanted.n, 4))
@@ -183,7 +183,7 @@ def start(output: Path, *options: str) -> subprocess.Popen[str]:
 
 
 def left_of(process: subprocess.Popen[str]) -> list[str]:
-    """Namespaces of a run."""
+    """The network namespaces of a run that exist."""
     listed = subprocess.run(["ip", "netns", "list"], check=True, capture_output=True, text=True).stdout
     return [line for line in listed.splitlines() if line.startswith(f"skylab-{process.pid}-")]
 
@@ -239,8 +239,8 @@ def test_the_lab_is_unavailable_without_root() -> None:
     assert "needs root" in said.stdout
 
 
-def test_time_outs_are_those_since() -> None:
-    """One time-out, then another that two more follow, each of which waits at least twice as long."""
+def test_time_outs_are_counted_from_an_earlier_reading() -> None:
+    """One time-out, then a second one and two that follow it; a following one waits at least twice as long."""
     before = flows._Waits(unacknowledged=0, retransmitted=5, time_outs=1, recoveries=1, time_out_s=0.2)
     after = flows._Waits(unacknowledged=0, retransmitted=9, time_outs=5, recoveries=3, time_out_s=0.3)
     assert after.stood_still_s(before) == pytest.approx(0.2 * (2 + 2 * 2))

@@ -25,7 +25,7 @@ def test_the_best_is_picked_on_odd_iterations_and_compared_on_even_ones() -> Non
         "auto": [4.0, 9.0, 4.0, 9.0],
         "ring": [3.0, 1.0, 3.0, 1.0],  # the best on odd ones, where it was lucky
         "allgather": [2.0, 5.0, 2.0, 5.0],
-        "dense": [3.9, 0.1, 3.9, 0.1],  # of arrays: no choice for a sparse vector
+        "dense": [3.9, 0.1, 3.9, 0.1],  # for dense arrays: no choice for a sparse vector
     }
     one = score(Measured(CASE, "host", times, "allgather"))
     assert (one.best, one.best_s, one.auto_s, one.dense_s) == ("ring", 3.0, 4.0, 3.9)

@@ -57,7 +57,7 @@ TIGHT = ("--tol", "1e-13", "--max-iterations", "500")
 
 @pytest.mark.parametrize("n", [1, 2, 4])
 @pytest.mark.parametrize("partition", ["random", "greedy", "row"])
-def test_alone_it_starts_its_own_processes(graph: Path, tmp_path: Path, n: int, partition: str) -> None:
+def test_without_a_launcher_it_starts_its_own_processes(graph: Path, tmp_path: Path, n: int, partition: str) -> None:
     out = tmp_path / "ranks.csv"
     done = skyphos("pagerank", graph, "-n", n, "--partition", partition, *TIGHT, "--out", out)
     assert done.returncode == 0, done.stderr
@@ -132,7 +132,7 @@ def test_weights_undirected_and_top(tmp_path: Path) -> None:
         assert_equal(read_csv(out), networkx.pagerank(graph, weight=weight, tol=1e-15, max_iter=2000))
 
 
-def test_not_converged_is_said_and_is_no_failure(graph: Path) -> None:
+def test_no_convergence_is_reported_and_is_no_failure(graph: Path) -> None:
     done = skyphos("pagerank", graph, "-n", 2, "--max-iterations", 2)
     assert done.returncode == 0
     assert done.stderr.splitlines()[-1].startswith("skyphos: not converged: the residual is ")
@@ -287,7 +287,7 @@ def test_a_graph_from_a_shell_command(graph: Path, tmp_path: Path, launcher: lis
     ("given", "said"),
     [("1 2\n2 x\n", "-, line 2: not an edge"), ("", "-: holds no edge"), (None, "-: stdin is a terminal, or closed")],
 )
-def test_a_graph_from_stdin_that_is_none(given: str | None, said: str) -> None:
+def test_invalid_graphs_from_stdin(given: str | None, said: str) -> None:
     command = [*SKYPHOS, "pagerank", "-", "-n", "2"]
     if given is None:
         command = ["sh", "-c", 'exec "$@" <&-', "sh", *command]
@@ -332,7 +332,7 @@ def test_results_to_stdout(graph: Path) -> None:
 
 
 def test_names_that_are_no_utf_8(graph: Path, tmp_path: Path) -> None:
-    """An error in it is raised immediately on all ranks, and the report shows it."""
+    """An error in a file of such a name is raised at once on all ranks, and a report shows the name."""
     folder = os.fsencode(tmp_path)
     good, bad, report = folder + b"/raw\xff.txt", folder + b"/bad\xff.txt", folder + b"/raw\xff.html"
     with open(good, "wb") as file:

@@ -73,7 +73,7 @@ def test_a_page_of_each_collective(tmp_path: pathlib.Path, collective: str, titl
 
 
 def test_the_choice_of_auto_is_marked() -> None:
-    """Small vectors go by recursive doubling, whatever is predicted; no vector forgets its entries."""
+    """Small vectors go by recursive doubling, whatever is predicted. Every algorithm of auto records the entries."""
     assert "* recursive_doubling " in run(*SMALL) and "\n* the choice of auto: for vectors of at most 16 KB" in run(
         *SMALL
     )
@@ -157,11 +157,11 @@ def test_assumptions_are_printed(probed: Measured, tmp_path: pathlib.Path) -> No
         (("--row-bytes", "9" * 23), "--row-bytes"),
     ],
 )
-def test_options_that_cannot_be(arguments: tuple[str, ...], words: str) -> None:
+def test_invalid_options(arguments: tuple[str, ...], words: str) -> None:
     assert words in refused(*SMALL, *arguments)
 
 
-def test_options_that_lack() -> None:
+def test_missing_options() -> None:
     assert "--density or --entries" in refused("--ranks", "4", "--size", "10")
     assert "between 0 and 1" in refused("--ranks", "4", "--size", "10", "--density", "1.5")
 

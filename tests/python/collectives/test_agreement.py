@@ -19,9 +19,10 @@ from skyphos.collectives.agreement import agree_arguments, collective, report_er
 from skyphos.errors import BadInput, Mismatch, SkyphosError, text_of
 from skyphos.graph import Edges, pagerank
 from skyphos.mapreduce import MapReduce
-from skyphos.mapreduce.sums import print_of
+from skyphos.mapreduce.sums import checksum_of
 
-# Rank 0 is interrupted while it waits for the others, which enter once it has left. Who raises makes the step again.
+# Rank 0 is interrupted while it waits for the others, which enter once it has left. A rank that gets an error repeats
+# the step.
 LATE = """
 import os, signal, threading, time
 from pathlib import Path
@@ -37,7 +38,7 @@ CALLS = {
     "shuffle": lambda k: comm.allreduce(np.array([comm.shuffle([7], [k])[1].sum()]))[0],
 }
 def interrupt_when_in_call():
-    # In the library, and at one instruction for 50 looks: the native call waits for the other ranks.
+    # If 50 looks in a row find the main thread at one instruction in the library, it waits in a call for other ranks.
     looks, last = 0, None
     while looks < 50:
         frame = sys._current_frames()[threading.main_thread().ident]
@@ -105,8 +106,8 @@ def test_entering_a_call_that_a_peer_has_left_raises_over_mpi(tmp_path: Path) ->
         assert lines(found, rank) == expected(rank, 2), done
 
 
-# Ranks are interrupted at random moments, also between the parts of a collective and after the last one. Who raises
-# repeats its step. Steps have values of their own, so a step that is taken for another shows.
+# Ranks are interrupted at random moments, also between the parts of a collective and after its last part. A rank that
+# gets an error repeats the step. Each step has a value of its own, so that mixed-up steps are detected.
 INTERRUPTS = """
 import os, random, signal
 
@@ -121,7 +122,7 @@ def interrupt(signum, frame):
     places = ("agreement.py", "call"), ("work.py", "_settle")
     while frame is not None and (os.path.basename(frame.f_code.co_filename), frame.f_code.co_name) not in places:
         frame = frame.f_back
-    if in_call and frame is None:  # in a line of the program itself, outside the collective: a moment later
+    if in_call and frame is None:  # outside the collective: try again a moment later
         signal.setitimer(signal.ITIMER_REAL, 1e-4)
     in_handler = False
     if frame is not None:
@@ -151,7 +152,7 @@ CALLS = {
     "shuffle": lambda step: max(comm.shuffle([7], [step], combine="max")[1], default=step),
     "work": lambda step: waited(comm.allgather(Thing(step), async_op=True))[-1].step,
 }
-quiet = 10  # steps at the end, in which an error of the last interrupt is found
+quiet = 10  # steps without interrupts at the end, so that the last interrupt's error is raised in one of them
 names = [name for name in CALLS for _ in range(15)] + ["numbers"] * quiet
 step = told = diverged = 0
 while step < len(names):
@@ -179,9 +180,7 @@ say(step, told > 0, diverged)
 
 @pytest.mark.parametrize("shared_memory", ["1", "0"])
 @pytest.mark.parametrize("size", [2, 3])
-def test_interrupts_at_any_moment_leave_no_step_for_another(
-    processes: Processes, size: int, shared_memory: str
-) -> None:
+def test_interrupts_at_any_moment_never_mix_up_steps(processes: Processes, size: int, shared_memory: str) -> None:
     each, seeds = dict.fromkeys(range(size), shared_memory), dict.fromkeys(range(size), f"{size} {shared_memory}")
     said = processes.lines(size, INTERRUPTS, SKYPHOS_SHARED_MEMORY=each, SEED=seeds)
     for out, err in said:
@@ -189,7 +188,7 @@ def test_interrupts_at_any_moment_leave_no_step_for_another(
 
 
 class Wordless(Exception):
-    """An error that cannot say what it is."""
+    """An error that has no text: ``str`` of it raises."""
 
     def __str__(self) -> str:
         raise RuntimeError("no words")
@@ -239,7 +238,7 @@ def test_any_exception_of_one_rank_is_raised_on_all(error: BaseException, told: 
                 assert caught.value is error, number
             if comm.rank != 1:
                 assert isinstance(caught.value, SkyphosError), number
-        # All are at the same place of the program.
+        # All ranks are at the same place of the program.
         assert comm.allreduce(np.ones(1))[0] == comm.size
 
     on_all(3, body, timeout=10)
@@ -279,7 +278,7 @@ def test_an_exception_object_that_is_raised_again_is_reported_again() -> None:
     on_all(3, body, timeout=10)
 
 
-# Arguments that one rank has wrong: of a type that cannot be compared, converted or tested for truth.
+# Values that one rank passes by mistake, also of types that cannot be compared, converted or tested for truth.
 ODD = (np.array([1, 2]), "10", [1], {}, 1.5, float("nan"), b"x", object())
 WRONG_ON_ONE_RANK = {
     "allreduce": ("degrees", "dense_threshold", "expected_nnz", "keep_plan", "explain", "async_op", "algorithm", "op"),
@@ -300,7 +299,7 @@ WRONG_ON_ONE_RANK = {
 
 
 def test_no_collective_is_left_out() -> None:
-    code = collective()(lambda: None).__code__  # of every function with the decorator
+    code = collective()(lambda: None).__code__  # shared by all decorated functions
     names = {name for name in dir(sky.Comm) if getattr(getattr(sky.Comm, name), "__code__", None) is code}
     names.remove("configure_reduce")  # has the arguments and the page of configure
     assert names == set(WRONG_ON_ONE_RANK)
@@ -310,7 +309,7 @@ def test_no_collective_is_left_out() -> None:
 
 
 @pytest.mark.parametrize(
-    ("call", "argument"), [(call, argument) for call, them in WRONG_ON_ONE_RANK.items() for argument in them]
+    ("call", "argument"), [(call, argument) for call, names in WRONG_ON_ONE_RANK.items() for argument in names]
 )
 def test_an_argument_that_is_wrong_on_one_rank_raises_on_all(call: str, argument: str) -> None:
     def given(comm: sky.Comm) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -427,10 +426,10 @@ def test_different_states_are_detected() -> None:
     again = [1.0, "a", None, (1, [2.0]), {"a": {2, 1}}, np.float32(2), np.arange(3), Model(1.0), b"x", len]
     others = [1, "b", 0, (1, [2.5]), {"a": {1, 3}}, np.float64(2), np.arange(3.0), Model(2.0), b"y", max]
     for one, equal, other in zip(same, again, others, strict=True):
-        assert print_of(one) == print_of(equal) and print_of(one) != print_of(other), one
+        assert checksum_of(one) == checksum_of(equal) and checksum_of(one) != checksum_of(other), one
     circle: list[object] = [1]
     circle.append(circle)
-    assert print_of(circle) == print_of(circle)
+    assert checksum_of(circle) == checksum_of(circle)
 
 
 def test_calls_while_the_interpreter_ends_raise() -> None:

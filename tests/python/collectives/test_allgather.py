@@ -30,7 +30,7 @@ def test_allgather(algorithm: Any) -> None:
             np.testing.assert_array_equal(arrays[rank].ravel(), vector(rank).to_dense())
 
 
-def test_how_an_allgather_went() -> None:
+def test_explanations_of_allgather() -> None:
     def body(comm: sky.Comm) -> list[sky.Explanation]:
         x, array = vector(comm.rank), vector(comm.rank).to_dense()
         found = [comm.allgather(x, explain=True)[1] for _ in range(3)]

@@ -16,7 +16,7 @@ from skyphos.collectives.allreduce import Algorithm
 
 DTYPES = ["float32", "float64", "int32", "int64", "uint8", "uint32", "uint64"]
 UFUNCS = {"sum": np.add, "prod": np.multiply, "min": np.minimum, "max": np.maximum}
-ALGORITHMS = [name for name in get_args(Algorithm) if name != "dense_mpi"]  # which is over MPI only
+ALGORITHMS = [name for name in get_args(Algorithm) if name != "dense_mpi"]  # for groups over MPI only
 SPARSE = [name for name in ALGORITHMS if not name.startswith("dense")]
 DENSE = [name for name in ALGORITHMS if name not in SPARSE or name == "auto"]
 
@@ -70,7 +70,7 @@ def test_dense_arrays(algorithm: Any) -> None:
         np.testing.assert_array_equal(got, want)
 
 
-def test_the_kind_that_came_in() -> None:
+def test_results_have_the_kind_of_the_input() -> None:
     def body(comm: sky.Comm) -> list[Any]:
         x = vector(comm.rank)
         wide = vector(comm.rank, width=3)
@@ -185,9 +185,9 @@ def test_real_processes(processes: Processes) -> None:
         assert lines[5] == "15000000.0"
 
 
-def showing(array: np.ndarray[Any, Any], *ways: str) -> Any:
-    """An object that shows an array in these ways alone."""
-    return type("Showing", (), {way: getattr(array, way) for way in ways})()
+def showing(array: np.ndarray[Any, Any], *protocols: str) -> Any:
+    """An object that has only these protocols of an array."""
+    return type("Showing", (), {name: getattr(array, name) for name in protocols})()
 
 
 def test_objects_with_an_array_protocol_are_accepted() -> None:

@@ -64,18 +64,18 @@ def test_all_ranks_have_the_object(algorithm: Any) -> None:
         ]
 
     for got in on_all(3, body):
-        for brought, obj in zip(got, OBJECTS, strict=True):
-            assert same(brought, obj), (brought, obj)
+        for received_object, obj in zip(got, OBJECTS, strict=True):
+            assert same(received_object, obj), (received_object, obj)
 
 
 def test_a_copy_may_be_written_to() -> None:
     x = {"a": np.zeros(100_000)}
 
     def body(comm: sky.Comm) -> Any:
-        brought = comm.broadcast(x, 1)
+        received_object = comm.broadcast(x, 1)
         comm.barrier()
-        brought["a"] += comm.rank if comm.rank != 1 else 0
-        return brought
+        received_object["a"] += comm.rank if comm.rank != 1 else 0
+        return received_object
 
     zero, one, two = on_all(3, body)
     assert one is x
@@ -98,7 +98,7 @@ def test_async_op_and_explain() -> None:
 
 
 class Unpicklable:
-    """Says so."""
+    """Raises when it is pickled."""
 
     def __reduce__(self) -> Any:
         raise RuntimeError("not this one")
@@ -109,7 +109,7 @@ def _unreadable() -> Any:
 
 
 class Unreadable:
-    """Can be pickled, and not be read."""
+    """Can be pickled, but not unpickled."""
 
     def __reduce__(self) -> Any:
         return _unreadable, ()
@@ -128,7 +128,7 @@ class Unreadable:
         ({"obj": 1, "chunk_bytes": 1 << 20}, "1 to 131072"),
     ],
 )
-def test_bad_input_is_that_of_all(arguments: dict[str, Any], words: str) -> None:
+def test_bad_input_raises_on_all_ranks(arguments: dict[str, Any], words: str) -> None:
     def body(comm: sky.Comm) -> str:
         with pytest.raises(sky.BadInput) as caught:
             comm.broadcast(**arguments)
@@ -161,8 +161,8 @@ def test_roots_that_differ() -> None:
     ),
     st.booleans(),
 )
-def test_arrays_are_described_and_come_back(x: np.ndarray, turned: bool) -> None:
-    x = x.T if turned else x
+def test_packed_arrays_are_unpacked_unchanged(x: np.ndarray, transposed: bool) -> None:
+    x = x.T if transposed else x
     parts = pack(x)
     assert same(unpack([part.copy() for part in parts]), np.array(x, order="K")) or x.dtype.byteorder == ">"
     assert not is_pickle(parts) or not x.dtype.isnative
@@ -174,10 +174,10 @@ def test_no_byte_of_an_array_is_copied() -> None:
         assert [np.shares_memory(part, array) for part, array in zip(parts[1:], arrays, strict=True)] == [True] * len(
             arrays
         )
-        came = [part.copy() for part in parts]
-        out = unpack(came)
+        received = [part.copy() for part in parts]
+        out = unpack(received)
         array = out["a"] if isinstance(out, dict) else out
-        assert np.shares_memory(array, came[1])
+        assert np.shares_memory(array, received[1])
 
 
 @pytest.mark.parametrize(
@@ -210,7 +210,7 @@ def test_other_kinds_are_pickled() -> None:
 
 
 def test_ranks_of_a_host_share_one_copy(processes: Processes) -> None:
-    """What they add to the machine's memory, shared pages by how many have them, is one message, and the root's own."""
+    """Together they add one message to the host's memory; ``Pss`` divides a shared page among its processes."""
     code = """
 def mine(name):
     with open("/proc/self/smaps_rollup") as file:

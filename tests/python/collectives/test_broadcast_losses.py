@@ -1,4 +1,4 @@
-"""Broadcasts in which ranks are killed and hosts cut off: all that are left have the object."""
+"""Broadcasts in which ranks are killed and hosts cut off: every survivor gets the object."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from lab.cluster import Cluster, unavailable
 
 HEARTBEAT_S = 2.0
 
-# Says what has come; `{how}` are further arguments.
+# Prints what a rank received; `{how}`: further arguments of `broadcast`.
 BODY = """
 root = {root}
 x = {{"a": np.arange(3_000_000.0), "b": "text"}}
@@ -35,7 +35,7 @@ except sky.PeerLost as error:
 """
 
 
-def word(process: subprocess.Popen[str]) -> list[str]:
+def next_words(process: subprocess.Popen[str]) -> list[str]:
     assert process.stdout is not None
     return process.stdout.readline().split()
 
@@ -43,25 +43,25 @@ def word(process: subprocess.Popen[str]) -> list[str]:
 @pytest.mark.parametrize("how", ["algorithm='chain'", "algorithm='scatter_allgather'", "shared_memory=False"])
 @pytest.mark.parametrize("after_s", [0.0, 0.002, 0.01, 0.03])
 def test_a_broadcast_completes_without_a_killed_rank(processes: Processes, how: str, after_s: float) -> None:
-    """Whenever it is killed: before, in, or after its part."""
+    """Whether it is killed before, during or after its part of the broadcast."""
     options = how if how.startswith("shared") else ""
     group = processes.start(5, BODY.format(root=1, how="" if options else how), options=options)
     for process in group:
-        assert word(process) == ["begins"]
+        assert next_words(process) == ["begins"]
     time.sleep(after_s)  # the moment of the loss is what the test varies
     group[3].kill()
     for rank in (0, 1, 2, 4):
-        said = word(group[rank])
+        said = next_words(group[rank])
         assert said == ["whole", "right"] or said[:3] == ["lost", "3", "right"], said
     for rank in (0, 1, 2, 4):
         assert group[rank].wait(20) == 0
 
 
 def after_a_kill(processes: Processes, size: int, lost: int, code: str) -> None:
-    """What the others do then; they must end well."""
+    """Kill rank ``lost``, then run ``code`` on the other ranks, which must print "fine" and exit with 0."""
     group = processes.start(size, 'say("ready"); input()\n' + code)
     for process in group:
-        assert word(process) == ["ready"]
+        assert next_words(process) == ["ready"]
     group[lost].kill()
     others = [process for rank, process in enumerate(group) if rank != lost]
     for process in others:
@@ -74,7 +74,7 @@ def after_a_kill(processes: Processes, size: int, lost: int, code: str) -> None:
 
 
 def test_survivors_get_the_object(processes: Processes) -> None:
-    """And may broadcast again in what is left of the group."""
+    """They may broadcast again, in this group and in the shrunk one."""
     code = """
 for root in (0, 1, 3):
     x = {"a": np.full(100_000, root)}
@@ -121,7 +121,7 @@ except sky.SkyphosError as error:
 """
     said = processes.lines(3, code)
     assert said[0][0].startswith("(2,)") and "broadcast" in said[0][0], said
-    # It is the error of all.
+    # All ranks raise an error.
     assert all("no error" not in out and out for out, _ in said), said
 
 
@@ -157,12 +157,12 @@ def on_cluster(cluster: Cluster, algorithm: str) -> list[subprocess.Popen[str]]:
 @pytest.mark.parametrize("algorithm", ["chain", "binomial"])
 @pytest.mark.parametrize("what", ["leader", "mate", "host", "cut"])
 def test_a_chain_is_healed(cluster: Cluster, algorithm: str, what: str) -> None:
-    """Of host 1, through which the chain goes: who brings the message to it, the other, both, or its cable."""
+    """Host 1, through which the chain goes, loses the rank that receives for it, the other one, both, or its link."""
     ranks = on_cluster(cluster, algorithm)
     lost = {"leader": [2], "mate": [3], "host": [2, 3], "cut": [2, 3]}[what]
     try:
         for rank in ranks:
-            assert word(rank) == ["begins"]
+            assert next_words(rank) == ["begins"]
         begun_s = time.monotonic()
         time.sleep(0.3)  # the moment of the loss: at the cluster's rate a third has been sent
         if what == "cut":
@@ -171,11 +171,11 @@ def test_a_chain_is_healed(cluster: Cluster, algorithm: str, what: str) -> None:
             for rank in lost:
                 ranks[rank].send_signal(signal.SIGKILL)
         for rank in set(range(HOSTS * EACH)) - set(lost):
-            said = word(ranks[rank])
+            said = next_words(ranks[rank])
             assert said[0] == "lost" and int(said[1]) in lost and said[2] == "right", (rank, said)
-            assert cluster.address(1) in " ".join(word(ranks[rank]))
+            assert cluster.address(1) in " ".join(next_words(ranks[rank]))
         took_s = time.monotonic() - begun_s
-        # Once more the whole message, and the time in which a cut link is noticed.
+        # The message may be sent a second time; before that, a cut link must be noticed.
         assert took_s < 2 * 0.8 + 3.0 + (HEARTBEAT_S if what == "cut" else 0), took_s
     finally:
         for process in ranks:

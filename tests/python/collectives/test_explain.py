@@ -41,7 +41,7 @@ def test_a_named_ssar_above_the_dense_threshold_is_right_and_has_a_note() -> Non
 @pytest.mark.parametrize(("numbers", "algorithm"), [(1 << 20, "dense_ring"), (1 << 16, "dense")])
 def test_bytes_agree_with_the_frames_sent(numbers: int, algorithm: str) -> None:
     def body(comm: sky.Comm) -> sky.Explanation:
-        # Every rank sends seven eighths of the array to be reduced, and seven eighths reduced.
+        # Every rank sends seven eighths of the array to be reduced, and seven eighths that are reduced.
         _, how = comm.allreduce(np.ones(numbers), explain=True)
         return how
 
@@ -67,8 +67,8 @@ def test_auto_explains_its_prediction_and_the_alternatives() -> None:
     on_all(4, body)
 
 
-def test_tries_are_said_to_decide_over_predictions() -> None:
-    """What the winner took at most, and why something else with a smaller prediction did not run."""
+def test_the_text_says_when_timings_overrule_predictions() -> None:
+    """It has the winner's time and names an algorithm with a smaller prediction that did not run."""
     stage = Record(sent_bytes=100.0, received_bytes=100.0, messages=1.0, rounds=1.0, compute_s=0.0, seconds=2e-3)
     traffic = Record(sent_bytes=100, sent_frames=1, received_bytes=100)
 
@@ -97,7 +97,7 @@ def test_ranks_that_may_use_different_cores_agree() -> None:
 
     def body(comm: sky.Comm) -> list[tuple[str, float]]:
         if comm.rank == 0:
-            os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})  # of this thread
+            os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})  # for this thread only
         found = []
         for nnz in (3_000, 20_000, 60_000):
             x = vector(comm.rank, n, nnz)

@@ -47,10 +47,10 @@ def test_bits_of_every_operation(dtype: np.dtype[Any], width: int, op: str, ufun
         got = plan.reduce(values[comm.rank], op=op)
         out = np.empty_like(got)
         assert plan.reduce(values[comm.rank], op=ufunc, out=out) is out
-        both = comm.configure_reduce(
+        in_one_call = comm.configure_reduce(
             mine, mine[::2], values[comm.rank], n=3 * rows, width=width, degrees=[ranks], op=op
         )
-        return [got, out, both]
+        return [got, out, in_one_call]
 
     for results in on_all(ranks, body):
         for got in results:

@@ -41,7 +41,7 @@ class Units(np.ndarray):
 
 
 class Named(np.ndarray):
-    """An array that carries something beside, with NumPy's arithmetic."""
+    """A subclass of arrays with NumPy's arithmetic, such as those with a name."""
 
 
 class Series:

@@ -1,4 +1,4 @@
-"""Lists to which NumPy gives other types on other ranks: one type that holds everyone's numbers, or an error of all."""
+"""Lists that NumPy gives different types on different ranks: one type holds all numbers, or all ranks raise."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ CALLS: dict[str, Call] = {
 
 
 def results(call: Call, passed: list[Any]) -> list[Any]:
-    """Of all ranks; afterwards the group goes on."""
+    """The results or errors of all ranks, after which the group still works."""
 
     def body(comm: sky.Comm) -> Any:
         try:
@@ -61,7 +61,7 @@ def results(call: Call, passed: list[Any]) -> list[Any]:
         ([(2,), np.array([1], np.uint8)], np.array([3], np.uint8)),
     ],
 )
-def test_lists_of_other_types(call: Call, passed: list[Any], expected: Any) -> None:
+def test_lists_of_different_types(call: Call, passed: list[Any], expected: Any) -> None:
     for result in results(call, passed):
         assert result.dtype == expected.dtype and result.tolist() == expected.tolist()
 
@@ -77,14 +77,14 @@ def test_lists_of_other_types(call: Call, passed: list[Any], expected: Any) -> N
         ([np.array([1]), np.array([1.5])], Mismatch, "dtype=int64.*dtype=float64"),
     ],
 )
-def test_numbers_that_no_type_holds(call: Call, passed: list[Any], error: type, words: str) -> None:
+def test_numbers_that_no_common_type_holds(call: Call, passed: list[Any], error: type, words: str) -> None:
     for result in results(call, passed):
         assert type(result) is error, result
         with pytest.raises(error, match=words):
             raise result
 
 
-def test_rows_of_a_width_and_none() -> None:
+def test_rows_on_some_ranks_and_an_empty_list_on_another() -> None:
     rows = np.arange(6.0).reshape(2, 3)
 
     def body(comm: sky.Comm) -> Any:
@@ -97,7 +97,7 @@ def test_rows_of_a_width_and_none() -> None:
 
 
 def test_other_mismatches_are_not_changed() -> None:
-    """Nothing is repeated, and no list is blamed, where a rank is in another call."""
+    """If a rank is in another call, nothing is repeated and the error blames no list."""
 
     def body(comm: sky.Comm) -> None:
         with pytest.raises(Mismatch) as caught:
@@ -116,7 +116,7 @@ def test_other_mismatches_are_not_changed() -> None:
     )
 )
 def test_any_lists(lists: list[Any]) -> None:
-    """Minima, which are exact: of everyone's numbers, or an error of all."""
+    """All ranks get the minimum, which is exact, of all ranks' numbers, or all raise."""
 
     def call(comm: sky.Comm, x: Any) -> Any:
         return comm.configure_reduce([0] * len(x), [0], x, n=1, op="min", missing="identity")

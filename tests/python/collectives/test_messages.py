@@ -1,4 +1,4 @@
-"""Messages from one rank to another: what comes is what was sent, whoever sends, and errors reach who they concern."""
+"""Messages from one rank to another: what is received equals what was sent, and errors reach the ranks concerned."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from skyphos.errors import BadInput, Mismatch, PeerLost, SkyphosError, Timeout
 
 
 class Label(bytes):
-    """A class of the user's, made of one that travels as it is."""
+    """A user's subclass of ``bytes``, which alone would be sent without a pickle."""
 
 
 def owned(vector: sky.SparseVector) -> sky.SparseVector:
@@ -217,7 +217,7 @@ def test_sent_and_received_arrays_may_share_memory(length: int) -> None:
         out = x.copy()
         assert comm.sendrecv(out, other, source=other, out=out) is out and (out == expected).all()
         out = x.copy()
-        comm.sendrecv({"of": out[:-1]}, other, source=other, sendtag=1)
+        comm.sendrecv({"part": out[:-1]}, other, source=other, sendtag=1)
         got = comm.sendrecv(out[:-1], other, source=other, out=out[1:])
         assert (got == expected[:-1]).all() and got.base is out
 
@@ -226,7 +226,7 @@ def test_sent_and_received_arrays_may_share_memory(length: int) -> None:
 
 def test_a_sendrecv_that_cannot_receive_has_sent_its_object() -> None:
     def body(comm: sky.Comm) -> None:
-        x = np.ones(5_000_000)  # more than is sent before its receiver comes
+        x = np.ones(5_000_000)  # more than is sent before the receiver has called recv
         if comm.rank == 0:
             with pytest.raises(Mismatch, match="rank 1 sent int64"):
                 comm.sendrecv(x, 1, source=1, out=np.empty(3))
@@ -383,7 +383,7 @@ def test_over_mpi() -> None:
     assert done.returncode == 0 and done.stdout.split() == ["True"] * 12, done.stderr
 
 
-def test_replicas_receive_the_same_and_take_no_message_of_just_anyone(processes: Processes) -> None:
+def test_replicas_receive_the_same_and_must_name_the_sender(processes: Processes) -> None:
     code = EVERY.split("comm.barrier()", maxsplit=1)[0] + (
         "for call in (comm.recv, comm.probe, comm.iprobe):\n"
         "    try:\n"
@@ -498,7 +498,7 @@ else:
 
 
 @pytest.mark.parametrize("shared_memory", ["1", "0"])
-def test_an_interrupted_send_or_receive_concerns_its_message_alone(processes: Processes, shared_memory: str) -> None:
+def test_an_interrupted_send_or_receive_affects_only_its_message(processes: Processes, shared_memory: str) -> None:
     each = dict.fromkeys(range(2), shared_memory)
     (zero, err), (one, err_one) = processes.lines(2, INTERRUPTED, SKYPHOS_SHARED_MEMORY=each)
     assert zero.splitlines() == ["interrupted", "interrupted", "interrupted", "late 2"], err
@@ -543,7 +543,7 @@ def test_a_closed_group_neither_sends_nor_receives() -> None:
 
 
 def test_waiting_for_a_message_of_a_rank_that_has_left_raises() -> None:
-    """At once: no other call has looked whether that rank is still there."""
+    """It raises at once, although no earlier call has checked that rank."""
     gone = threading.Event()
 
     def body(comm: sky.Comm) -> None:
@@ -552,7 +552,7 @@ def test_waiting_for_a_message_of_a_rank_that_has_left_raises() -> None:
             gone.set()
             return
         gone.wait(30)
-        # What is there now does not depend on whether a rank has left in order: a loop that takes it all just ends.
+        # iprobe does not raise for a rank that has left in order, so a loop that takes all messages just ends.
         assert comm.iprobe() is None and comm.iprobe(0) is None
         calls = (lambda: comm.send(1, 0), lambda: comm.recv(0), comm.probe)
         for call in calls:

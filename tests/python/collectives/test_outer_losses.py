@@ -1,4 +1,4 @@
-"""Sums of outer products in which a rank is killed or stands still: the others are told who, and go on without it."""
+"""Sums of outer products in which a rank is killed or stopped: the others learn which one, and go on without it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from conftest import Processes
 
-# Sums again and again; `{how}` are further arguments. The numbers are whole, so every order of additions agrees.
+# Sums until an error; `{how}`: further arguments. The numbers are whole, so every order of additions agrees.
 BODY = """
 import scipy.sparse as sp
 def factors(rank):
@@ -43,7 +43,7 @@ WAYS = [
 ]
 
 
-def word(process: subprocess.Popen[str]) -> list[str]:
+def next_words(process: subprocess.Popen[str]) -> list[str]:
     assert process.stdout is not None
     return process.stdout.readline().split()
 
@@ -56,11 +56,11 @@ def test_a_killed_rank_is_named_and_the_others_go_on(
     how, pairs, sparse = case
     group = processes.start(4, BODY.format(how=how, pairs=pairs, sparse=sparse), options=options)
     for process in group:
-        assert word(process) == ["begins"]
+        assert next_words(process) == ["begins"]
     begin = time.monotonic()
     group[2].kill()
     for rank in (0, 1, 3):
-        assert word(group[rank]) == ["PeerLost", "2"]
+        assert next_words(group[rank]) == ["PeerLost", "2"]
     assert time.monotonic() - begin < 10
     for rank in (0, 1, 3):
         out, err = group[rank].communicate(timeout=60)
@@ -69,13 +69,13 @@ def test_a_killed_rank_is_named_and_the_others_go_on(
 
 @pytest.mark.parametrize("case", WAYS[1:3], ids=lambda case: case[0])
 def test_a_stopped_rank_is_named(processes: Processes, case: tuple[str, int, bool]) -> None:
-    """Its system answers for it, so nothing shows that it is lost: the others wait for as long as the group does."""
+    """Its operating system keeps its connections open, so the others find out only by the group's time-out."""
     how, pairs, sparse = case
     body = BODY.format(how=how, pairs=pairs, sparse=sparse).replace("error.rank", "*error.missing, error.call")
     group = processes.start(4, body, timeout=4)
     for process in group:
-        assert word(process) == ["begins"]
+        assert next_words(process) == ["begins"]
     group[2].send_signal(signal.SIGSTOP)
     for rank in (0, 1, 3):
-        said = word(group[rank])
+        said = next_words(group[rank])
         assert said[:2] == ["Timeout", "2"] and said[2].startswith("outer_product_sum("), said

@@ -109,13 +109,13 @@ def test_explanation() -> None:
         assert all(seconds >= auto.predicted_seconds for _, seconds in auto.others)
         assert str(auto).count("\n") == 3 and "ms" in str(auto)
         assert (named.algorithm, named.grid, named.owners) == ("rabenseifner", (1, 4), "all")
-        # Of each other rank two rows of 300 and of 50 numbers; then blocks of 300 by 50 from three.
+        # From each of three ranks: two rows of 300 and two of 50 numbers, then a block of 300 by 50.
         words = 8 * (3 * 2 * 350 + 3 * 300 * 50)
         assert words <= named.received_bytes <= words + 2000
 
 
 def test_bytes_of_each_algorithm() -> None:
-    """What the module's table says travels, and what agreement takes beside."""
+    """The bytes that the module's table states, and up to 2000 more for agreement."""
     n, m, ranks = 512, 384, 4
 
     def body(comm: sky.Comm) -> dict[str, int]:
@@ -136,16 +136,16 @@ def test_bytes_of_each_algorithm() -> None:
 
 
 def test_auto_sends_factors_or_the_matrix_by_the_rows() -> None:
-    """Of few rows the factors, of so many that they are far longer than the matrix that one."""
+    """Few rows: the factors. So many rows that the factors are far larger than the matrix: the matrix."""
     n, m, many = 400, 300, 2000
 
     def body(comm: sky.Comm) -> list[Any]:
-        told = []
+        explanations = []
         for pairs in (1, many):
             got, how = comm.outer_product_sum(*factors(comm.rank, (n, m), pairs), explain=True)
             np.testing.assert_array_equal(got, oracle((n, m), [pairs] * comm.size, np.float64))
-            told.append(how)
-        return told
+            explanations.append(how)
+        return explanations
 
     for few_rows, many_rows in on_all(4, body):
         assert few_rows.algorithm == "allgather" and few_rows.received_bytes < 3 * (n + m) * 8 + 2000
@@ -227,7 +227,7 @@ def test_torch_tensors() -> None:
     on_all(2, body)
 
 
-def test_low_rank_applies_itself() -> None:
+def test_low_rank_is_added_to_weights_in_place() -> None:
     def body(comm: sky.Comm) -> None:
         for dtype in (np.float32, np.float64, ml_dtypes.bfloat16):
             shape, pairs = (37, 23), 2
@@ -307,7 +307,7 @@ BAD: list[tuple[Any, dict[str, Any], str]] = [
 @pytest.mark.parametrize(("made", "options", "says"), BAD)
 def test_refusals_on_all_ranks(made: Any, options: dict[str, Any], says: str) -> None:
     def body(comm: sky.Comm) -> str:
-        # Rank 1 alone passes what is wrong, where the others can pass something else.
+        # Only rank 1 passes the invalid arguments.
         wrong = comm.rank == 1
         a, b = made() if wrong else (np.ones(3), np.ones(4))
         with pytest.raises(sky.BadInput, match=says) as caught:
@@ -345,11 +345,11 @@ def test_ranks_that_differ_are_named() -> None:
     on_all(3, body)
 
 
-def test_more_than_there_is_memory_for() -> None:
-    """Neither beyond what the system can promise, nor beyond what it has: said before factors are sent."""
+def test_results_that_do_not_fit_the_memory_are_refused() -> None:
+    """Whether the system refuses the memory or would run out of it, the error comes before factors are sent."""
     with open("/proc/meminfo") as file:
         total = 1024 * next(int(line.split()[1]) for line in file if line.startswith("MemTotal"))
-    # The system promises one rank this much, for it gives memory only when it is written to.
+    # The system allocates this much for each rank, because it supplies memory only when it is written to.
     side = int((0.7 * total / 4) ** 0.5)
 
     def body(comm: sky.Comm) -> None:

@@ -62,10 +62,10 @@ def test_as_numpy(case: dict[str, Any]) -> None:
         out = np.empty_like(first)
         again = plan.reduce(values[comm.rank], op=UFUNCS[case["op"]], out=out, order="arrival")
         assert again is out
-        both = comm.configure_reduce(
+        in_one_call = comm.configure_reduce(
             contribute, want, values[comm.rank], n=case["n"], width=case["width"], op=case["op"]
         )
-        return first, again, both
+        return first, again, in_one_call
 
     for expected, got in zip(oracle(case, values), on_all(case["size"], body), strict=True):
         for result in got:

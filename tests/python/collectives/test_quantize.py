@@ -43,7 +43,7 @@ def test_arrays_and_vectors(where: Any, dtype: np.dtype[Any]) -> None:
     for results in zip(*got, strict=True):
         assert all(r.dtype == dtype and r.tobytes() == results[0].tobytes() for r in results)
     for k, exact in enumerate([sum(inputs) / size] * 3 + [sum(parts) / size]):
-        # A step is the largest magnitude over 127; inputs are at most 5, and 16 bits round.
+        # A step is the largest magnitude, at most 5, over 127; 0.05 is for the rounding of 16-bit types.
         assert np.abs(got[0][k].astype(np.float64) - exact).max() < 2 * 5 / 127 + 0.05
 
 
@@ -56,7 +56,7 @@ def test_unbiased_over_seeds_and_another_draw_each_call() -> None:
 
     exact = gradient(0, 64, np.float64) + gradient(1, 64, np.float64)
     for mean, (one, two) in on_all(2, body):
-        # The variance of a value is at most S²/4, S the length of 16 values of variance 2.
+        # The variance of a value is at most S²/4, where S is the norm of a bucket: 16 values of variance 2.
         assert np.sqrt(np.mean((mean - exact) ** 2)) < np.sqrt(32) / 2 / np.sqrt(600)
         assert one != two
 
@@ -221,7 +221,7 @@ def test_invalid_arguments_of_topk() -> None:
         with pytest.raises(sky.BadInput, match=words):
             topk.compress(array)
     np.testing.assert_array_equal(topk.residual, before)
-    # Without bits NaN is chosen, always.
+    # Without bits a NaN is always chosen.
     assert np.isnan(sky.TopK(k=1).compress(np.array([9.0, np.nan, np.inf])).values).all()
 
 
@@ -259,8 +259,8 @@ def test_calls_under_way() -> None:
     def body(comm: sky.Comm) -> tuple[bytes, bytes]:
         x = gradient(comm.rank, 5000)
         works = [comm.allreduce(x, quantize=sky.Quantize(where=where), async_op=True) for where in ("both", "result")]
-        both, result = (work.wait(timeout=20) for work in reversed(works))
-        return both.tobytes(), result.tobytes()
+        result, both = (work.wait(timeout=20) for work in reversed(works))
+        return result.tobytes(), both.tobytes()
 
     got = on_all(3, body)
     assert got[1:] == got[:1] * 2

@@ -43,7 +43,7 @@ def test_layers_of_a_reduce_scatter(degrees: list[int] | None) -> None:
         assert "dense above" not in str(how) and f"{part.nnz} in the result" in str(how)
 
 
-def test_layers_that_cannot_be() -> None:
+def test_invalid_layers() -> None:
     def body(comm: sky.Comm) -> None:
         x = vector(comm.rank)
         with pytest.raises(sky.BadInput, match="size 4"):

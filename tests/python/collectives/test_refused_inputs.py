@@ -48,7 +48,7 @@ def test_ranks_that_differ_are_named() -> None:
     ],
 )
 def test_matrices_of_other_shapes_are_refused(call: Any) -> None:
-    """They travel as vectors of entries, which may be as long. One of a single row goes with vectors."""
+    """They are sent as vectors, whose lengths may agree. A matrix of one row may be combined with a vector."""
     scipy_sparse = pytest.importorskip("scipy.sparse")
     entries = np.arange(6.0)
 
@@ -65,7 +65,7 @@ def test_matrices_of_other_shapes_are_refused(call: Any) -> None:
     on_all(2, lambda comm: call(comm, row if comm.rank else sky.SparseVector.from_dense(entries)))
 
 
-def test_masks_that_arrays_show_are_seen() -> None:
+def test_masks_of_converted_arrays_are_found() -> None:
     class Shows:
         def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
             return np.ma.array([1.0, 2.0], mask=[True, False])

@@ -1,4 +1,4 @@
-"""The same input gives the same bits: in every run where choices are fixed, elsewhere after the first calls."""
+"""The same input gives the same bits: in every call if groups do not adapt, otherwise after the first calls."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import skyphos as sky
 from conftest import Processes, on_all
 from skyphos.planning.profile_choice import begin_with
 
-#: Calls of a kind in which `auto` may try several algorithms.
+#: The first calls with an input, in which `auto` may try several algorithms.
 WARM_UP = 25
 
 
@@ -49,10 +49,10 @@ def test_in_fifty_fresh_groups_the_bits_stay_after_the_first_calls() -> None:
     tried = False
     for _ in range(50):
         ranks = on_all(4, lambda comm: sums(comm, WARM_UP + 15))
-        assert ranks[1:] == ranks[:-1], "all ranks have the same"
+        assert ranks[1:] == ranks[:-1], "the bits differ between ranks"
         assert len(set(ranks[0][WARM_UP:])) == 1
         tried |= len(set(ranks[0])) > 1
-    assert tried, "a test of calls that need no warm-up would show nothing"
+    assert tried, "no group has tried several algorithms, so the test shows nothing"
 
 
 FRESH = """

@@ -43,11 +43,11 @@ def npz() -> bytes:
     return out.getvalue()
 
 
-def places(path: Path) -> object:
+def topology(path: Path) -> object:
     return Topology.load(path, [("a", "1.2.3.4"), ("b", "1.2.3.5")])
 
 
-def places_as_probed(path: Path) -> object:
+def topology_as_probed(path: Path) -> object:
     return Topology.load(path, [(host.name, host.address) for host in Measured.load(path).hosts])
 
 
@@ -55,12 +55,12 @@ def slurm(path: Path) -> object:
     return [host for host, _ in zip(expand_hostlist(path.read_text(errors="replace")), range(1000), strict=False)]
 
 
-#: Name of the file, what is in it when it is whole (nothing: what a probe writes), and who reads it.
+#: Name of the file, its undamaged content (empty: what a probe writes), and its reader.
 FILES: dict[str, tuple[str, bytes, Callable[[Path], object]]] = {
     "profile": ("p.json", b"", lambda path: Profile.load(str(path))),
     "probe": ("p.json", b"", Measured.load),
-    "places as probed": ("p.json", b"", places_as_probed),
-    "places": ("racks", RACKS, places),
+    "topology as probed": ("p.json", b"", topology_as_probed),
+    "topology": ("racks", RACKS, topology),
     "hosts": ("hosts", HOSTS, lambda path: parse_hostfile(str(path))),
     "hosts of Slurm": ("slurm", b"node[03-05,9]x[1-2],login1,a[0001-9999]", slurm),
     "network": ("n.json", NETWORK, lambda path: Network.load(str(path))),
@@ -74,7 +74,7 @@ FILES: dict[str, tuple[str, bytes, Callable[[Path], object]]] = {
 
 @st.composite
 def damage(draw: st.DrawFn, whole: bytes) -> bytes:
-    """Some changes: a byte, a part left out or twice, other bytes, and numbers that are hard to take."""
+    """One to four changes: a part is doubled, or replaced by other bytes or by text that readers may mishandle."""
     data = bytearray(whole)
     for _ in range(draw(st.integers(1, 4))):
         at = draw(st.integers(0, len(data)))
@@ -135,13 +135,13 @@ def checkpoint() -> bytes:
 
 
 def test_checkpoints_with_a_checksum_that_fits() -> None:
-    """Damage that a checksum does not show: another program's file under such a name."""
+    """Damage that the checksum in the name does not show, as in a file that another program wrote."""
 
     @seed(0)
     @settings(max_examples=300, deadline=None, database=None, suppress_health_check=list(HealthCheck))
     @given(damage(checkpoint()))
     @example(b"")
-    @example(b"PK\x05\x06" + b"\0" * 18)  # an archive of nothing
+    @example(b"PK\x05\x06" + b"\0" * 18)  # an empty archive
     def damaged(content: bytes) -> None:
         checksum = hashlib.blake2b(content, digest_size=16).hexdigest()
         with tempfile.TemporaryDirectory() as folder, sky.init() as comm:

@@ -13,7 +13,7 @@ from skyphos.errors import BadInput
 from skyphos.graph import Edges, load, read_edges
 from skyphos.graph.columns import Columns
 
-#: As programs write them: source, target, weight and what else is there.
+#: Column names as programs write them: source, target, weight, and the other columns.
 HEADS = [
     ("source", "target", "weight", ["id", "key"]),  # NetworkX
     ("Source", "Target", "Weight", ["Type", "Id", "Label", "timeset"]),  # Gephi
@@ -144,7 +144,7 @@ def test_weights_that_are_not_wanted_need_no_name(folder: Path) -> None:
 def test_columns_that_are_named(folder: Path, columns: str | dict, expected: tuple) -> None:
     for name in ("n.csv", "n.txt"):
         if name == "n.txt" and "1" in str(columns):
-            continue  # a line of names in .txt is one only where names are asked for
+            continue  # in .txt the first line holds names only if a column is asked for by name
         file = write(folder, "a,b,c\n1,2,3\n", name)
         assert rows(read_edges(file, columns=columns)) == [expected]
         shares = on_ranks(2, lambda comm, file=file: load(comm, file, columns=columns))
@@ -167,7 +167,7 @@ def test_columns_that_are_named(folder: Path, columns: str | dict, expected: tup
         (["a", "b"], "must be text or a mapping"),
     ],
 )
-def test_columns_that_are_not_there(folder: Path, columns: str, why: str) -> None:
+def test_invalid_column_settings(folder: Path, columns: str, why: str) -> None:
     with pytest.raises(BadInput, match=why):
         read_edges(write(folder, "a,b,c\n1,2,3\n"), columns=columns)
 

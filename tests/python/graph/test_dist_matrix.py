@@ -26,13 +26,13 @@ class Entries:
     def __init__(self, seed: int, size: int, shape: tuple[int, int], dtype: Any = np.float64) -> None:
         random = np.random.default_rng(seed)
         count = int(random.integers(0, 60))
-        most = 2 if dtype is np.bool_ else 9
+        bound = 2 if dtype is np.bool_ else 9
         self.shape, self.size = shape, size
         self.rows = random.integers(0, shape[0], count)
         self.columns = random.integers(0, shape[1], count)
-        self.values = random.integers(0, most, count).astype(dtype)
+        self.values = random.integers(0, bound, count).astype(dtype)
         self.owner = random.integers(0, max(1, size - 1), count)  # the last rank has none, if there are several
-        self.x = random.integers(0, most, shape[1]).astype(dtype)
+        self.x = random.integers(0, bound, shape[1]).astype(dtype)
 
     def on(self, comm: sky.Comm, **options: Any) -> DistMatrix:
         mine = self.owner == comm.rank
@@ -40,7 +40,7 @@ class Entries:
         return DistMatrix(comm, *parts, **({"shape": self.shape} | options))
 
     def product(self, add: str, multiply: str, x: np.ndarray) -> dict[int, Any]:
-        """Row by row, entry by entry; rows without entries are left out."""
+        """The expected product by row; rows without entries are left out."""
         combine = MULTIPLY[multiply]
         terms = self.values if multiply == "first" else x[self.columns]
         if combine is not None:
@@ -155,7 +155,7 @@ def test_iterated_product_is_the_matrix_power() -> None:
         assert np.allclose(x, expected[index], rtol=1e-12)
 
 
-def test_numbers_ride_along_and_buffers_are_reused() -> None:
+def test_products_with_extra_numbers_and_reused_buffers() -> None:
     entries = Entries(2, 3, (15, 15))
 
     def work(comm: sky.Comm) -> None:
@@ -163,7 +163,7 @@ def test_numbers_ride_along_and_buffers_are_reused() -> None:
         x, out = matrix.full(1.0), matrix.empty()
         y, totals = matrix.matvec_with(x, (comm.rank, 0.5), out=out)
         assert totals == [3.0, 1.5]
-        assert y.base is out.base  # received where it is wanted
+        assert y.base is out.base  # received directly into out
         plain = np.empty(len(matrix.index))
         z, totals = matrix.matvec_with(x, (comm.rank, 7), add="max", multiply="second", out=plain)
         assert totals == [2.0, 7.0]

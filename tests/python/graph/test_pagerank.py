@@ -72,7 +72,7 @@ def test_matches_networkx(
     assert max(abs(found[vertex] - expected[vertex]) for vertex in found) < 1e-9
     assert abs(sum(found.values()) - 1) < 1e-9
     assert {result.count for result in results} == {len(graph)}
-    for result in results:  # what is not owned is the same number
+    for result in results:  # other ranks have the same values as the owner
         assert all(result.ranks[k] == found[v] for k, v in enumerate(result.vertices.tolist()))
 
 
@@ -133,13 +133,13 @@ def test_callback_gets_every_iteration_once_and_result_is_of_the_last() -> None:
     assert [r for _, r in heard] == result.residuals
     assert result.converged
     assert result.residuals[-1] < 1e-9 <= result.residuals[-2]
-    # The residual of the last iteration is the change of its x.
+    # The last residual is the sum of the changes that the last iteration made.
     fewer = combined(rank_rows(rows, 2, False, tol=0.0, max_iterations=result.iterations - 1))
     same = combined(rank_rows(rows, 2, False, tol=0.0, max_iterations=result.iterations))
     assert sum(abs(same[v] - fewer[v]) for v in same) == pytest.approx(result.residuals[-1], rel=1e-6)
 
 
-def test_not_converged_is_said() -> None:
+def test_results_say_whether_they_converged() -> None:
     results = rank_rows([(0, 1, 1.0), (1, 2, 1.0), (2, 1, 1.0)], 2, False, tol=1e-12, max_iterations=3)
     assert [(r.converged, r.iterations) for r in results] == [(False, 3)] * 2
 
@@ -224,7 +224,7 @@ def test_only_the_ratio_of_weights_counts() -> None:
     expected = combined(rank_rows(rows, 2, True))
     for factor in (1e307, 1e-323, 5e-310):
         found = combined(rank_rows([(s, t, w * factor) for s, t, w in rows], 2, True))
-        ratio = 1e-9 if factor != 1e-323 else 0.2  # of so small numbers not much is left
+        ratio = 1e-9 if factor != 1e-323 else 0.2  # numbers as small as that have few significant bits
         assert all(abs(found[vertex] - expected[vertex]) < ratio for vertex in expected)
     half = combined(rank_rows(rows, 2, True, personalization={0: 1e308, 1: 1e308}))
     even = combined(rank_rows(rows, 2, True, personalization={0: 1, 1: 1}))
@@ -232,7 +232,7 @@ def test_only_the_ratio_of_weights_counts() -> None:
 
 
 @pytest.mark.parametrize("weight", [np.inf, -np.inf, np.nan, -1.0])
-def test_a_weight_that_cannot_be_is_named_with_its_edge(weight: float) -> None:
+def test_an_invalid_weight_is_named_with_its_edge(weight: float) -> None:
     def of_edges(comm: sky.Comm) -> None:
         pagerank(comm, Edges([0, 3], [1, 5], [1.0, weight if comm.rank else 1.0], base=1))
 
@@ -274,7 +274,7 @@ def test_settings_that_are_not_understood(options: dict, why: str) -> None:
         assert isinstance(error, BadInput) and re.search(why, str(error)), error
 
 
-def test_settings_of_other_types_are_honoured_where_they_are_plain() -> None:
+def test_settings_of_equivalent_types_are_accepted() -> None:
     rows = [(0, 1, 1.0), (1, 2, 1.0), (2, 0, 1.0), (0, 2, 1.0)]
     expected = combined(rank_rows(rows, 2, False, max_iterations=4, tol=0, personalization={1: 1.0}))
     for options in ({"max_iterations": 4.0}, {"max_iterations": np.int32(4)}, {"damping": np.float32(0.85)}):

@@ -91,7 +91,7 @@ def test_fast_and_slow_parser_agree(data: bytes) -> None:
     for candidate in (data, text._regular(data, layout)):
         fast = text._parse_fast(candidate, layout, threads=False) if b"0x" not in data else None
         if fast is not None:
-            assert slow is not None, "the fast parser took what is no edge"
+            assert slow is not None, "the fast parser accepted an invalid edge"
             assert np.array_equal(fast[0], slow[0])
             assert np.array_equal(fast[1], slow[1])
 
@@ -193,13 +193,13 @@ def test_csv_with_names(folder: Path) -> None:
         read_edges(write(folder, "named.csv", "a,b\n1,2\nx,2\n"))
 
 
-def test_a_line_of_csv_that_is_two_is_named(folder: Path) -> None:
+def test_a_csv_line_that_is_split_by_a_carriage_return_is_reported(folder: Path) -> None:
     file = write(folder, "two.csv", "source,target\n1,2\n4\r,5\n")
     with pytest.raises(BadInput, match=r"line 3: not an edge"):
         read_edges(file)
 
 
-def test_names_are_for_csv_only(folder: Path) -> None:
+def test_column_names_are_for_csv_only(folder: Path) -> None:
     with pytest.raises(BadInput, match="line 1: not an edge"):
         read_edges(write(folder, "names.txt", "source target\n1 2\n"))
 
@@ -362,7 +362,7 @@ def test_load_undirected(folder: Path) -> None:
     assert sorted(pair for share in shares for pair in pairs(share)) == [(1, 2), (2, 1), (3, 3)]
 
 
-def test_an_error_that_is_not_ours_reaches_the_others() -> None:
+def test_an_error_of_any_class_reaches_all_ranks() -> None:
     def work(comm: sky.Comm) -> None:
         def fail() -> None:
             if comm.rank == 1:
@@ -375,12 +375,12 @@ def test_an_error_that_is_not_ours_reaches_the_others() -> None:
     assert not any(isinstance(error, BadInput) for error in errors)
 
 
-@pytest.mark.parametrize("known", ["fsspec", "pyarrow"])
+@pytest.mark.parametrize("package", ["fsspec", "pyarrow"])
 @pytest.mark.parametrize("name", ["edges.txt", "edges.txt.gz", "edges.mtx", "edges.npz"])
 def test_an_address_is_read_as_a_local_file(
-    known: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    package: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Byte for byte and share for share, by fsspec and by pyarrow alone."""
+    """All shares are the same, whether fsspec reads the address or, without fsspec, pyarrow."""
     rng = np.random.default_rng(5)
     source, target = rng.integers(0, 900, 4000), rng.integers(0, 900, 4000)
     file = tmp_path / name
@@ -392,7 +392,7 @@ def test_an_address_is_read_as_a_local_file(
         lines = head + "".join(f"{a + base} {b + base}\n" for a, b in zip(source, target, strict=True))
         file.write_bytes(gzip.compress(lines.encode()) if name.endswith(".gz") else lines.encode())
     address = file.as_uri()
-    if known == "pyarrow":
+    if package == "pyarrow":
         find = importlib.util.find_spec
         monkeypatch.setattr(importlib.util, "find_spec", lambda module: None if module == "fsspec" else find(module))
     else:
@@ -472,7 +472,7 @@ def test_byte_order_marks_indented_comments_and_line_ends(folder: Path, name: st
 
 
 def test_a_matrix_market_banner_determines_the_format(folder: Path) -> None:
-    """Read as a list of edges its head would be comments, and its sizes an edge."""
+    """Taken for a list of edges, its header would be comments, and its line of sizes an edge."""
     text = "%%MatrixMarket matrix coordinate pattern general\n3 3 1\n1 2\n"
     for name in ("m.txt", "m", "m.csv", "m.txt.gz"):
         assert pairs(read_edges(write(folder, name, text))) == [(0, 1)]
@@ -505,7 +505,7 @@ def test_an_array_of_one_dimension_is_no_graph(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("bad", ["1_000 2", "1 1_000", "1 2 1_0", "１ 2", "1 2 1_0.5"])
-def test_numbers_are_those_of_the_format(folder: Path, bad: str) -> None:
+def test_digits_that_only_python_accepts_are_refused(folder: Path, bad: str) -> None:
     weighted = bad.count(" ") == 2
     good = "1 2 3\n" if weighted else "1 2\n"
     for content, line in ((f"{bad}\n", 1), (f"{good}{bad}\n", 2)):
@@ -579,7 +579,7 @@ def test_settings_that_are_not_understood(folder: Path, options: dict, why: str)
         (np.array([2**63], np.uint64), [1], None, "above 2\\^63 - 1"),
     ],
 )
-def test_edges_that_are_none(source: object, target: object, weight: object, why: str) -> None:
+def test_invalid_edges(source: object, target: object, weight: object, why: str) -> None:
     with pytest.raises(BadInput, match=why):
         Edges(source, target, weight)  # type: ignore[arg-type]
 

@@ -39,7 +39,7 @@ def test_shared_memory_follows_its_variable(monkeypatch: pytest.MonkeyPatch) -> 
         if value is not None:
             monkeypatch.setenv("SKYPHOS_SHARED_MEMORY", value)
         assert _shares_memory(None) is expected
-        assert _shares_memory(True) is True  # the argument goes before
+        assert _shares_memory(True) is True  # the argument takes precedence
     monkeypatch.setenv("SKYPHOS_SHARED_MEMORY", "of")
     with pytest.raises(BadInput, match="SKYPHOS_SHARED_MEMORY"):
         sky.init()
@@ -61,7 +61,7 @@ def test_numbers_are_decimal_digits(name: str, value: str, monkeypatch: pytest.M
 
 
 def test_every_variable_that_is_read_is_known() -> None:
-    """Else its own name would be taken for a typing error, or a typing error in it for nothing."""
+    """Otherwise its name would be reported as a typing error, or a typing error in it would not be."""
     package, read = Path(sky.__file__).parent, set()
     for file in package.rglob("*.py"):
         read |= set(re.findall("[\"'](SKYPHOS_[A-Z_]*[A-Z])[\"']", file.read_text(encoding="utf-8")))
@@ -77,7 +77,7 @@ def test_a_typing_error_in_a_name_warns_once(name: str) -> None:
     assert done.stderr.count("has no effect: is SKYPHOS_") == 1 and name in done.stderr
 
 
-def test_no_warning_without_one() -> None:
+def test_no_warning_without_a_typing_error() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         variables.warn_of_typing_errors(dict.fromkeys(variables.KNOWN, "1") | {"SKYPHOS_MPIEXEC": "mpiexec"})
@@ -113,7 +113,7 @@ def test_arguments_of_init_are_named(arguments: dict[str, Any], name: str) -> No
         sky.init(**arguments)
 
 
-def test_plain_values_of_other_types_are_honoured() -> None:
+def test_values_of_equivalent_types_are_accepted() -> None:
     with sky.init(timeout=np.float32(5), threads=2.0, replication=1.0, shared_memory=np.True_) as comm:  # type: ignore[arg-type]
         assert comm.size == 1
     with sky.init(rank=0.0, world_size=np.int64(1)) as comm:  # type: ignore[arg-type]

@@ -103,7 +103,7 @@ def test_batch_script_without_srun_is_alone() -> None:
     assert discover(environ=environ).world_size == 1
 
 
-def test_mpiexec_within_slurm_is_nearer() -> None:
+def test_mpiexec_takes_precedence_over_the_slurm_job_around_it() -> None:
     found = discover(environ=SLURM | MPI | {"SKYPHOS_RENDEZVOUS": "h:9"})
     assert (found.launcher, found.rank, found.world_size) == ("mpi", 2, 3)
 
@@ -115,7 +115,7 @@ def test_mpi(variables: dict[str, str]) -> None:
     assert discover(environ=variables | {"SKYPHOS_RENDEZVOUS": "k:8"}).rendezvous == "k:8"
 
 
-def test_settings_that_are_set_to_nothing_are_not_set() -> None:
+def test_empty_settings_are_ignored() -> None:
     assert discover(environ={"RANK": "", "WORLD_SIZE": " "}).world_size == 1
 
 

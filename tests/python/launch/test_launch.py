@@ -70,7 +70,7 @@ def pids(process: subprocess.Popen[bytes], ranks: int) -> list[int]:
 
 
 def ended(rank: int, how: str, host: str = socket.gethostname()) -> str:
-    """The line that names the rank for which all others were ended."""
+    """The line that names the rank because of which all others were ended."""
     hint = " (--keep-going: they go on)" if "killed" in how else ""
     return f"skyphos: rank {rank} on {host} {how}; the others are ended{hint}"
 
@@ -106,7 +106,7 @@ def test_a_line_longer_than_any_pipe_arrives_whole(start: Launcher) -> None:
     assert out[0].replace("[0] ", "") == "x" * 300_000
 
 
-def test_without_prefix_output_is_the_launchers(start: Launcher) -> None:
+def test_without_prefix_ranks_write_to_the_launchers_output(start: Launcher) -> None:
     assert finish(start("import os; os.write(1, b'plain\\n')", "-n", "2", "--no-prefix"))[1] == [
         "plain",
         "plain",

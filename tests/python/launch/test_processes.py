@@ -1,4 +1,4 @@
-"""Groups of real processes: killed, interrupted, late, strangers."""
+"""Groups of real processes that are killed, interrupted, late or refused."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def first_line(process: subprocess.Popen[str]) -> str:
     return process.stdout.readline().strip()
 
 
-def until_it_waits(process: subprocess.Popen[str]) -> None:
+def wait_until_it_sleeps(process: subprocess.Popen[str]) -> None:
     """Return once the process sleeps on its sockets, as a collective does that waits."""
     deadline = time.monotonic() + 30
     while "poll" not in Path(f"/proc/{process.pid}/wchan").read_text():
@@ -68,7 +68,7 @@ except BaseException as error:
 """
     group = processes.start(3, code)
     assert [first_line(p) for p in group] == ["ready"] * 3
-    until_it_waits(group[1])  # for rank 0
+    wait_until_it_sleeps(group[1])  # in the call, because rank 0 has not come
     group[1].send_signal(signal.SIGINT)
     assert rest(group[1]).startswith("KeyboardInterrupt")
     assert group[0].stdin is not None
@@ -180,7 +180,7 @@ say(comm.rank, comm.size, comm.allreduce(np.full(3, float(numbers[0])))[0])
 """
 
 
-def test_those_that_are_left_go_on(processes: Processes) -> None:
+def test_survivors_go_on(processes: Processes) -> None:
     """Two are killed one after the other, in the middle of calls; the others shrink the group and go on."""
     group = processes.start(5, SHRINK)
     assert [first_line(p) for p in group] == ["ready"] * 5

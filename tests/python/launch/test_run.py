@@ -55,11 +55,11 @@ def said(done: subprocess.CompletedProcess[str]) -> list[str]:
         ["--nproc_per_node=2"],
     ],
 )
-def test_spellings_of_how_many(run: Run, spelling: list[str]) -> None:
+def test_spellings_of_the_number_of_ranks(run: Run, spelling: list[str]) -> None:
     assert said(run(*spelling, "who.py")) == ["[0] 0 2 []", "[1] 1 2 []"]
 
 
-def test_two_numbers_are_one_too_many(run: Run) -> None:
+def test_two_options_for_the_number_of_ranks_are_refused(run: Run) -> None:
     done = run("-n", "2", "--nproc-per-node", "2", "who.py")
     assert (done.returncode, done.stderr.count("\n")) == (2, 1) and "give one of them" in done.stderr
 
@@ -109,7 +109,7 @@ def test_arguments_are_passed_to_the_target(run: Run, arguments: list[str], expe
     assert said(run(*arguments)) == [f"[0] 0 1 {expected}"]
 
 
-def test_an_option_that_is_none(run: Run) -> None:
+def test_an_unknown_option(run: Run) -> None:
     done = run("--nporc", "2", "who.py")
     assert (done.returncode, done.stderr.count("\n")) == (2, 1) and "No such option '--nporc'" in done.stderr
 
@@ -132,7 +132,7 @@ def test_variables_that_are_set_or_handed_on(run: Run) -> None:
         ("raise KeyError(7)", "ended with status 1 (KeyError: 7)", 1),
     ],
 )
-def test_the_rank_that_ended_first_by_cause_is_named(run: Run, tmp_path: Path, end: str, how: str, status: int) -> None:
+def test_the_rank_that_caused_the_end_is_named(run: Run, tmp_path: Path, end: str, how: str, status: int) -> None:
     """Whatever the other ranks report, and whichever ends first."""
     (tmp_path / "end.py").write_text(
         f"import os, sys, skyphos as sky\ncomm = sky.init(timeout=30)\nif comm.rank == 1: {end}\ncomm.barrier()\n"
@@ -143,14 +143,14 @@ def test_the_rank_that_ended_first_by_cause_is_named(run: Run, tmp_path: Path, e
     assert done.returncode == status
 
 
-def test_a_number_of_processes_is_said_once(run: Run) -> None:
+def test_contradictory_numbers_of_ranks_are_refused(run: Run) -> None:
     done = run("-n", "2", "-np", "3", "who.py")
     assert done.returncode == 2 and "2 and 3 were given: say one of them" in done.stderr
     assert len(said(run("-n", "2", "--nproc", "2", "who.py"))) == 2
 
 
 def test_ctrl_c_is_a_line_of_each_rank(tmp_path: Path) -> None:
-    """Not the traceback of each, one in the other."""
+    """Not two tracebacks whose lines are mixed."""
     (tmp_path / "wait.py").write_text(
         "import skyphos as sky\ncomm = sky.init(timeout=60)\nprint('waits', flush=True)\ncomm.recv(1 - comm.rank)\n"
     )
@@ -236,7 +236,7 @@ time.sleep(60)
 
 @pytest.fixture
 def job(tmp_path: Path) -> Iterator[Callable[..., tuple[subprocess.Popen[str], list[int]]]]:
-    """A group whose ranks start children that ignore every signal but SIGKILL; the launcher, and the children."""
+    """Start a group whose ranks start children that ignore SIGINT, SIGTERM and SIGHUP; return its launcher and them."""
     started: list[subprocess.Popen[str]] = []
 
     def job(*, fails: bool, session: bool, hosts: bool) -> tuple[subprocess.Popen[str], list[int]]:
@@ -268,7 +268,7 @@ def gone(pids: list[int]) -> bool:
 
 
 def sleepers() -> list[int]:
-    """What the children started in turn."""
+    """Processes that the children started, by their command line."""
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():

@@ -39,13 +39,13 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def of(folder: Path, host: str) -> tuple[str, str, str]:
+def files_of(folder: Path, host: str) -> tuple[str, str, str]:
     return str(folder / "authority.pem"), str(folder / f"{host}.pem"), str(folder / f"{host}.key")
 
 
 def variables(folder: Path, size: int) -> dict[str, dict[int, str]]:
     """What each rank must have in its environment; each is on a host of its own."""
-    by_rank = [of(folder, HOSTS[rank]) for rank in range(size)]
+    by_rank = [files_of(folder, HOSTS[rank]) for rank in range(size)]
     return {f"SKYPHOS_TLS_{name}": {r: by_rank[r][k] for r in range(size)} for k, name in enumerate(NAMES)}
 
 
@@ -55,7 +55,7 @@ def free_place() -> str:
 
 
 def met_at(place: str, token: str, size: int) -> dict[str, dict[int, str]]:
-    """A free rendezvous, for a group whose ranks start one by one."""
+    """Variables of a group that meets at ``place`` and whose ranks start one by one."""
     everyone = range(size)
     return {
         "SKYPHOS_RENDEZVOUS": dict.fromkeys(everyone, place),
@@ -80,7 +80,7 @@ def test_an_authority_signs_further_certificates_and_nothing_is_overwritten(tmp_
     assert make(tmp_path, "b,c.example.org", "--days", "2").exit_code == 0
     assert {name: (tmp_path / name).read_bytes() for name in before} == before
     for host in ("a", "b", "c.example.org"):  # each is checked against the authority when it is read
-        sky.init(tls=sky.TLS(*of(tmp_path, host))).close()
+        sky.init(tls=sky.TLS(*files_of(tmp_path, host))).close()
     (tmp_path / "authority.key").unlink()
     error = make(tmp_path, "d").exception
     assert isinstance(error, sky.BadInput) and "authority.key is missing" in str(error)
@@ -113,13 +113,13 @@ def test_without_cryptography_the_error_names_the_package(tmp_path: Path, monkey
 
 
 def test_partial_settings_are_refused(certificates: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    paths = of(certificates, "a")
+    paths = files_of(certificates, "a")
     whole = dict(zip((f"SKYPHOS_TLS_{name}" for name in NAMES), paths, strict=True))
     assert files(None, whole) == paths and files(None, dict.fromkeys(whole, "")) is None
     for name in whole:
         with pytest.raises(sky.BadInput, match=f"but {name} is not: set all three"):
             files(None, {key: path for key, path in whole.items() if key != name})
-    assert files(sky.TLS(*map(Path, of(certificates, "b"))), whole) == of(certificates, "b")
+    assert files(sky.TLS(*map(Path, files_of(certificates, "b"))), whole) == files_of(certificates, "b")
     with pytest.raises(sky.BadInput, match="key must be the path"):
         sky.TLS(authority="a", certificate="b", key="")
     with pytest.raises(sky.BadInput, match=r"tls must be skyphos\.TLS"):
@@ -129,12 +129,12 @@ def test_partial_settings_are_refused(certificates: Path, monkeypatch: pytest.Mo
         sky.init()
 
 
-def test_files_that_cannot_be_used_are_named_even_alone(certificates: Path) -> None:
-    authority, certificate, key = of(certificates, "a")
+def test_files_that_cannot_be_used_are_named_even_by_one_rank(certificates: Path) -> None:
+    authority, certificate, key = files_of(certificates, "a")
     with pytest.raises(sky.BadInput, match=r"nowhere\.pem: No such file"):
         sky.init(tls=sky.TLS("nowhere.pem", certificate, key))
     with pytest.raises(sky.BadInput, match=r"b\.key: it does not fit the certificate"):
-        sky.init(tls=sky.TLS(authority, certificate, of(certificates, "b")[2]))
+        sky.init(tls=sky.TLS(authority, certificate, files_of(certificates, "b")[2]))
     sky.init(tls=sky.TLS(authority, certificate, key)).close()
 
 
@@ -179,8 +179,8 @@ def test_strangers_on_the_port_are_refused_and_do_not_delay_the_group(processes:
         pytest.raises(ssl.SSLError, match="CERTIFICATE_REQUIRED"),
     ):
         stranger.recv(100)
-    # A certificate, and no token.
-    context.load_cert_chain(*of(certificates, "b")[1:])
+    # A valid certificate, but no token.
+    context.load_cert_chain(*files_of(certificates, "b")[1:])
     with waiting(address) as raw, context.wrap_socket(raw, server_hostname="skyphos") as stranger:
         assert b"SKYPHOS" in stranger.recv(100)
         stranger.sendall((132).to_bytes(4, "little") + b"\x02" + bytes(131))
@@ -213,7 +213,7 @@ def ended(connection: ssl.SSLSocket) -> bool:
 
 @contextmanager
 def recorder(target: str) -> Iterator[tuple[str, bytearray]]:
-    """A place that passes everything on to another and keeps a copy."""
+    """An address that passes everything on to ``target``, and a copy of what it has passed on."""
     seen, host, port = bytearray(), *target.split(":")
     listener = socket.create_server(("127.0.0.1", 0))
 
@@ -273,6 +273,6 @@ comm.close()
     host = b"".join(bytes([len(text)]) + text.encode() for text in (os.uname().nodename, machine))
     plain = [pattern in seen, b"SKYPHOS" in seen, host in seen]
     assert plain == [not encrypted] * 3
-    # Nor any part of it.
+    # Encrypted, no part of the pattern is visible either.
     parts = [pattern[k : k + 8] in seen for k in range(0, 1024, 8)]
     assert all(parts) if not encrypted else not any(parts)

@@ -50,9 +50,9 @@ def test_word_count(tmp_path: Path, size: int, way: str) -> None:
     def body(comm: sky.Comm) -> Any:
         job = MapReduce(comm, partitions=path, **ways[way])
         result = job.run()
-        (told,) = job.iterations
-        assert told.tasks in (7 // size, 7 // size + 1) and told.seconds["map"] > 0
-        assert f"{told.tasks} tasks" in str(told)
+        (iteration,) = job.iterations
+        assert iteration.tasks in (7 // size, 7 // size + 1) and iteration.seconds["map"] > 0
+        assert f"{iteration.tasks} tasks" in str(iteration)
         return result
 
     results = on_all(size, body)
@@ -68,9 +68,9 @@ def test_k_means(tmp_path: Path, size: int) -> None:
     def body(comm: sky.Comm) -> Any:
         job = MapReduce(comm, map=nearest, reduce="sum", combine=means, partitions=parts)
         centres = job.iterate(POINTS[:4] if comm.rank == 0 else None, iterations=5)
-        assert [told.number for told in job.iterations] == [1, 2, 3, 4, 5]
+        assert [iteration.number for iteration in job.iterations] == [1, 2, 3, 4, 5]
         # Files are read once.
-        assert job.iterations[0].read_bytes > 0 and all(told.read_bytes == 0 for told in job.iterations[1:])
+        assert job.iterations[0].read_bytes > 0 and all(iteration.read_bytes == 0 for iteration in job.iterations[1:])
         many = job.iterate(POINTS[:4], iterations=100, until=lambda a, b: bool(np.allclose(a, b)))
         assert len(job.iterations) < 60
         return centres, many
@@ -161,7 +161,7 @@ def test_all_are_killed_and_resume_to_the_same_bits(collective: str, processes: 
     resumed = processes.lines(3, JOB, **kept)
     for (out, err), want in zip(resumed, undisturbed, strict=True):
         assert out.split()[0] == want.split()[0], err
-        assert "[4]" in out  # it went on after the third
+        assert "[4]" in out  # it resumed after the third iteration
 
 
 @pytest.mark.parametrize("collective", ["shuffle", "allreduce"])
@@ -170,7 +170,7 @@ def test_a_rank_is_killed_and_the_others_take_its_partitions(
 ) -> None:
     with_points(tmp_path)
     common = {"FOLDER": dict.fromkeys(range(3), str(tmp_path)), "COLLECTIVE": dict.fromkeys(range(3), collective)}
-    for victim in (0, 2):  # the one that combines, and another
+    for victim in (0, 2):  # the rank that runs combine, and another
         lines = processes.lines(3, JOB, **common, DIES_AT={victim: "3"})
         assert lines.pop(victim)[0] == ""
         for out, err in lines:
@@ -188,13 +188,13 @@ def test_survivors_of_a_loss_save_and_resume(collective: str, processes: Process
     }
     lines = processes.lines(3, JOB, **common, DIES_AT={0: "3"})
     assert lines.pop(0)[0] == ""
-    # All six iterations are there, for as many ranks as were left.
+    # The checkpoints hold all six iterations, so a group of the survivors' size resumes with nothing left to do.
     for (out, err), (again, wrong) in zip(lines, processes.lines(2, JOB, **common), strict=True):
         assert out.split()[-1] == "2", err
         assert again.split() == [out.split()[0], "[]", "2"], wrong
 
 
-def test_partitions_of_a_lost_host_come_from_the_other_that_has_them(processes: Processes, tmp_path: Path) -> None:
+def test_partitions_of_a_lost_host_come_from_the_other_host_that_has_them(processes: Processes, tmp_path: Path) -> None:
     np.save(tmp_path / "points.npy", POINTS)
     split(tmp_path / "points.npy", tmp_path / "parts", 8, hosts=["a", "b"], replicas=2)
     # The third host has the list, and none of the files.
@@ -250,14 +250,14 @@ def test_checkpoints_of_another_job(tmp_path: Path) -> None:
         assert job.iterate(iterations=2) == 3 * comm.size
         with pytest.raises(BadInput, match=r"of another job: (.|\n)*; sum; (.|\n)*This one is: (.|\n)*; max; "):
             MapReduce(comm, map=lambda x, s: (x, x), reduce="max", **options).iterate(iterations=3)
-        # A torn one is none: the one before it counts.
+        # A truncated checkpoint is ignored, and the one before it is used.
         comm.barrier()
         if comm.rank == 0:
             for newest in tmp_path.glob("iteration-2.*"):
                 newest.write_bytes(newest.read_bytes()[:-5])
         comm.barrier()
         assert job.iterate(iterations=3) == 3 * comm.size
-        assert [told.number for told in job.iterations] == [1, 2, 2, 3]
+        assert [iteration.number for iteration in job.iterations] == [1, 2, 2, 3]
 
     on_all(2, body)
 
@@ -284,11 +284,11 @@ def test_a_report(tmp_path: Path) -> None:
 
 
 def test_times_of_stages_may_overlap() -> None:
-    told = Iteration(3)
-    with told.time("map"), told.time("reduce"):
+    iteration = Iteration(3)
+    with iteration.time("map"), iteration.time("reduce"):
         pass
-    assert told.seconds["map"] >= told.seconds["reduce"] >= 0
-    assert str(told).startswith("iteration 3: 0.000 s: map 0.000, reduce 0.000")
+    assert iteration.seconds["map"] >= iteration.seconds["reduce"] >= 0
+    assert str(iteration).startswith("iteration 3: 0.000 s: map 0.000, reduce 0.000")
 
 
 class Watched:
@@ -312,7 +312,7 @@ class Watched:
 def test_partitions_of_other_hosts_come_over_the_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     np.save(tmp_path / "points.npy", POINTS)
     made = split(tmp_path / "points.npy", tmp_path / "parts", 8)
-    # All of it is on one of three hosts, and each rank has an even share to map.
+    # All partitions are on one of three hosts; each rank maps an even share of them.
     parts = Partitions(made.format, [dataclasses.replace(part, hosts=("b",)) for part in made])
 
     def body(comm: sky.Comm) -> Any:
@@ -321,7 +321,7 @@ def test_partitions_of_other_hosts_come_over_the_network(tmp_path: Path, monkeyp
             comm, map=nearest, reduce="sum", combine=means, partitions=parts, loader=loader, on_loss="raise"
         )
         centres = job.iterate(POINTS[:4], iterations=3)
-        return centres, loader.read, [told.remote_bytes for told in job.iterations], len(job._tasks.mine)
+        return centres, loader.read, [iteration.remote_bytes for iteration in job.iterations], len(job._tasks.mine)
 
     results = on_hosts(["a", "b", "b", "c"], monkeypatch, body)
     kept = {part.path: part.bytes for part in parts}
@@ -352,7 +352,7 @@ def test_a_loader_that_raises(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.parametrize("trouble", ["gone", "damaged", "nobody"])
-def test_partitions_of_other_hosts_that_are_no_good(
+def test_partitions_of_other_hosts_that_cannot_be_read(
     trouble: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     np.save(tmp_path / "points.npy", POINTS)
@@ -364,14 +364,14 @@ def test_partitions_of_other_hosts_that_are_no_good(
             Path(part.path).write_bytes(b"\x93NUMPY and nothing else")
         else:
             Path(part.path).unlink()
-    told = {
+    words = {
         "gone": "the partition file says that this host",
         "damaged": r"partition.*\.npy.*rank 1 sent the file",
         "nobody": "no rank runs there",
     }[trouble]
 
     def body(comm: sky.Comm) -> None:
-        with pytest.raises(BadInput, match=told):
+        with pytest.raises(BadInput, match=words):
             MapReduce(comm, map=nearest, reduce="sum", combine=means, partitions=parts).run(POINTS[:4])
         comm.barrier()
 

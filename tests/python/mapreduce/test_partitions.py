@@ -71,7 +71,7 @@ def netcdf(path: Path) -> str:
 
 
 def netcdf4(path: Path) -> str:
-    """Its files are HDF5."""
+    """NetCDF-4 files are HDF5 files."""
     return hdf5(path)
 
 
@@ -123,7 +123,7 @@ def test_a_moved_folder_of_partitions(tmp_path: Path) -> None:
     assert len(np.load(parts.parts[2].path)) == 35
 
 
-def test_files_that_are_there(tmp_path: Path) -> None:
+def test_partitions_of_existing_files(tmp_path: Path) -> None:
     paths = [npy(tmp_path / f"{k}.npy") for k in range(2)]
     parts = Partitions.of_files(paths, "npy")
     assert parts.rows == 206 and [part.path for part in parts] == paths
@@ -184,7 +184,7 @@ def test_the_command(tmp_path: Path) -> None:
 
 
 def best(parts: list[list[str]], workers: list[str]) -> int:
-    """The most partitions that can be local, by trying all."""
+    """The largest possible number of local partitions, by trying every assignment."""
     share, most = len(parts) // len(workers), 0
     for chosen in itertools.product(range(len(workers)), repeat=len(parts)):
         loads = [chosen.count(worker) for worker in range(len(workers))]
@@ -220,9 +220,9 @@ def test_partitions_of_other_hosts_are_sent_once(data: st.DataObject, hosts: lis
     parts = [Partition(k, f"{k}", 1, k % 3, tuple(has)) for k, has in enumerate(kept)]
     chosen = data.draw(st.lists(st.integers(0, len(hosts) - 1), min_size=len(parts), max_size=len(parts)))
     rounds = plan(parts, chosen, hosts)
-    for some in rounds:
-        assert len({one.source for one in some}) == len({one.target for one in some}) == len(some) > 0
-    sent = {one.part.number: one for some in rounds for one in some}
+    for sends in rounds:
+        assert len({one.source for one in sends}) == len({one.target for one in sends}) == len(sends) > 0
+    sent = {one.part.number: one for sends in rounds for one in sends}
     assert len(sent) == sum(map(len, rounds))
     for part, target in zip(parts, chosen, strict=True):
         there = set(part.hosts) & set(hosts)
@@ -248,7 +248,7 @@ def test_compressed_text_is_cut_as_text(tmp_path: Path, ending: str) -> None:
     found = split(packed, tmp_path / "packed", 5)
     assert [part.rows for part in found] == [part.rows for part in expected]
     assert [Path(part.path).read_bytes() for part in found] == [Path(part.path).read_bytes() for part in expected]
-    # As partitions they stay as they are, and are read as text.
+    # Partitions.of_files leaves a compressed file as it is, and the loader reads it as text.
     (part,) = Partitions.of_files([packed], "text").parts
     assert (part.rows, part.bytes) == (103, packed.stat().st_size)
     assert loader_of("text").load(part.path) == plain.read_bytes()
@@ -258,7 +258,7 @@ def test_compressed_text_is_cut_as_text(tmp_path: Path, ending: str) -> None:
     assert not (tmp_path / "broken" / "partitions.json").exists()
 
 
-def no_text(path: Path) -> dict[str, bytes]:
+def binary_files(path: Path) -> dict[str, bytes]:
     np.savez(path / "a.npz", x=ROWS)
     np.save(path / "b.npy", ROWS)
     return {
@@ -276,7 +276,7 @@ def no_text(path: Path) -> dict[str, bytes]:
 
 
 def test_binary_files_are_refused_with_the_name_of_their_format(tmp_path: Path) -> None:
-    for name, content in no_text(tmp_path).items():
+    for name, content in binary_files(tmp_path).items():
         (tmp_path / name).write_bytes(content)
         why = "in UTF-16: save it as UTF-8" if name == "a.txt" else "which has no lines; formats are text, npy"
         with pytest.raises(BadInput, match=rf"{name}: .*{why}"):

@@ -51,7 +51,7 @@ class Ranks:
         self.mean = [0.0] * self.size
 
     def step(self, end: float) -> None:
-        """Lets all work until then."""
+        """Let all ranks work until ``end``."""
         for rank in range(self.size):
             at = self.now
             while True:
@@ -141,14 +141,14 @@ def test_stuck_tasks_are_run_elsewhere_too(slow: float) -> None:
     assert 0 not in ranks.board.winner and max(ranks.runs.values()) == 1
 
 
-def test_of_two_copies_the_lower_rank_has_won() -> None:
+def test_if_two_ranks_complete_a_task_the_lower_one_counts() -> None:
     board = Board([0, 1], 2, [range(2)] * 2)
-    told = [board.encode(rank, Status(1.0, 1, 1, done=[0, 1])) for rank in (0, 1)]
-    held: dict[int, int] = {}
-    for words in told:
-        for index, value in zip(words.indices.tolist(), words.values.tolist(), strict=True):
-            held[index] = max(held.get(index, 0), value)
-    board.update(np.array(list(held)), np.array(list(held.values())))
+    reports = [board.encode(rank, Status(1.0, 1, 1, done=[0, 1])) for rank in (0, 1)]
+    maxima: dict[int, int] = {}
+    for report in reports:
+        for index, value in zip(report.indices.tolist(), report.values.tolist(), strict=True):
+            maxima[index] = max(maxima.get(index, 0), value)
+    board.update(np.array(list(maxima)), np.array(list(maxima.values())))
     assert board.is_complete and board.winner.tolist() == [0, 0]
 
 
@@ -166,7 +166,7 @@ def test_results_are_the_same(tmp_path: Path, schedule: str, size: int, threads:
             result = job.run()
         ways = {"reduce": lambda word, ones: sum(ones), "reducers": 4}
         lists = MapReduce(comm, map=ones_of, partitions=path, schedule=schedule, threads=threads, **ways)
-        return result, lists.run(), sum(told.tasks for told in job.iterations)
+        return result, lists.run(), sum(iteration.tasks for iteration in job.iterations)
 
     results = on_all(size, body)
     for part in (0, 1):
@@ -175,30 +175,30 @@ def test_results_are_the_same(tmp_path: Path, schedule: str, size: int, threads:
 
 
 class Gate:
-    """Lets the first task of one rank through only once so many others are done."""
+    """Holds up the first task of rank 1 until ``others`` other tasks are done."""
 
     def __init__(self, others: int) -> None:
         self._changed = threading.Condition()
         self._others, self._done = others, 0
 
-    def pass_by(self) -> None:
+    def count_done(self) -> None:
         with self._changed:
             self._done += 1
             self._changed.notify_all()
 
     def wait(self) -> None:
         with self._changed:
-            assert self._changed.wait_for(lambda: self._done >= self._others, 60), "the others have not run them"
+            assert self._changed.wait_for(lambda: self._done >= self._others, 60), "the other tasks have not been run"
 
-    def holds_up_rank_1(self, comm: sky.Comm, function: Any) -> Any:
-        """The map function, but rank 1 is in its first task until the others are done."""
+    def hold_up_rank_1(self, comm: sky.Comm, function: Any) -> Any:
+        """``function``, except that the first task of rank 1 waits for the other tasks."""
         first = threading.Lock()
 
         def task(data: Any, state: Any) -> Any:
             if comm.rank == 1 and first.acquire(blocking=False):
                 self.wait()
             else:
-                self.pass_by()
+                self.count_done()
             return function(data, state)
 
         return task
@@ -214,16 +214,16 @@ def test_tasks_of_a_straggler_that_have_not_started_move(tmp_path: Path) -> None
     gate = Gate(11)
 
     def body(comm: sky.Comm) -> Any:
-        slow = gate.holds_up_rank_1(comm, words_of)
+        slow = gate.hold_up_rank_1(comm, words_of)
         job = MapReduce(comm, map=slow, reduce="count", partitions=path, schedule="dynamic", threads=1)
         return job.run(), job.iterations[0]
 
     results = on_all(3, body)
     assert counted([result for result, _ in results]) == collections.Counter(WORDS)
-    told = [told for _, told in results]
-    assert [one.tasks for one in told][1] == 1 and sum(one.tasks for one in told) == 12
-    assert told[0].taken + told[2].taken >= 3 and told[1].taken == 0  # they may take from each other too
-    assert "taken over" in str(told[0]) + str(told[2])
+    first, slow, last = [iteration for _, iteration in results]
+    assert slow.tasks == 1 and first.tasks + slow.tasks + last.tasks == 12
+    assert first.taken + last.taken >= 3 and slow.taken == 0  # the others may take tasks from each other too
+    assert "taken over" in str(first) + str(last)
 
 
 @pytest.mark.parametrize("kind", ["count", "list"])
@@ -239,7 +239,7 @@ def test_a_stuck_task_is_run_elsewhere_and_counts_once(tmp_path: Path, kind: str
             words = text.decode().split()
             half = len(words) // 2
             yield (words[:half], None) if kind == "count" else (words[:half], [1] * half)
-            # Rank 1 is in its first task until the job ends, with half of its words handed over.
+            # Rank 1 has passed on half of its first task's words, and stays in the task until the job ends.
             if comm.rank == 1 and first.acquire(blocking=False):
                 gate.wait()
                 try:
@@ -254,13 +254,13 @@ def test_a_stuck_task_is_run_elsewhere_and_counts_once(tmp_path: Path, kind: str
         result = job.run()
         comm.barrier()
         gate.open()
-        # The next iteration is of all three again.
+        # All three ranks take part in the next iteration.
         return result, job.run(), job.iterations
 
     results = on_all(3, body)
     for part in (0, 1):
         assert counted([result[part] for result in results]) == collections.Counter(WORDS)
-    first, second = ([told[k] for *_, told in results] for k in (0, 1))
+    first, second = ([iterations[k] for *_, iterations in results] for k in (0, 1))
     assert first[1].tasks == 0 and sum(one.copied for one in first) >= 1
     assert sum(one.tasks for one in second) == 9
 
@@ -274,7 +274,7 @@ def test_partitions_follow_their_tasks(tmp_path: Path, monkeypatch: pytest.Monke
     gate = Gate(7)
 
     def body(comm: sky.Comm) -> Any:
-        slow = gate.holds_up_rank_1(comm, nearest)
+        slow = gate.hold_up_rank_1(comm, nearest)
         options: dict[str, Any] = {"partitions": parts, "schedule": "dynamic", "threads": 1}
         job = MapReduce(comm, map=slow, reduce="sum", combine=means, **options)
         return job.iterate(POINTS[:4], iterations=3), job.iterations
@@ -282,9 +282,9 @@ def test_partitions_follow_their_tasks(tmp_path: Path, monkeypatch: pytest.Monke
     results = on_hosts(["a", "b"], monkeypatch, body)
     for centres, _ in results:
         assert np.allclose(centres, plain(3))
-    (_, of_a), (_, of_b) = results
-    assert of_a[0].taken == 3 and of_a[0].remote_bytes == 3 * made.bytes // 8
-    assert of_b[0].tasks == 1 and of_b[0].remote_bytes == 0
+    (_, iterations_a), (_, iterations_b) = results
+    assert iterations_a[0].taken == 3 and iterations_a[0].remote_bytes == 3 * made.bytes // 8
+    assert iterations_b[0].tasks == 1 and iterations_b[0].remote_bytes == 0
 
 
 def _raises(*_: Any) -> Any:

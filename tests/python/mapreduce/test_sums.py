@@ -1,4 +1,4 @@
-"""Keyed sums by one allreduce: as key by key, for any rows; where it cannot be; functions that differ by rank."""
+"""Sums by key in one allreduce: equal to sums key by key; keys that it cannot take; functions that differ by rank."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from skyphos.errors import BadInput, Mismatch
 from skyphos.mapreduce import MapReduce
 
 
-def both(keys: Any, results: Any) -> Any:
+def by_key(keys: Any, results: Any) -> Any:
     order = np.argsort(keys)
     return np.asarray(keys)[order], np.asarray(results)[order]
 
@@ -26,7 +26,7 @@ def as_given(batches: Any, state: Any) -> Any:
 
 
 def plain(op: str, batches: list[Any]) -> dict[int, Any]:
-    """Key by key."""
+    """The expected results, computed key by key."""
     found: dict[int, Any] = {}
     merge = {"sum": np.add, "max": np.maximum, "count": np.add}[op]
     for keys, rows in batches:
@@ -37,7 +37,7 @@ def plain(op: str, batches: list[Any]) -> dict[int, Any]:
 
 @settings(max_examples=60, deadline=None)
 @given(st.data())
-def test_as_key_by_key(data: st.DataObject) -> None:
+def test_sums_equal_sums_key_by_key(data: st.DataObject) -> None:
     rng = np.random.default_rng(data.draw(st.integers(0, 2**32)))
     size = data.draw(st.integers(1, 4))
     op = data.draw(st.sampled_from(["sum", "max", "count"]))
@@ -51,14 +51,14 @@ def test_as_key_by_key(data: st.DataObject) -> None:
         rows = None if op == "count" else rng.integers(0, 9, (count, *row)).astype(dtype)
         return rng.integers(0, top, count).astype(key_type), rows
 
-    given = [[batch(count) for count in of_rank] for of_rank in counts]
+    given = [[batch(count) for count in rank_counts] for rank_counts in counts]
     want = plain(op, list(itertools.chain(*given)))
 
     def body(comm: sky.Comm) -> Any:
         found = []
         for collective in ("allreduce", "shuffle") if want else ("auto", "shuffle"):
             options: dict[str, Any] = {"partitions": [given[comm.rank]], "collective": collective}
-            job = MapReduce(comm, map=as_given, reduce=op, combine=both, **options)
+            job = MapReduce(comm, map=as_given, reduce=op, combine=by_key, **options)
             found.append(job.run())
             assert ("allreduce" in job.iterations[0].seconds) == (collective == "allreduce")
         return found
@@ -81,7 +81,7 @@ def test_the_state_is_on_all_ranks_and_is_not_broadcast() -> None:
             partitions=[np.arange(20) + comm.rank],
         )
         result = job.iterate(np.ones(1) if comm.rank == 0 else None, iterations=4)
-        assert all("shuffle" not in told.seconds for told in job.iterations)
+        assert all("shuffle" not in iteration.seconds for iteration in job.iterations)
         assert comm.size == 1 or job.iterations[1].sent_bytes > 0
         return result.tolist()
 
@@ -139,7 +139,7 @@ def test_functions_that_differ_by_rank() -> None:
         options: dict[str, Any] = {"map": lambda x, state: (x, x), "reduce": "sum", "partitions": [np.arange(4)]}
         with pytest.raises(Mismatch, match="different states on rank 0 and on rank 1"):
             MapReduce(comm, combine=lambda keys, sums: sums + comm.rank, **options).run()
-        # Only one rank is allowed to differ, so one does.
+        # Ranks may disagree on when to stop: the answer of rank 0 counts.
         ended = MapReduce(comm, combine=lambda keys, sums: sums, **options)
         ended.iterate(iterations=9, until=lambda before, after: comm.rank == 0)
         assert len(ended.iterations) == 1
@@ -162,7 +162,7 @@ def test_invalid_settings() -> None:
         with pytest.raises(BadInput, match="collective='quick': one of auto, shuffle, allreduce"):
             MapReduce(comm, collective="quick", **options)
         for wrong in ({"reduce": "sum"}, {"reduce": "list"}, {"reduce": lambda k, v: 1, "merge": "sum"}):
-            combine = None if wrong == {"reduce": "sum"} else both
+            combine = None if wrong == {"reduce": "sum"} else by_key
             with pytest.raises(BadInput, match="takes a named operation as reduce, and combine"):
                 MapReduce(comm, collective="allreduce", combine=combine, **wrong, **options)
 

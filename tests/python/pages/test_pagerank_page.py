@@ -1,4 +1,4 @@
-"""The report: whole, self-contained, and fit for every run that there can be."""
+"""The report: well-formed, self-contained, and suitable for any run."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def test_many_ranks_are_shown_as_mean_and_slowest() -> None:
 
 
 @given(st.floats(0, 1e16))
-def test_numbers_for_people_are_short_and_near(value: float) -> None:
+def test_numbers_for_people_are_short_and_accurate(value: float) -> None:
     number, unit = human_bytes(value).split()
     assert len(number) <= 6
     factor = 1000 ** ("B", "kB", "MB", "GB", "TB").index(unit)

@@ -27,7 +27,7 @@ def test_unions_of_drawn_sets() -> None:
 
 
 @pytest.mark.parametrize("ranks", [-1, -0.5, math.nan, math.inf])
-def test_a_union_is_of_no_fewer_ranks_than_none(ranks: float) -> None:
+def test_a_union_of_an_impossible_number_of_ranks_is_refused(ranks: float) -> None:
     with pytest.raises(sky.BadInput, match="0 ranks or more"):
         union_entries([1, ranks], 100, 5)
     assert union_entries([0, 0.5], 100, 5) == [0.0, pytest.approx(2.53, rel=1e-2)]
@@ -36,7 +36,7 @@ def test_a_union_is_of_no_fewer_ranks_than_none(ranks: float) -> None:
 def test_a_measured_curve_is_followed() -> None:
     curve = [(1, 100.0), (4, 200.0), (16, 300.0)]
     assert union_entries([1, 4, 16, 64], 1000, 100, curve=curve) == pytest.approx([100, 200, 300, 300])
-    # The size of the index space hardly matters with a curve: predictions are the same.
+    # A curve suffices to predict every algorithm.
     found = predict_allreduce(16, 1000, 100, profile=NETWORK, curve=curve)
     assert {p.algorithm for p in found} >= {"recursive_doubling", "ring", "allgather", "butterfly", "dense_ring"}
 
@@ -55,7 +55,7 @@ def test_every_factorisation_is_there_and_the_fastest_is_first(ranks: int) -> No
 
 @pytest.mark.parametrize("algorithm", ["recursive_doubling", "split_allgather", "ring", "allgather", "butterfly"])
 @pytest.mark.parametrize("ranks", [4, 7, 8])
-def test_bytes_are_those_that_are_sent(algorithm: str, ranks: int) -> None:
+def test_predicted_bytes_are_the_bytes_sent(algorithm: str, ranks: int) -> None:
     """Predicted and counted bytes of the busiest rank."""
     n, k = 1 << 20, 20_000
     predictions = predict_allreduce(ranks, n, k, profile=NETWORK)
@@ -71,7 +71,7 @@ def test_bytes_are_those_that_are_sent(algorithm: str, ranks: int) -> None:
     assert predicted == pytest.approx(counted, rel=0.15)
 
 
-def test_the_papers_degrees() -> None:
+def test_degrees_of_the_kylix_paper() -> None:
     twitter = {"n": 60_000_000, "entries": 0.21 * 60e6}
     assert greedy_degrees(64, **twitter, min_packet_bytes=5e6) == [8, 4, 2]
     assert greedy_degrees(64, **twitter, min_packet_bytes=2e6) == [16, 4]
@@ -92,7 +92,7 @@ def test_the_papers_degrees() -> None:
         {"min_packet_bytes": math.inf},
     ],
 )
-def test_the_papers_rule_is_for_numbers_that_make_sense(wrong: dict[str, float]) -> None:
+def test_greedy_degrees_refuse_invalid_numbers(wrong: dict[str, float]) -> None:
     good: dict[str, float] = {"ranks": 64, "n": 1000, "entries": 10.0, "min_packet_bytes": 1e6}
     with pytest.raises(sky.BadInput):
         greedy_degrees(**(good | wrong))  # type: ignore[arg-type]

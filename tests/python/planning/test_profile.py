@@ -37,6 +37,7 @@ def test_a_file_is_read_as_it_was_written(probed: Measured, tmp_path: pathlib.Pa
 
 
 def damaged(probed: Measured, place: list[Any], value: Any) -> str:
+    """The file's text with ``value`` at ``place``, or without that part if ``value`` is None."""
     content = json.loads(probed.to_json())
     part = content
     for key in place[:-1]:
@@ -120,14 +121,14 @@ def test_the_page_of_any_group(probed: Measured, ranks: int) -> None:
     assert "node<" not in page and "nan" not in page.lower().replace("nanosecond", "")
 
 
-# Who takes it.
+# The groups that use it.
 
 
 SAY = "p = comm.profile\nsay(None if p is None else (p.latency_s, p.rate, p.cores))\n"
 
 
 def test_rank_0s_profile_is_everyones(probed: Measured, tmp_path: pathlib.Path, processes: Processes) -> None:
-    """Whatever file, or none, the others see."""
+    """The files that other ranks see, if any, have no effect."""
     mine, theirs, broken = tmp_path / "a.json", tmp_path / "b.json", tmp_path / "c.json"
     one = replace(probed, hosts=[Host(HERE, "127.0.0.1", (0, 1, 2, 3))])
     mine.write_text(one.to_json())
@@ -160,7 +161,7 @@ def test_a_profile_of_other_hosts_warns_once(probed: Measured, tmp_path: pathlib
 
 
 def test_the_warning_is_at_the_line_that_called(probed: Measured, tmp_path: pathlib.Path) -> None:
-    """In a script, two calls deep; of a profile of others, and of the user's own that is damaged."""
+    """The line of the script, two calls deep; a profile of other hosts and a damaged default profile both warn."""
     script, path = tmp_path / "script.py", tmp_path / "p.json"
     begin = "def begin():\n    return sky.init()  # here\n"
     script.write_text(f"import skyphos as sky\n\n\n{begin}\n\nif __name__ == '__main__':\n    begin()\n")
@@ -252,17 +253,20 @@ def test_a_profile_as_an_argument(processes: Processes) -> None:
 
 
 def test_a_profile_is_adapted_to_another_group(probed: Measured) -> None:
-    of = replace(probed, hosts=[Host("a", "1", (0, 1)), Host("b", "2", (2, 3))])
-    same = fit(of, [("a", "9"), ("a", "9"), ("b", "8"), ("b", "8")], 4)
-    assert same.differences == () and same.profile == of.profile  # addresses may change
-    fewer = fit(of, [("a", "1"), ("b", "2")], 4)
+    measured = replace(probed, hosts=[Host("a", "1", (0, 1)), Host("b", "2", (2, 3))])
+    same = fit(measured, [("a", "9"), ("a", "9"), ("b", "8"), ("b", "8")], 4)
+    assert same.differences == () and same.profile == measured.profile  # addresses may change
+    fewer = fit(measured, [("a", "1"), ("b", "2")], 4)
     assert "2 ranks a host" in fewer.differences[0] and fewer.profile.cores == 1.0
-    assert of.profile.rate <= fewer.profile.rate <= 2 * of.profile.rate or fewer.profile.rate <= 1 / of.loggp.G_s
-    other = fit(of, [("a", "1"), ("a", "1"), ("c", "3"), ("c", "3")], 1)
+    assert (
+        measured.profile.rate <= fewer.profile.rate <= 2 * measured.profile.rate
+        or fewer.profile.rate <= 1 / measured.loggp.G_s
+    )
+    other = fit(measured, [("a", "1"), ("a", "1"), ("c", "3"), ("c", "3")], 1)
     assert "a, b" in other.differences[0] and "a, c" in other.differences[0]
-    assert (other.profile.rate, other.profile.encode_s) == (of.profile.rate, of.profile.encode_s)
-    one = fit(of, [("a", "1")] * 4, 2)
-    assert one.profile.rate == Profile.one_host(4, 2).rate and one.profile.encode_s == of.profile.encode_s
+    assert (other.profile.rate, other.profile.encode_s) == (measured.profile.rate, measured.profile.encode_s)
+    one = fit(measured, [("a", "1")] * 4, 2)
+    assert one.profile.rate == Profile.one_host(4, 2).rate and one.profile.encode_s == measured.profile.encode_s
 
 
 def test_rank_0_decides_whether_auto_learns_from_calls(processes: Processes) -> None:

@@ -144,7 +144,7 @@ def test_the_command_names_a_killed_rank_and_advises_to_probe_again(tmp_path: pa
     process = cli("probe", "-n", "3", "--seconds", "60", "--output", str(path), start_new_session=True)
     assert process.stderr is not None
     for words in iter(process.stderr.readline, "message sizes\n"):
-        assert words  # or it ended
+        assert words  # an empty line: the command has ended
     children = subprocess.run(
         ["ps", "-o", "pid=", "--ppid", str(process.pid)], capture_output=True, text=True, check=True
     )
@@ -190,8 +190,8 @@ def test_large_groups_are_sampled() -> None:
     assert len(rounds) < 40
     assert all(len({rank for pair in pairs for rank in pair}) == 2 * len(pairs) for pairs in rounds)
     met = {pair for pairs in rounds for pair in pairs}
-    assert all((8 * a, 8 * b) in met for a in range(12) for b in range(a + 1, 12))  # one of each host
-    assert all((8 * k, 8 * k + 1) in met for k in range(12))  # and some of the same
+    assert all((8 * a, 8 * b) in met for a in range(12) for b in range(a + 1, 12))  # a pair for every two hosts
+    assert all((8 * k, 8 * k + 1) in met for k in range(12))  # and pairs within a host
 
 
 def test_flows_leave_the_host() -> None:
@@ -228,8 +228,8 @@ def test_a_host_with_distant_ranks_is_reported(probed: Measured) -> None:
     latency = np.full((4, 4), 2e-5)
     latency[0, 1] = latency[1, 0] = 9e-5
     hosts = [Host("a", "1", (0, 1)), Host("b", "2", (2, 3))]
-    of = replace(probed, hosts=hosts, topology=replace(probed.topology, racks=[[0, 1]], latency_s=latency))
-    assert "a: its ranks are farther" in summary(of) and "b: its ranks" not in summary(of)
+    measured = replace(probed, hosts=hosts, topology=replace(probed.topology, racks=[[0, 1]], latency_s=latency))
+    assert "a: its ranks are farther" in summary(measured) and "b: its ranks" not in summary(measured)
 
 
 def test_fits() -> None:

@@ -26,7 +26,7 @@ from skyphos.shuffle.stages import Stages
 
 pa = pytest.importorskip("pyarrow")
 
-# Kinds of keys that ranks pass, of numbers.
+# Kinds of keys that ranks pass, made from numbers.
 KINDS: dict[str, Callable[[npt.NDArray[np.int64]], Any]] = {
     "int64": lambda keys: keys,
     "int32": lambda keys: keys.astype(np.int32),
@@ -60,7 +60,7 @@ def lists(parts: list[tuple[Any, Any]]) -> dict[Any, list[Any]]:
 
 
 def whole(results: list[tuple[Any, Any]]) -> dict[Any, Any]:
-    """What all ranks own together; each key once."""
+    """The results of all ranks in one dictionary; each key occurs once."""
     pairs = [(key, value) for keys, values in results for key, value in zip(listed(keys), values, strict=True)]
     assert len(dict(pairs)) == len(pairs)
     return dict(pairs)
@@ -76,12 +76,12 @@ def test_kinds_of_keys(kind: str) -> None:
     results = on_all(3, lambda comm: comm.shuffle(*parts[comm.rank]))
     got = whole(results)
     assert got == {key: sum(values) for key, values in lists(parts).items()}
-    for (keys, _), (came, _) in zip(results[1:], parts[1:], strict=True):
-        assert type(keys) is type(came) or kind in ("arrow chunks", "arrow dictionary")
+    for (keys, _), (passed, _) in zip(results[1:], parts[1:], strict=True):
+        assert type(keys) is type(passed) or kind in ("arrow chunks", "arrow dictionary")
         if isinstance(keys, np.ndarray):
-            assert keys.dtype.kind == came.dtype.kind and (keys.dtype == came.dtype or keys.dtype.kind in "SU")
+            assert keys.dtype.kind == passed.dtype.kind and (keys.dtype == passed.dtype or keys.dtype.kind in "SU")
         if isinstance(keys, pa.Array) and kind not in ("arrow dictionary", "arrow chunks"):
-            assert keys.type == came.type
+            assert keys.type == passed.type
 
 
 MERGES: dict[str, Callable[[Any, Any], Any]] = {
@@ -177,7 +177,7 @@ def test_results_equal_those_of_a_dictionary(
     for key, values in all_values.items():
         here = got[key]
         if combine == "list":
-            # By rank, but a rank's own first.
+            # In the order of ranks, except that the owner's values are first.
             assert sorted(map(str, here)) == sorted(map(str, values))
             assert here.dtype == dtype and here.shape == (len(values), *row)
         elif combine == "count":
@@ -211,7 +211,7 @@ def test_results_are_the_same_in_each_run() -> None:
 
 
 def test_tasks_on_threads_with_a_ufunc() -> None:
-    """It runs in the interpreter, behind a table's lock."""
+    """A ufunc runs in the interpreter, while its table is locked."""
     with sky.init() as comm:
         shuffle = Shuffle(comm, np.gcd, memory=1 << 20)
 
@@ -226,7 +226,7 @@ def test_tasks_on_threads_with_a_ufunc() -> None:
 
 
 def test_bytes_on_the_wire_and_local_reduction() -> None:
-    """Merged keys go once, in few bytes each."""
+    """Each merged key is sent once, in few bytes."""
 
     def body(comm: sky.Comm) -> Any:
         keys = np.arange(comm.rank, 100_000) % 1000
@@ -234,7 +234,7 @@ def test_bytes_on_the_wire_and_local_reduction() -> None:
 
     for how in on_all(4, body):
         assert (how.merged, how.waves, how.spilled_bytes, how.host_bytes) == (1000, 1, 0, 0)
-        # Two bytes of key and eight of value for those of three other ranks.
+        # At most two bytes of key and eight of value for each key, and 40 bytes for each of three other ranks.
         assert how.sent_bytes <= 10 * 1000 * 1.05 + 3 * 40
         assert "1,000 after merging here" in str(how)
 
@@ -244,14 +244,14 @@ def test_without_local_reduction_all_values_travel() -> None:
         keys = np.zeros(500, np.int64)
         return [comm.shuffle(keys, keys, local_reduction=local, explain=True) for local in ("process", False)]
 
-    ours, theirs = zip(*on_all(4, body), strict=True)
-    assert whole([part[:2] for part in ours]) == whole([part[:2] for part in theirs]) == {0: 0}
-    assert [part[2].merged for part in ours] == [1] * 4
-    assert [part[2].merged for part in theirs] == [500] * 4
-    assert sum(part[2].sent_bytes for part in theirs) > 3 * 500 * 8
+    reduced, plain = zip(*on_all(4, body), strict=True)
+    assert whole([part[:2] for part in reduced]) == whole([part[:2] for part in plain]) == {0: 0}
+    assert [part[2].merged for part in reduced] == [1] * 4
+    assert [part[2].merged for part in plain] == [500] * 4
+    assert sum(part[2].sent_bytes for part in plain) > 3 * 500 * 8
 
 
-def test_a_local_reduction_that_is_none() -> None:
+def test_invalid_local_reductions() -> None:
     with sky.init() as comm:
         with pytest.raises(BadInput, match="local_reduction='host'"):
             comm.shuffle([1], [1], local_reduction="host")  # type: ignore[arg-type]
@@ -260,7 +260,7 @@ def test_a_local_reduction_that_is_none() -> None:
 
 
 class Hosts(Stages):
-    """As if ranks were on hosts of so many."""
+    """Stages that take every ``each`` ranks for one host."""
 
     def __init__(self, comm: sky.Comm, each: int) -> None:
         super().__init__(comm)
@@ -270,7 +270,7 @@ class Hosts(Stages):
 
 
 def test_closing_closes_the_group_of_the_host() -> None:
-    """An open one would keep the connections open."""
+    """If it stayed open, so would the connections."""
 
     def body(comm: sky.Comm) -> Any:
         comm._stages = Hosts(comm, 2)
@@ -286,7 +286,7 @@ def test_closing_closes_the_group_of_the_host() -> None:
 @pytest.mark.parametrize("combine", ["sum", "function", "list"])
 @pytest.mark.parametrize("each", [2, 3])
 def test_ranks_of_a_host_merge_first(each: int, combine: str) -> None:
-    """Then each key leaves a host once."""
+    """Each key leaves a host once."""
     merge: Any = (lambda _, a, b: a + b) if combine == "function" else combine
 
     def body(comm: sky.Comm) -> Any:
@@ -303,16 +303,15 @@ def test_ranks_of_a_host_merge_first(each: int, combine: str) -> None:
     if combine == "sum":
         merged = sum(first[2].sent_bytes for first, _ in results)
         alone = sum(how.sent_bytes for _, how in results)
-        # A host sends each key to one of the other hosts; alone each rank sends each to others.
+        # Merged, a host sends each key once to another host; otherwise each of its ranks sends it to another rank.
         assert merged < 1.15 * alone / each * (1 - each / 6) / (1 - 1 / 6)
         assert all(first[2].host_bytes > 0 for first, _ in results)
 
 
 def test_real_processes_exchange_long_blocks(processes: Processes) -> None:
-    """A few megabytes in each direction, fetched two at a time; a slow rank does not delay the others."""
+    """A few megabytes in each direction, fetched two blocks at a time."""
     code = """
 keys = np.arange(400_000) * 4 + comm.rank % 2
-def slow(key, a, b): return a + b
 got, values, how = comm.shuffle(keys, np.ones((len(keys), 2), np.float32), fetches=2, explain=True)
 print(len(got), int(values.sum()), how.sent_bytes > 2_000_000, flush=True)
 """
@@ -325,7 +324,7 @@ print(len(got), int(values.sum()), how.sent_bytes > 2_000_000, flush=True)
 
 
 def test_a_rank_that_dies_and_a_smaller_group(processes: Processes) -> None:
-    """It is killed in its function, while the others wait for its blocks; a long one is in transfer."""
+    """Rank 2 dies in its merge function, while the others wait for its blocks and a long block is in transfer."""
     code = """
 import os
 def merge(key, a, b):
@@ -346,7 +345,7 @@ except sky.PeerLost as error:
     assert sum(int(words[2]) for words in said) == 1000 and sum(int(words[3]) for words in said) == 3000
 
 
-def test_replicas_have_the_same() -> None:
+def test_replicas_have_the_same_results() -> None:
     comms = sky.local(6, replication=2)
 
     def body(comm: sky.Comm) -> Any:
@@ -388,7 +387,7 @@ def _raises(*_: Any) -> Any:
 
 
 class Unpicklable:
-    """Says so."""
+    """Raises when it is pickled."""
 
     def __reduce__(self) -> Any:
         raise RuntimeError("stays here")
@@ -419,7 +418,7 @@ class Unpicklable:
     ],
 )
 def test_errors_of_shuffles(arguments: tuple[Any, ...], words: str) -> None:
-    """On one rank; all raise, and the group is usable."""
+    """One rank passes them; all raise, and the group stays usable."""
 
     def body(comm: sky.Comm) -> float:
         with pytest.raises(BadInput, match=words):
@@ -430,7 +429,7 @@ def test_errors_of_shuffles(arguments: tuple[Any, ...], words: str) -> None:
 
 
 def test_a_function_that_fails_at_the_owner() -> None:
-    """There it sees values of other ranks for the first time."""
+    """The owner is the first to call it with values of other ranks."""
 
     def merge(key: Any, a: Any, b: Any) -> Any:
         if key == "bad":
@@ -448,7 +447,7 @@ def test_a_function_that_fails_at_the_owner() -> None:
 
 
 def test_a_function_that_fails_when_another_rank_has_completed_the_exchange(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All ranks raise that error too, and the group is usable."""
+    """All ranks raise its error, and the group stays usable."""
     completed = threading.Event()
 
     def exchange(comm: Any, *args: Any, **kwargs: Any) -> Any:
@@ -467,7 +466,7 @@ def test_a_function_that_fails_when_another_rank_has_completed_the_exchange(monk
         raise ZeroDivisionError("too late")
 
     def body(comm: sky.Comm) -> Any:
-        # Rank 0 asks for a long block only once it has taken the one before: it is in the exchange when merge fails.
+        # Rank 0 requests a long block only after receiving the one before, so it is in the exchange when merge fails.
         keys = ["bad"] if comm.rank < 2 else [f"{comm.rank}:{k}" for k in range(100)]
         with pytest.raises(BadInput, match=r"rank 0: combine=.*merge raised ZeroDivisionError on key 'bad': too late"):
             comm.shuffle(keys, [1] * len(keys), merge, partition=to_rank_0, push_bytes=100, fetches=1)
@@ -488,7 +487,7 @@ def test_functions_that_depend_on_the_order(merge: Any, words: str) -> None:
     on_all(2, body)
 
 
-def test_partitions_that_are_none() -> None:
+def test_invalid_partition_functions() -> None:
     def body(comm: sky.Comm) -> None:
         for partition, told in [
             (lambda keys, ranks: np.full(len(keys), ranks), "returned rank 2"),
@@ -510,7 +509,7 @@ def test_ranks_that_differ() -> None:
             (lambda: ((["a"] if one else [1]), [1.0]), "keys of str"),
             (lambda: ([1], [1] if one else [1.0]), "rank 0 has keys of int64 and values of float64, rank 1 has"),
             (lambda: ([1], [[1.0, 2.0]] if one else [1.0]), r"shape \(2,\)"),
-            # Whichever two ranks meet first.
+            # The error names the two ranks that meet first.
             (lambda: ([1], [1.0], "max" if one else "sum"), r"is in shuffle\(combine='max'\)"),
         ]:
             with pytest.raises(Mismatch, match=told):

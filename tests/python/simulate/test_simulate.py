@@ -43,7 +43,7 @@ def test_the_same_seed_gives_the_same_trace_byte_for_byte() -> None:
     assert all(event["dur"] >= 0 and event["ts"] >= 0 for event in slices)
 
 
-#: Files whose parts lie within each other, and what is said of them.
+#: Files that are nested too deeply, and their error.
 DEEP = [(deep, r"net\.json: .* more than 50 deep") for deep in ("[" * 100_000, '{"ranks":' * 60 + "1" + "}" * 60)]
 
 
@@ -190,7 +190,7 @@ def test_impossible_networks_are_refused(network: Network, words: str) -> None:
         simulate(network, "barrier", n=1, entries=0)
 
 
-def test_ends_that_are_one_are_said_in_one_sentence() -> None:
+def test_equal_times_of_all_ranks_are_given_in_one_sentence() -> None:
     """The labels of the chart do not overlap."""
     done = simulate(Network(8), "reduce", n=60_000, entries=10_000, sized=True).phases[-1]
     page = render(Network(8), 60_000, 10_000, Simulation((replace(done, seconds=(0.0722,) * 8),)))
@@ -200,7 +200,7 @@ def test_ends_that_are_one_are_said_in_one_sentence() -> None:
     x = {name: float(at) for at, name in found}
     assert x["first"] < x["median"] - 100 and x["median"] < x["last"] - 100
     ticks = [float(at) for at in re.findall(r'<text x="([0-9.]+)" y="[0-9.]+" text-anchor="middle"', page)]
-    assert max(ticks) <= 900 - 30  # half of the words of a time, at most
+    assert max(ticks) <= 900 - 30  # half a label fits into the rest
 
 
 def test_impossible_data_is_refused() -> None:
@@ -293,7 +293,7 @@ def test_collectives_without_sparse_data_need_no_entries() -> None:
     assert arrays.exit_code == 0 and "entries" not in arrays.output
 
 
-def test_options_that_are_looked_at(tmp_path: Path) -> None:
+def test_options_of_an_allreduce_by_butterfly(tmp_path: Path) -> None:
     page = tmp_path / "sim.htm"
     words = (
         "--ranks 8 --size 1e4 --density 0.1 --algorithm butterfly --degrees 4x2 --hosts-per-rack 4 --oversubscribed 2"

@@ -1,4 +1,4 @@
-"""Text in streams that cannot carry it is degraded, never an error."""
+"""Characters that a stream cannot encode are replaced, and are never an error."""
 
 from __future__ import annotations
 

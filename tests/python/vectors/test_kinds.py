@@ -82,9 +82,9 @@ def test_sums_of_truth_values_count() -> None:
             assert got.dtype == np.int64 and (got == comm.size).all()
         counts = comm.allreduce(many, out=np.empty(300, np.int64))
         assert counts.dtype == np.int64 and counts.sum() == 300 * comm.size
-        whole = [got for got in on_ranks(comm, comm.shuffle(zeros, many)[1].tolist()) if got]
+        whole = [got for got in gathered_values(comm, comm.shuffle(zeros, many)[1].tolist()) if got]
         assert whole == [[300 * comm.size]]
-        # A rank with counts and one with numbers have one type.
+        # Truth values are counted, so they have the type of another rank's integers.
         mixed = comm.allreduce(many if comm.rank else np.full(300, 7))
         assert mixed.dtype == np.int64 and (mixed == 7 + comm.size - 1).all()
         with pytest.raises(sky.BadInput, match="floating-point values, not bool"):
@@ -95,12 +95,12 @@ def test_sums_of_truth_values_count() -> None:
     on_all(3, body)
 
 
-def on_ranks(comm: sky.Comm, x: Any) -> list[Any]:
+def gathered_values(comm: sky.Comm, x: Any) -> list[Any]:
     found: list[Any] = comm.allgather(x)
     return found
 
 
-def test_truth_values_of_one_index() -> None:
+def test_truth_values_of_a_repeated_index() -> None:
     assert sky.SparseVector([0] * 256, np.ones(256, bool), n=1).values.tolist() == [True]
     for op, want in (("or", True), ("sum", True), ("and", False), ("min", False), ("max", True), ("prod", False)):
         x = sky.SparseVector([3, 3], [True, False], n=5, op=op)
@@ -114,7 +114,7 @@ def test_truth_values_by_key() -> None:
         for combine in ("or", "and", "min", "max", "sum", "list", np.logical_or):
             got = comm.shuffle(keys, values, combine)
             done[str(combine)] = dict(zip(got[0], got[1], strict=True))
-        # Who has nothing gets the type of the others.
+        # A rank without pairs gets the type of the other rank's values.
         nothing = comm.shuffle([] if comm.rank else [5], [] if comm.rank else [True], "or")[1]
         assert nothing.dtype == np.bool_ if isinstance(nothing, np.ndarray) else nothing == []
         return done
@@ -283,7 +283,7 @@ def test_numbers_that_cannot_be_reduced(call: Any, words: str) -> None:
 
 
 def test_a_number_too_large_for_another_ranks_type_is_not_changed() -> None:
-    def of(*numbers: Any, op: str = "sum") -> Any:
+    def reduced(*numbers: Any, op: str = "sum") -> Any:
         return sky.local(len(numbers)).run(lambda comm: comm.allreduce(numbers[comm.rank], op=op))[0]
 
     for numbers, op, expected in [
@@ -295,7 +295,7 @@ def test_a_number_too_large_for_another_ranks_type_is_not_changed() -> None:
         ((np.float16(1), float("inf")), "max", np.float16("inf")),
         ((np.float32(0.5), 3), "sum", np.float32(3.5)),
     ]:
-        found = of(*numbers, op=op)
+        found = reduced(*numbers, op=op)
         assert found == expected and type(found) is type(expected), (numbers, found)
 
 
@@ -342,7 +342,7 @@ def test_ranks_with_numbers_of_different_types() -> None:
 
 
 class Unreadable:
-    """Can be sent, and not be read."""
+    """Can be pickled, but not unpickled."""
 
     def __reduce__(self) -> Any:
         return _fail, ()
@@ -362,7 +362,7 @@ def test_objects_are_gathered() -> None:
         assert comm.gather(rank, async_op=True).wait() == (None if rank else list(range(size)))
         big = {"x": np.full(100_000 * (rank == 2), 3.0)}  # one far larger than the others
         assert [one["x"].size for one in comm.allgather(big)] == [0, 0, 100_000]
-        assert comm.alltoall([(rank, to) for to in range(size)]) == [(of, rank) for of in range(size)]
+        assert comm.alltoall([(rank, to) for to in range(size)]) == [(source, rank) for source in range(size)]
         assert comm.scatter([{k: k} for k in range(size)] if rank == 1 else None, root=1) == {rank: rank}
         _, how = comm.allgather({"a": 1}, explain=True)
         assert how.algorithm
@@ -428,7 +428,7 @@ def test_objects_over_processes(processes: Processes) -> None:
 # -- Matrices and other arrays.
 
 
-def test_matrices_stay_matrices_and_the_callers_own_is_not_touched() -> None:
+def test_matrices_stay_matrices_and_the_callers_matrix_is_not_changed() -> None:
     A = scipy.sparse.csr_matrix(np.array([[1.0, 2.0], [3.0, 4.0]]))
     B = scipy.sparse.csr_array((np.array([1.0, 2.0, 3.0]), np.array([1, 0, 0]), np.array([0, 3])), shape=(1, 2))
     with sky.init() as comm:
@@ -482,7 +482,7 @@ def test_sparse_truth_values() -> None:
     on_all(2, body)
 
 
-def test_factors_are_no_vector() -> None:
+def test_low_rank_factors_are_not_reduced_as_a_vector() -> None:
     low = sky.LowRank(np.ones((1, 2)), np.ones((1, 3)))
     with sky.init() as comm:
         assert type(comm.allgather(low)[0]) is sky.LowRank
@@ -506,7 +506,7 @@ def test_columns_of_pandas() -> None:
     on_all(2, body)
 
 
-def test_a_sparse_vector_is_an_array_where_one_is_asked_for() -> None:
+def test_numpy_converts_a_sparse_vector_to_an_array() -> None:
     x = sky.SparseVector([1, 3], [1.5, 2.5], 5)
     assert np.asarray(x).tolist() == [0.0, 1.5, 0.0, 2.5, 0.0] and np.asarray(x).dtype == np.float64
     assert np.asarray(x, np.float32).dtype == np.float32 and (np.ones(5) + np.asarray(x)).sum() == 9
@@ -548,7 +548,7 @@ def test_fill_values_out_of_range_of_the_type() -> None:
             x.to_dense(fill)
 
 
-def test_operations_are_looked_at_where_nothing_repeats() -> None:
+def test_an_unknown_operation_is_refused_even_if_no_index_repeats() -> None:
     with pytest.raises(sky.BadInput, match="op must be one of"):
         sky.SparseVector([1, 2], [1.0, 2.0], 5, op="nonsense")
 
@@ -556,7 +556,7 @@ def test_operations_are_looked_at_where_nothing_repeats() -> None:
 # -- Configured reductions.
 
 
-def test_width_is_that_of_the_values() -> None:
+def test_the_width_is_taken_from_the_values() -> None:
     def body(comm: sky.Comm) -> None:
         rows = np.arange(6.0).reshape(2, 3)
         assert comm.configure_reduce([0, 1], [1], rows, n=2).tolist() == (comm.size * rows[1:]).tolist()
@@ -612,7 +612,7 @@ def test_split_accepts_booleans_and_whole_floats_as_colors() -> None:
     assert on_all(3, body) == [[1, 1, 3, 2], [2, 2, 3, 1], [2, 2, 3, 2]]
 
 
-def test_errors_of_range() -> None:
+def test_sizes_and_ranks_out_of_range() -> None:
     with sky.init() as comm:
         with pytest.raises(sky.BadInput, match="n must be from 0 to"):
             comm.owned_range(-5)
@@ -763,8 +763,8 @@ def test_graphs_as_other_libraries_have_them() -> None:
         (both, both),
         (networkx.to_numpy_array(both), both),
     ]
-    for form, of in forms:
-        want = networkx.pagerank(of, tol=1e-12)
+    for form, original in forms:
+        want = networkx.pagerank(original, tol=1e-12)
 
         def body(comm: sky.Comm, form: Any = form) -> Any:
             result = pagerank(comm, form, tol=1e-13, max_iterations=500)
@@ -834,7 +834,7 @@ def test_names_of_mpi() -> None:
         assert not hasattr(comm, "is_sparse")
 
 
-# -- Groups in one process, and of one.
+# -- Groups within one process, and groups of one rank.
 
 
 def test_a_function_on_all_ranks() -> None:
@@ -843,7 +843,7 @@ def test_a_function_on_all_ranks() -> None:
     assert group.run(lambda comm, k: k + comm.rank, 10) == [10, 11, 12]
     with pytest.raises(sky.BadInput, match="not str"):
         group.run(lambda comm: comm.allreduce("text"))
-    assert group.run(lambda comm: comm.allreduce(1)) == [3] * 3  # all had raised: it goes on
+    assert group.run(lambda comm: comm.allreduce(1)) == [3] * 3  # every rank raised, so the group goes on
 
     def failing(comm: sky.Comm) -> None:
         if comm.rank == 1:

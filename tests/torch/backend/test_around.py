@@ -1,5 +1,5 @@
-"""What is around collectives: ``torch.compile``, PyTorch's debug level, memory, barriers that say who is
-missing, the end.
+"""The backend apart from single collectives: ``torch.compile``, PyTorch's debug level, memory, monitored barriers,
+time-outs, and the end of a process.
 """
 
 from __future__ import annotations
@@ -69,10 +69,10 @@ def under_debug_level() -> None:
     dist.monitored_barrier()
     x = torch.full((3,), float(rank))
     work = dist.isend(x, (rank + 1) % size)
-    came = torch.empty(3)
-    dist.recv(came, (rank - 1) % size)
+    received = torch.empty(3)
+    dist.recv(received, (rank - 1) % size)
     work.wait()
-    assert came.tolist() == [float((rank - 1) % size)] * 3
+    assert received.tolist() == [float((rank - 1) % size)] * 3
     model = DistributedDataParallel(nn.Linear(30, 40))
     model.register_comm_hook(st.TopK(k=4, levels=1), st.topk_hook)
     model(torch.ones(2, 30)).sum().backward()
@@ -92,7 +92,7 @@ def megabytes(key: str) -> float:
     return int(Path("/proc/self/status").read_text().split(key + ":")[1].split()[0]) / 1000
 
 
-def near_input_and_union() -> float:
+def peak_memory_ratio() -> float:
     """Peak memory of a sparse allreduce, relative to input and result: 50 MB a rank, without common rows."""
     dist.all_reduce(torch.ones(1))
     idle = megabytes("VmRSS")
@@ -109,9 +109,9 @@ def near_input_and_union() -> float:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="peaks are read from /proc")
 def test_memory_of_a_sparse_allreduce() -> None:
-    group = Ranks(2)  # what others have freed would be in the way
+    group = Ranks(2)  # new processes, because memory that earlier tests freed would hide a peak
     try:
-        assert all(1 < ratio < 1.75 for ratio in group.run(near_input_and_union)), "of input and result"
+        assert all(1 < ratio < 1.75 for ratio in group.run(peak_memory_ratio)), "input and result"
     finally:
         group.close()
 
@@ -139,7 +139,7 @@ def test_barrier_says_who_is_missing(ranks: Callable[[int], Ranks], size: int) -
 
 
 def takes_its_time(what: str) -> None:
-    """A wait that times out before the last rank makes the call: the call continues, and ends with it."""
+    """A wait times out before the last rank makes the call; the call continues, and ends when that rank makes it."""
     rank, size = dist.get_rank(), dist.get_world_size()
     store = dist.distributed_c10d._get_default_store()
     late = size - 1
@@ -212,9 +212,9 @@ from skyphos.torch.backend.ordered_worker import OrderedWorker, Promise
 sys.setswitchinterval(1e-6)
 workers = [OrderedWorker(f"worker {number}") for number in range(8)]
 pairs = [(torch.zeros(1000), torch.ones(1000)) for _ in workers]
-for worker, (to, of) in zip(workers, pairs, strict=True):
+for worker, (target, source) in zip(workers, pairs, strict=True):
     for _ in range(1000):
-        worker.submit(lambda to=to, of=of: [to.copy_(of) for _ in range(100)], Promise())
+        worker.submit(lambda target=target, source=source: [target.copy_(source) for _ in range(100)], Promise())
 """
 
 
@@ -227,7 +227,7 @@ def test_an_old_pytorch_is_refused() -> None:
 
 
 def test_a_process_that_exits_while_workers_run() -> None:
-    """C++ ended it (134) where the interpreter stopped a thread in an operation of torch."""
+    """C++ once aborted it (134), when the interpreter stopped a thread in an operation of torch."""
     for _ in range(3):
         ended = subprocess.run(
             [sys.executable, "-c", EXITS_AT_WORK], capture_output=True, text=True, timeout=60, check=False

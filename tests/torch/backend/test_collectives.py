@@ -127,7 +127,7 @@ def check_moves(shape: tuple[int, ...]) -> None:
             whole = torch.empty(size * shape[0], *shape[1:], dtype=dtype)
             dist.all_gather_into_tensor(whole, mine)
             assert torch.equal(whole, torch.cat(everyone))
-            # A part of the result is what is sent.
+            # The input may be a part of the output.
             whole.zero_()
             own = whole.chunk(size)[rank] if shape[0] else whole
             own.copy_(mine)
@@ -143,15 +143,18 @@ def check_reductions_to_parts(shape: tuple[int, ...]) -> None:
             x, reduced = everyone[rank], everyone[rank].clone()
             dist.reduce(reduced, size - 1, op)
             assert is_folded(reduced, op, everyone) if rank == size - 1 else torch.equal(reduced, x), (dtype, op)
-            # Another order of the numbers for each rank.
+            # Each owner gets the numbers rolled by its rank.
             parts, rolled = [x.roll(owner) for owner in range(size)], [one.roll(rank) for one in everyone]
             out = torch.empty_like(x)
             dist.reduce_scatter(out, parts, op)
             assert is_folded(out, op, rolled), (dtype, op)
-            # Parts of different lengths, some of them none.
+            # Parts of different lengths; that of rank 0 is empty.
             out = torch.empty(rank, dtype=dtype)
             dist.reduce_scatter(out, [torch.full((owner,), rank + 1).to(dtype) for owner in range(size)], op)
-            assert is_folded(out, op, [torch.full((rank,), of + 1).to(dtype) for of in range(size)]), (dtype, op)
+            assert is_folded(out, op, [torch.full((rank,), source + 1).to(dtype) for source in range(size)]), (
+                dtype,
+                op,
+            )
             if shape:
                 out = torch.empty_like(x)
                 dist.reduce_scatter_tensor(out, torch.cat(parts), op)
@@ -175,18 +178,18 @@ def check_rest() -> None:
     if rank > 0:
         dist.send_object_list(["x" * rank, {"from": rank}], 0)
     for other in range(1, size if rank == 0 else 0):
-        came: list[Any] = [None, None]
-        assert dist.recv_object_list(came, other) == other
-        assert came == ["x" * other, {"from": other}]
+        received: list[Any] = [None, None]
+        assert dist.recv_object_list(received, other) == other
+        assert received == ["x" * other, {"from": other}]
     dist.barrier()
     dist.barrier(async_op=True).wait()
     dist.monitored_barrier()
-    # Not in one stretch of memory.
+    # Tensors that are not contiguous.
     x = torch.arange(12.0).reshape(3, 4).t()
     dist.all_reduce(x)
     assert torch.equal(x, size * torch.arange(12.0).reshape(3, 4).t())
     dist.broadcast(x.t()[:, ::2], 0)
-    # Many under way, and futures.
+    # Many calls under way, and futures.
     xs = [torch.full((1000 * k,), float(rank + k)) for k in range(10)]
     works = [dist.all_reduce(one, async_op=True) for one in xs]
     futures = [work.get_future() for work in works[::2]]
@@ -216,7 +219,7 @@ def check_coalesced() -> None:
         ]
         for work in works if later else []:
             work.wait()
-        assert same(xs, size - 1) and all(same(some, of) for of, some in enumerate(everyone))
+        assert same(xs, size - 1) and all(same(some, source) for source, some in enumerate(everyone))
     xs, parts, wholes = full(rank), full(-1), [torch.empty(size * length) for length in lengths]
     with dist._coalescing_manager():
         for x in xs:
@@ -251,7 +254,7 @@ def check_functional() -> None:
     both = functional.all_reduce_coalesced([x, x[:1]], "sum", group)
     assert torch.equal(both[0], total) and torch.equal(both[1], total[:1])
     assert torch.equal(x, everyone[rank])
-    # A rank's loss takes what came of all ranks' x so many times.
+    # The loss of rank r has the factor r + 1, so the gradient is the sum of all ranks' factors.
     y = x.requires_grad_()
     (differentiable.all_reduce(y) * (rank + 1)).sum().backward()
     (torch.stack(differentiable.all_gather(y)).sum() * 100 * (rank + 1)).backward()
@@ -281,15 +284,15 @@ def check_sparse(seed: int) -> None:
     for shape, dims in cases:
         for dtype in NUMBERS:
             total = torch.zeros(shape, dtype=dtype)
-            for of in range(size):
-                random = torch.Generator().manual_seed(100 * seed + of)
-                # Some ranks have none, some indices come twice.
-                nnz = 0 if (of + seed) % 3 == 0 else int(torch.randint(0, 30, (), generator=random))
+            for source in range(size):
+                random = torch.Generator().manual_seed(100 * seed + source)
+                # Some ranks have no entries; some indices occur twice.
+                nnz = 0 if (source + seed) % 3 == 0 else int(torch.randint(0, 30, (), generator=random))
                 indices = torch.stack([torch.randint(0, n, (nnz,), generator=random) for n in shape[:dims]])
                 values = torch.randint(-3, 4, (nnz, *shape[dims:]), generator=random).to(dtype)
                 one = torch.sparse_coo_tensor(indices, values, shape, check_invariants=True)
                 total += one.to_dense()
-                if of == rank:
+                if source == rank:
                     mine = one.coalesce() if seed % 2 else one
             asynchronous = seed % 2 == 1
             work = dist.all_reduce(mine, async_op=asynchronous)
@@ -309,7 +312,7 @@ def refused(call: Callable[[], Any], says: str) -> None:
     except Exception as error:
         assert says in str(error), error
     else:
-        raise AssertionError(f"nothing was said of {says}")
+        raise AssertionError(f"no error says {says!r}")
 
 
 def check_refusals() -> None:
@@ -374,7 +377,7 @@ def test_sparse_complex_tensors(ranks: Callable[[int], Ranks], size: int) -> Non
 
 
 def sparse_without_numbers() -> None:
-    """Dense dimensions of length 0, whose indices are still united; and no indices."""
+    """Tensors whose dense dimensions have length 0, so that only indices are united; and tensors without indices."""
     rank, size = me()
     for dtype in (torch.float32, torch.complex64):
         z = torch.sparse_coo_tensor([[7, rank, 7]], torch.zeros(3, 0, 2, dtype=dtype), (10, 0, 2))

@@ -27,11 +27,11 @@ def drawn(seed: int, length: int, dtype: Any = None) -> Any:
 def ring(length: int) -> None:
     rank, size = me()
     for dtype in (torch.float32, torch.bool, torch.complex64, torch.bfloat16, torch.int8):
-        came = torch.zeros(length, dtype=dtype)
+        received = torch.zeros(length, dtype=dtype)
         work = dist.isend(drawn(rank, length, dtype), (rank + 1) % size)
-        dist.recv(came, (rank - 1) % size)
+        dist.recv(received, (rank - 1) % size)
         work.wait()
-        assert torch.equal(came, drawn((rank - 1) % size, length, dtype))
+        assert torch.equal(received, drawn((rank - 1) % size, length, dtype))
 
 
 def other_order() -> None:
@@ -45,26 +45,26 @@ def other_order() -> None:
         dist.send(drawn(51, 3), 1)
     elif rank == 1:
         for tag, length in reversed(lengths.items()):
-            came = torch.empty(length)
-            dist.recv(came, 0, tag=tag)
-            assert torch.equal(came, drawn(tag, length))
-        for seed, length in ((50, 5_000_000), (51, 3)):  # those of one tag in theirs
-            came = torch.empty(length)
-            dist.recv(came, 0)
-            assert torch.equal(came, drawn(seed, length))
+            received = torch.empty(length)
+            dist.recv(received, 0, tag=tag)
+            assert torch.equal(received, drawn(tag, length))
+        for seed, length in ((50, 5_000_000), (51, 3)):  # messages with one tag arrive in order
+            received = torch.empty(length)
+            dist.recv(received, 0)
+            assert torch.equal(received, drawn(seed, length))
     dist.barrier()
 
 
 def batches() -> None:
     rank, size = me()
-    came = [torch.empty(9) for _ in range(size)]
+    received = [torch.empty(9) for _ in range(size)]
     others = [other for other in range(size) if other != rank]
     ops = [dist.P2POp(dist.isend, drawn(10 * rank + other, 9), other) for other in others]
-    ops += [dist.P2POp(dist.irecv, came[other], other) for other in others]
+    ops += [dist.P2POp(dist.irecv, received[other], other) for other in others]
     for work in dist.batch_isend_irecv(ops):
         work.wait()
     for other in others:
-        assert torch.equal(came[other], drawn(10 * other + rank, 9))
+        assert torch.equal(received[other], drawn(10 * other + rank, 9))
 
 
 def strided() -> None:
@@ -87,18 +87,18 @@ def wrong_messages() -> None:
         dist.send(torch.ones(4, dtype=torch.int32), 1, tag=9)
         dist.send(torch.ones(4), 1, tag=9)
     if rank == 1:
-        came = torch.zeros(4)
+        received = torch.zeros(4)
         with pytest.raises(Exception, match=r"rank 0 sent 3 elements of torch.float32 with tag 9.* 4 elements"):
-            dist.recv(came, 0, tag=9)
+            dist.recv(received, 0, tag=9)
         with pytest.raises(Exception, match=r"sent 4 elements of torch.int32 .* receives 4 elements of torch.float32"):
-            dist.recv(came, tag=9)
-        dist.recv(came, tag=9)
-        assert came.eq(1).all()
+            dist.recv(received, tag=9)
+        dist.recv(received, tag=9)
+        assert received.eq(1).all()
     dist.barrier()
 
 
 def any_source(length: int) -> None:
-    """The sender is reported, and its messages arrive in order; those with other sources or tags stay."""
+    """The sender is reported, and its messages arrive in order; messages with another source or tag stay."""
     rank, size = me()
     mine = torch.full((length,), float(rank))
     if rank:
@@ -163,11 +163,11 @@ def part(source: int, to: int) -> Any:
 def all_to_all(asynchronous: bool) -> None:
     rank, size = me()
     ranks = range(size)
-    came = [torch.empty_like(part(source, rank)) for source in ranks]
-    work = dist.all_to_all(came, [part(rank, to) for to in ranks], async_op=asynchronous)
+    received = [torch.empty_like(part(source, rank)) for source in ranks]
+    work = dist.all_to_all(received, [part(rank, to) for to in ranks], async_op=asynchronous)
     if asynchronous:
         work.wait()
-    assert all(torch.equal(came[source], part(source, rank)) for source in ranks)
+    assert all(torch.equal(received[source], part(source, rank)) for source in ranks)
     # The same as rows of one tensor.
     rows = [part(rank, to)[:, None].expand(-1, 3) for to in ranks]
     ins, outs = [len(row) for row in rows], [len(part(source, rank)) for source in ranks]
@@ -204,7 +204,7 @@ def sockets() -> int:
 
 
 def groups() -> None:
-    """Groups of some ranks share the default group's connections; several of the same ranks do not mix."""
+    """Groups of some ranks share the default group's connections; groups of the same ranks do not mix."""
     rank, size = me()
     dist.barrier()
     before = sockets()
@@ -227,9 +227,9 @@ def groups() -> None:
         if rank == 0:
             dist.send(torch.tensor([5.0]), other, group=two)
         else:
-            came = torch.empty(1)
-            dist.recv(came, other, group=two)
-            assert came == 5.0
+            received = torch.empty(1)
+            dist.recv(received, other, group=two)
+            assert received == 5.0
         assert dist.get_group_rank(two, rank) == [2, 0].index(rank) or dist.get_group_rank(two, rank) == rank // 2
     whole = dist.new_group(list(range(size)))
     dist.barrier(group=whole)
@@ -240,8 +240,8 @@ def groups() -> None:
     dist.barrier()
 
 
-def ends_when_it_ends() -> None:
-    """The future of a late message does not delay those of later receives."""
+def late_message_delays_no_other_future() -> None:
+    """The future of a late message does not delay the futures of later calls."""
     rank, _ = me()
     if rank == 0:
         last = torch.zeros(3)
@@ -257,7 +257,7 @@ def ends_when_it_ends() -> None:
 
 
 def test_futures(ranks: Callable[[int], Ranks]) -> None:
-    ranks(2).run(ends_when_it_ends)
+    ranks(2).run(late_message_delays_no_other_future)
 
 
 @pytest.mark.parametrize("length", [1, 100_000])

@@ -48,7 +48,7 @@ def test_many_at_once(ranks: Callable[[int], Ranks], size: int) -> None:
 
 
 def growing(rank: int, size: int, sparse: int, dense: int) -> Any:
-    """Rank r has the first r + 1 places of a diagonal-like set, of ones."""
+    """Rank r has ones at the indices 0 to r of the first dimension, and 0 of the other sparse dimensions."""
     indices = torch.cat([torch.arange(rank + 1)[None], torch.zeros(sparse - 1, rank + 1, dtype=torch.int64)])
     shape = [size] * sparse + [2] * dense
     return torch.sparse_coo_tensor(indices, torch.ones(rank + 1, *[2] * dense), shape, check_invariants=True)
@@ -60,16 +60,18 @@ def sparse_sums(sparse: int, dense: int) -> None:
     mine = growing(rank, size, sparse, dense)
     dist.all_reduce(mine)
     assert torch.equal(mine.to_dense(), want)
-    # Twice the same indices, in a call under way beside dense ones.
+    # Repeated indices, in a call under way beside one with a dense tensor.
     twice = growing(rank, size, sparse, dense) + growing(rank, size, sparse, dense)
     beside = torch.ones(5)
     works = [dist.all_reduce(twice, async_op=True), dist.all_reduce(beside, async_op=True)]
-    (came,) = works[0].get_future().wait()
+    (received,) = works[0].get_future().wait()
     works[1].wait()
     assert (
-        came.is_sparse and torch.equal(came.to_dense(), 2 * want) and torch.equal(beside, torch.full((5,), 1.0 * size))
+        received.is_sparse
+        and torch.equal(received.to_dense(), 2 * want)
+        and torch.equal(beside, torch.full((5,), 1.0 * size))
     )
-    # 32-bit indices, and none on one rank.
+    # 32-bit indices; rank 0 has none.
     empty = torch.sparse_coo_tensor(
         torch.zeros(sparse, 0, dtype=torch.int32), torch.ones(0, *[2] * dense), want.shape, check_invariants=True
     )
@@ -123,15 +125,15 @@ def gradients_of(hook: str) -> None:
     else:
         model.register_comm_hook(None, getattr(default_hooks, hook))
 
-    def loss_of(of: int, step: int, what: Any) -> Any:
-        x = torch.randn(6, 30, generator=torch.Generator().manual_seed(10 * step + of))
-        return (what(x) ** 2).mean()
+    def loss_of(source: int, step: int, module: Any) -> Any:
+        x = torch.randn(6, 30, generator=torch.Generator().manual_seed(10 * step + source))
+        return (module(x) ** 2).mean()
 
     for step in range(3):
         net.zero_grad()
         loss_of(rank, step, model).backward()
         for parameter in net.parameters():
-            theirs = sum(torch.autograd.grad(loss_of(of, step, net), parameter)[0] for of in range(size)) / size
+            theirs = sum(torch.autograd.grad(loss_of(source, step, net), parameter)[0] for source in range(size)) / size
             close = 0.3 if hook == "power_sgd" else 0.02 if "compress" in hook else 1e-5
             assert (parameter.grad - theirs).norm() <= close * theirs.norm() + 1e-6
 

@@ -84,7 +84,7 @@ def drawn(draws: random.Random, kind: str, n: int, dtype: Any) -> Any:
         which = torch.randint(0, 3 * len(some), (n,), generator=seeded)
         values = torch.where(which < len(some), some[which % len(some)], values)
     values = values.to(dtype)
-    # The NaN that inf - inf makes, for the native kernel orders several NaN by their bits.
+    # One NaN, that of inf - inf, because the native kernel orders NaN by their bits.
     quiet = (torch.full((), torch.inf, dtype=dtype) - torch.inf).view(plain.INTEGERS[dtype])
     values.view(plain.INTEGERS[dtype])[values.isnan()] = quiet & torch.iinfo(quiet.dtype).max
     return values
@@ -109,7 +109,7 @@ def native_topk(residual: Any, gradient: Any, k: int, bucket: int) -> tuple[Any,
 
 
 def shapes(draws: random.Random) -> tuple[int, int, int]:
-    """Numbers of values, of those to choose, of those in a bucket."""
+    """The number of values, k, and the length of a bucket."""
     bucket = draws.choice([1, 2, 5, 16, 31, 64, 100, 512, 600, 1024, 2049, 4096])
     k = draws.choice([1, min(2, bucket), max(1, bucket // 4), max(1, bucket - 1), bucket])
     return draws.choice([1, bucket, draws.randrange(1, min(4000, 40 * bucket))]), k, bucket
@@ -132,7 +132,7 @@ def topk_is_as_native(device: str, name: str, kind: str) -> None:
 
 
 def topk_is_as_plain(device: str, name: str, kind: str) -> None:
-    """Momentum and a factor, of which the native kernel has none."""
+    """With momentum and a factor, which the native kernel lacks, against plain torch."""
     draws = random.Random(f"{name} {kind} factors")
     dtype = getattr(torch, name)
     for _ in range(6):
@@ -163,7 +163,7 @@ def test_topk(interpreted: Callable[..., Any], name: str, kind: str) -> None:
 
 
 def steps_are_as_topk() -> None:
-    """Several gradients, one after the other, as `TopK` takes them, of any shape."""
+    """Several gradients of any shape, one after the other, give what `TopK` gives."""
     topk, residual = sky.TopK(3, bucket=50), torch.zeros(30, 41)
     for step in range(5):
         gradient = drawn(random.Random(step), "normal", residual.numel(), torch.float32).reshape(30, 41)
@@ -245,21 +245,21 @@ def fetched_is_what_is_sent(device: str) -> None:
             n, _, bucket = shapes(draws)
             how = sky.Quantize(bits, bucket, "both", "max", draws.getrandbits(64))
             values = drawn(draws, "normal", n, getattr(torch, name)).to(device)
-            came = fetch_quantised(values, how, 7, 3)
-            assert came.device.type == "cpu" and came.dtype == values.dtype
+            fetched = fetch_quantised(values, how, 7, 3)
+            assert fetched.device.type == "cpu" and fetched.dtype == values.dtype
             packed = gpu.quantise(values, how, call=7, rank=3)
-            same(came, plain.dequantise(packed.cpu(), how, n, came.dtype)[0])
-            again = came.clone()
+            same(fetched, plain.dequantise(packed.cpu(), how, n, fetched.dtype)[0])
+            again = fetched.clone()
             native.topk_quantise(as_numbers(again), how._native(), 1, 2)
             if name in ("float32", "float64"):
-                torch.testing.assert_close(again, came)
+                torch.testing.assert_close(again, fetched)
             else:
-                # What rounding took off a level goes to one beside it, seldom.
-                assert bool(((again - came).abs() <= values.abs().max() / (2 ** (bits - 1) - 1) * 1.01).all())
-                assert int((again != came).sum()) <= 0.1 * n + 3
+                # A value that is rounded to 16 bits lies beside its level, and seldom goes to the next level.
+                assert bool(((again - fetched).abs() <= values.abs().max() / (2 ** (bits - 1) - 1) * 1.01).all())
+                assert int((again != fetched).sum()) <= 0.1 * n + 3
     values[n // 2] = torch.nan
-    came = fetch_quantised(values, how, 7, 3)
-    assert came.isnan().nonzero().tolist() == [[n // 2]]  # as it was, to be found
+    fetched = fetch_quantised(values, how, 7, 3)
+    assert fetched.isnan().nonzero().tolist() == [[n // 2]]  # NaN stays, so that it is found
 
 
 def test_fetched(interpreted: Callable[..., Any]) -> None:
@@ -271,8 +271,8 @@ def test_bytes(interpreted: Callable[..., Any]) -> None:
 
 
 @pytest.mark.parametrize("bits", [2, 4, 8])
-def test_length_is_as_native(bits: Any) -> None:
-    """What a group of one rank quantises with the Euclidean scale; results have bucket numbers from 2^63 on."""
+def test_euclidean_scale_is_as_native(bits: Any) -> None:
+    """Against the result of a group of one rank; the buckets of a result are numbered from 2^63 on."""
     with sky.init() as comm:
         for call, bucket in enumerate([1, 15, 64, 1000]):
             values = drawn(random.Random(call), "normal", 3000, torch.float32)
@@ -285,7 +285,7 @@ def test_length_is_as_native(bits: Any) -> None:
 @pytest.mark.parametrize("scale", ["max", "l2"])
 @pytest.mark.parametrize("bits", [2, 4, 8])
 def test_expectation_and_variance(bits: Any, scale: Any) -> None:
-    """Of 4,000 draws of one bucket; other bucket numbers are other draws. The kernels draw the same."""
+    """Over 4,000 draws of one bucket: each bucket number gives another draw. The kernels draw the same numbers."""
     d, times, s = 60, 4000, 2 ** (bits - 1) - 1
     v = drawn(random.Random(bits), "normal", d, torch.float64).to(torch.float32).to(torch.float64)
     how = sky.Quantize(bits, d, scale=scale, seed=1)
@@ -298,13 +298,13 @@ def test_expectation_and_variance(bits: Any, scale: Any) -> None:
     squares = (error**2).sum(1)
     bound = min(d / s**2, d**0.5 / s) * (v**2).sum()
     assert squares.mean() < bound + 5 * squares.std() / times**0.5
-    # No two places, and no two draws, go together.
+    # No two places and no two draws are correlated.
     correlation = torch.corrcoef(torch.cat([error, error.roll(1, 0)], 1)[:, error.std(0).repeat(2) > 0].T)
     assert (correlation - torch.eye(len(correlation), dtype=torch.float64)).abs().max() < 6 / times**0.5
 
 
 def test_factor_is_a_quotient() -> None:
-    """Not a product with a reciprocal, which torch makes of a number divided by a tensor."""
+    """The factor is not a product with a reciprocal, as torch computes a number divided by a tensor."""
     top = np.float32(127 * 2**24)
     scales = drawn(random.Random(2), "normal", 20_000, torch.float32).abs()
     quotients = top / scales.numpy()
@@ -324,8 +324,8 @@ def refusals_of_numbers() -> None:
             packed = gpu.quantise(values, how, check=False)
             with pytest.raises(BadInput, match="scale"):
                 gpu.dequantise(packed, how, 20)
-            came = gpu.dequantise(packed, how, 20, check=False)
-            assert came.isnan().tolist() == [False] * 8 + [True] * 8 + [False] * 4
+            fetched = gpu.dequantise(packed, how, 20, check=False)
+            assert fetched.isnan().tolist() == [False] * 8 + [True] * 8 + [False] * 4
     with pytest.raises(BadInput, match=r"values\[0\]"):  # finite, but not as float32
         gpu.quantise(torch.full((1,), 1e300, dtype=torch.float64), how)
     packed = torch.tensor([0, 0, 128, 191, 0], dtype=torch.uint8)  # a scale of -1
@@ -340,7 +340,7 @@ def refusals_of_numbers() -> None:
 
 
 def largest_stays_in_its_code() -> None:
-    """Where rounding takes the largest magnitude above the last level, and the random number is next to one."""
+    """Even if rounding takes the largest magnitude above the last level, and the random number is close to one."""
     top = torch.tensor(127.0 * 2**24)
     scales = 1 + torch.arange(1, 1000, dtype=torch.float32) / 1000
     scale = next(each for each in scales if each * (top / each) > top)
@@ -424,7 +424,7 @@ def test_without_triton(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def compiles(architecture: int) -> dict[str, int]:
-    """All kernels for a GPU, as calls launch them. Returns how many there were, and what of their code is undesired."""
+    """Compile all kernels for a GPU, as calls launch them; return their number and counts of undesired instructions."""
     from triton import compile as compiled
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource

@@ -28,8 +28,8 @@ class Words(nn.Module):
         return self.layers(self.embedding(words).mean(1))
 
 
-def samples(of: int, step: int) -> tuple[Any, Any]:
-    random = torch.Generator().manual_seed(50 * step + of)
+def samples(rank: int, step: int) -> tuple[Any, Any]:
+    random = torch.Generator().manual_seed(50 * step + rank)
     return torch.randint(0, 100, (6, 4), generator=random), torch.randint(0, 3, (6,), generator=random)
 
 

@@ -339,9 +339,9 @@ def left_out(style: str) -> None:
     for optimizer in optimizers:
         state.guard(optimizer)
 
-    def loss_of_rank(of: Any, rank: int) -> Any:
+    def loss_of_rank(module: Any, rank: int) -> Any:
         random = torch.Generator().manual_seed(100 * step + rank)
-        return of(torch.randn(8, 20, generator=random, dtype=torch.float64)).pow(2).mean()
+        return module(torch.randn(8, 20, generator=random, dtype=torch.float64)).pow(2).mean()
 
     def backward() -> Any:
         net.zero_grad()
@@ -402,7 +402,7 @@ def test_a_repeated_step(ranks: MakeRanks) -> None:
 
 
 def of_another_model() -> str:
-    """One rank alone has a state with names of another model."""
+    """All ranks but 0 have residuals of layers that the model lacks."""
     settings: dict[str, Any] = {"k": 2, "bucket": 64, "levels": 1, "dense_below": 0}
     torch.manual_seed(1)
     state = st.TopK(**settings)

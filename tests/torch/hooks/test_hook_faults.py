@@ -63,7 +63,7 @@ def stands_still(how: str) -> str:
     step()
     store = dist.distributed_c10d._get_default_store()
     if rank == 1:
-        store.wait([f"late {how}"])  # here, and in no call
+        store.wait([f"late {how}"])  # rank 1 waits here, and makes no call
         return "waited"
     said = said_by(step)
     store.set(f"late {how}", "over")
@@ -160,7 +160,7 @@ class Crossed(nn.Module):
 
 
 def resumes_anywhere(hosts: list[int]) -> None:
-    """Values sent before saving and after loading, and the residuals, are together all gradients."""
+    """Values sent before saving and after loading, and the residuals, add up to all gradients."""
     rank, size, group = dist.get_rank(), dist.get_world_size(), group_of(hosts)
     units = len(set(hosts))
     sent: dict[str, Any] = {}
@@ -175,8 +175,8 @@ def resumes_anywhere(hosts: list[int]) -> None:
 
     def train(model: Any, steps: range) -> None:
         for step in steps:
-            for of in range(size):
-                loss = (model.module(samples(of, step)) ** 2).mean()
+            for source in range(size):
+                loss = (model.module(samples(source, step)) ** 2).mean()
                 gradients = torch.autograd.grad(loss, list(model.parameters()))
                 for (name, _), gradient in zip(model.module.named_parameters(), gradients, strict=True):
                     total[name] = total.get(name, 0.0) + gradient.reshape(-1) / size
@@ -192,7 +192,7 @@ def resumes_anywhere(hosts: list[int]) -> None:
         dist.all_gather_object(everyone, state.state_dict()["residual"])
         values = sum(len(values) for one in everyone for some in one.values() for _, values in some)
         compressed = sum(p.numel() for p in Crossed().parameters() if p.numel() >= 50)
-        assert values == compressed * units, values  # each once a host
+        assert values == compressed * units, values  # each value once a host
         return everyone
 
     model, state = fresh()
@@ -290,7 +290,7 @@ def test_a_state_that_does_not_fit(ranks: MakeRanks, what: str) -> None:
 
 
 def goes_on(of_rank_0: bool) -> str:
-    """States on each rank, or rank 0's on all, as scripts have it that save there alone."""
+    """Each rank loads its own state, or all load that of rank 0, as with scripts in which only rank 0 saves."""
     rank = dist.get_rank()
 
     def step(state: st.TopK, number: int) -> None:
@@ -323,7 +323,7 @@ def test_a_state_of_another_rank(ranks: MakeRanks) -> None:
 
 
 def test_a_state_of_other_ranks() -> None:
-    """Fewer ranks would lose the residuals of the others."""
+    """A smaller group would lose the residuals of the ranks that it lacks."""
     piece = {"weight": [(0, torch.ones(3))]}
     store = ResidualStore()
     store.load({"residual": piece, "velocity": {}, "owner": [0, 2, None]})
@@ -338,7 +338,7 @@ def test_a_state_of_other_ranks() -> None:
             store.load({"residual": piece, "velocity": {}, "owner": wrong})
 
 
-def test_states_are_plain() -> None:
+def test_states_can_be_saved_and_not_copied() -> None:
     for state in (st.QSGD(bits=8), st.TopK(k={"a.*": 2, "*": 4})):
         file = io.BytesIO()
         torch.save(state.state_dict(), file)
@@ -349,7 +349,7 @@ def test_states_are_plain() -> None:
                 copied(state)
 
 
-# -- What is not finite.
+# -- Values that are not finite.
 
 
 def blamed(hosts: list[int], culprit: int) -> str:
@@ -360,7 +360,7 @@ def blamed(hosts: list[int], culprit: int) -> str:
     state = st.TopK(k=3, bucket=128, dense_below=100, levels=2, process_group=group)
     model = wrapped(net, group)
     model.register_comm_hook(state, st.topk_hook)
-    # At one place: what was held back there is lost with it, if nobody looked before adding.
+    # In one row: if the gradient were added before it is checked, that row's residuals would be lost.
     poison = torch.ones(40, 60).index_fill(0, torch.tensor([3]), float("nan")).double()
     net.second.weight.register_hook(lambda g: g * poison if rank == culprit and step == 2 else g)
     sent, total = torch.zeros(40 * 60).double(), torch.zeros(40 * 60).double()
@@ -374,10 +374,10 @@ def blamed(hosts: list[int], culprit: int) -> str:
             caught = said
         else:
             sent += net.second.weight.grad.reshape(-1)
-        for of in range(size):
-            # The culprit's host lost that gradient; others hold it back.
-            if step != 2 or hosts[of] != hosts[culprit]:
-                total += gradient_of(loss_of(net, samples(of, step)), net.second.weight) / size
+        for source in range(size):
+            # The culprit's host has lost that gradient; others have it in their residuals.
+            if step != 2 or hosts[source] != hosts[culprit]:
+                total += gradient_of(loss_of(net, samples(source, step)), net.second.weight) / size
     held: list[Any] = [None] * size
     dist.all_gather_object(held, state.state_dict()["residual"])
     for one in held:
@@ -389,7 +389,7 @@ def blamed(hosts: list[int], culprit: int) -> str:
 
 
 def gradient_of(loss: Any, weight: Any) -> Any:
-    """Without the hooks of the parameter."""
+    """The gradient, without the hooks of the parameter."""
     hooks, weight._backward_hooks = weight._backward_hooks, None
     try:
         return torch.autograd.grad(loss, weight)[0].reshape(-1)
@@ -472,14 +472,14 @@ def test_other_calls_that_differ(ranks: MakeRanks) -> None:
 # -- Wrong use.
 
 
-def of_another_model() -> None:
+def used_by_two_models() -> None:
     state = st.TopK(levels=1, dense_below=0)
     models = [DistributedDataParallel(nn.Linear(30, 30)) for _ in range(2)]
     for model in models:
         model.register_comm_hook(state, st.topk_hook)
     models[0](torch.ones(1, 30)).sum().backward()
     assert "two models have a weight" in said_by(lambda: models[1](torch.ones(1, 30)).sum().backward())
-    # A model in the place of one that is no more is fine.
+    # A model may replace one that was deleted.
     models.clear()
     del model
     later = DistributedDataParallel(nn.Linear(30, 30))
@@ -488,7 +488,7 @@ def of_another_model() -> None:
 
 
 def test_one_state_for_two_models(ranks: MakeRanks) -> None:
-    ranks(2).run(of_another_model)
+    ranks(2).run(used_by_two_models)
 
 
 def some_of_all() -> None:
@@ -651,7 +651,7 @@ def test_tensors_that_differ(ranks: MakeRanks, what: str) -> None:
 
 
 def warm_on_two_levels(hosts: list[int]) -> None:
-    """How much is sent falls from the first step on, at the same step on all."""
+    """From the first step on fewer values are sent, as many on each rank."""
     group = dist.new_group(backend="skyphos", pg_options={"topology": Topology.of(hosts)})
     net = nn.Linear(64, 64, bias=False)
     model = DistributedDataParallel(net, process_group=group)
@@ -731,7 +731,7 @@ def test_a_block_with_nan(ranks: MakeRanks) -> None:
     ranks(2).run(block_with_nan)
 
 
-# -- Hooks that nothing asks, or that a rank has not.
+# -- Steps to skip that no optimizer asks about, and a hook that one rank lacks.
 
 
 def unguarded(asks: str) -> list[str]:
@@ -783,7 +783,7 @@ bare_hook.__annotations__.clear()  # DDP compares annotations with types, and th
 
 
 def with_a_model_of_its_own(wraps: bool) -> None:
-    """DDP knows a list as the hook's state. So the names come from the caller, as a model or as a wrapped one."""
+    """DDP gets a list as the hook's state, so the caller passes the model, wrapped or not, for its names."""
     net = nn.Linear(60, 50)
     model = DistributedDataParallel(net)
     state = st.TopK(levels=1, k={"weight": 4, "bias": None}, model=model if wraps else net)

@@ -1,4 +1,4 @@
-"""Communication hooks: the parameters that the formulas make, on one and two levels; errors that all ranks have."""
+"""Communication hooks: parameters are those of the formulas, on one and two levels; errors reach all ranks."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from torch_ranks import Ranks  # noqa: E402
 def by_the_formulas(
     net: Any, units: list[list[int]], steps: int, k: Callable[[str, Any, int], int | None], momentum: float | None
 ) -> None:
-    """SparCML, Algorithm 2, of the hosts' mean gradients, all in this process."""
+    """SparCML, Algorithm 2, with the hosts' mean gradients, all in this process."""
     ranks = sum(map(len, units))
     residual = [{name: torch.zeros(p.numel(), dtype=p.dtype) for name, p in net.named_parameters()} for _ in units]
     velocity = [{name: torch.zeros(p.numel(), dtype=p.dtype) for name, p in net.named_parameters()} for _ in units]
@@ -104,7 +104,7 @@ def second(name: str, parameter: Any) -> bool:
     return name.startswith("second.") and parameter.shape == (40, 60)
 
 
-#: Settings, and the layers that travel whole by them.
+#: Settings; ``whole``: the layers that are sent whole with them.
 ONE_LEVEL = [
     {"k": 3},
     {"k": 128},
@@ -139,7 +139,7 @@ def test_two_levels_uneven(ranks: Callable[[int], Ranks], hosts: list[int], mome
 
 
 def whole_shares(hosts: list[int]) -> None:
-    """With k of all values and shares on each rank: dense training."""
+    """With k = bucket, and a share of each layer on each rank, training is dense."""
     compare(hosts, 2, {"k": 128}, {"bucket_cap_mb": 0.01})
 
 
@@ -149,7 +149,7 @@ def test_two_levels_even(ranks: Callable[[int], Ranks], hosts: list[int]) -> Non
 
 
 def nothing_is_lost(hosts: list[int]) -> None:
-    """Sent values and residuals of all ranks are together all gradients, wherever buckets are cut."""
+    """Sent values and residuals of all ranks add up to all gradients, wherever buckets are cut."""
     rank, size = dist.get_rank(), dist.get_world_size()
     group = group_of(hosts)
     torch.manual_seed(1)
@@ -165,8 +165,8 @@ def nothing_is_lost(hosts: list[int]) -> None:
         for name, parameter in net.named_parameters():
             if parameter.grad is not None:
                 all_sent[name] += parameter.grad
-        for of in range(size):
-            theirs = torch.autograd.grad(loss_of(net, samples(of, step)), list(net.parameters()), allow_unused=True)
+        for source in range(size):
+            theirs = torch.autograd.grad(loss_of(net, samples(source, step)), list(net.parameters()), allow_unused=True)
             for name, g in zip(total, theirs, strict=True):
                 if g is not None:
                     total[name] += g / size
@@ -233,7 +233,7 @@ def test_state(ranks: Callable[[int], Ranks], levels: int, hosts: list[int] | No
 
 
 def quantised(feedback: Any) -> None:
-    """With quantisation put back too, all gradients are there; ranks have the same bits."""
+    """With the quantisation error fed back too, no gradient is lost; ranks have the same bits."""
     rank, size = dist.get_rank(), dist.get_world_size()
     torch.manual_seed(1)
     net = Net(torch.float32)
@@ -245,8 +245,8 @@ def quantised(feedback: Any) -> None:
         net.zero_grad()
         loss_of(model, samples(rank, step, torch.float32)).backward()
         sent += net.first.weight.grad
-        for of in range(size):
-            total += torch.autograd.grad(loss_of(net, samples(of, step, torch.float32)), net.first.weight)[0] / size
+        for source in range(size):
+            total += torch.autograd.grad(loss_of(net, samples(source, step, torch.float32)), net.first.weight)[0] / size
         everyone = [torch.empty_like(sent) for _ in range(size)]
         dist.all_gather(everyone, net.first.weight.grad)
         assert all(torch.equal(one, everyone[0]) for one in everyone)
@@ -285,8 +285,8 @@ def qsgd(levels: int, hosts: list[int] | None) -> None:
         net.zero_grad()
         loss_of(model, samples(rank, step, torch.float32)).backward()
         total = torch.zeros(60, 20)
-        for of in range(size):
-            total += torch.autograd.grad(loss_of(net, samples(of, step, torch.float32)), net.first.weight)[0] / size
+        for source in range(size):
+            total += torch.autograd.grad(loss_of(net, samples(source, step, torch.float32)), net.first.weight)[0] / size
         worst = (net.first.weight.grad - total).abs().max()
         assert worst < 0.03 * total.abs().max() + 1e-6, worst
     check_bytes(state, levels == 1 or hosts is not None)
@@ -390,12 +390,12 @@ def sparse_embeddings() -> None:
     model = DistributedDataParallel(net)
     model.register_comm_hook(st.TopK(k=512, levels=1), st.topk_hook)
 
-    def words(of: int) -> Any:
-        return torch.randint(0, 500, (6, 4), generator=torch.Generator().manual_seed(of))
+    def words(source: int) -> Any:
+        return torch.randint(0, 500, (6, 4), generator=torch.Generator().manual_seed(source))
 
     model(words(rank)).sum().backward()
-    for of in range(size):
-        (alone(words(of)).sum() / size).backward()
+    for source in range(size):
+        (alone(words(source)).sum() / size).backward()
     assert net.embedding.weight.grad.is_sparse
     torch.testing.assert_close(net.embedding.weight.grad.to_dense(), alone.embedding.weight.grad.to_dense())
     torch.testing.assert_close(net.head.weight.grad, alone.head.weight.grad)
@@ -423,7 +423,7 @@ def joins_and_accumulates() -> None:
             optimizer.zero_grad()
     weights = [torch.empty(30, 100) for _ in range(dist.get_world_size())]
     dist.all_gather(weights, net.weight.detach())
-    # Who has joined takes no more steps, and gets the others' parameters at the end.
+    # A rank that has joined makes no more steps, and gets the others' parameters at the end.
     assert all(torch.equal(weights[0], one) for one in weights)
 
 
@@ -442,8 +442,8 @@ def other_backend() -> None:
     model.register_comm_hook(state, st.topk_hook)
     loss_of(model, samples(rank, 0, torch.float32)).backward()
     total = torch.zeros(60, 20)
-    for of in range(size):
-        total += torch.autograd.grad(loss_of(net, samples(of, 0, torch.float32)), net.first.weight)[0] / size
+    for source in range(size):
+        total += torch.autograd.grad(loss_of(net, samples(source, 0, torch.float32)), net.first.weight)[0] / size
     torch.testing.assert_close(net.first.weight.grad, total)
 
 
@@ -452,7 +452,7 @@ def test_other_backend(ranks: Callable[[int], Ranks]) -> None:
 
 
 def scaled(levels: int, hosts: list[int] | None) -> None:
-    """A scale of the loss that changes, and once is too large, makes no difference but for the step it costs."""
+    """A loss scale that changes makes no difference; one that is too large only costs a step."""
     rank, group = dist.get_rank(), group_of(hosts)
 
     def train(scaler: Any) -> Any:
@@ -479,7 +479,7 @@ def scaled(levels: int, hosts: list[int] | None) -> None:
     with_scale = train(torch.amp.GradScaler("cpu", init_scale=2.0**10))
     for name, value in plain.items():
         torch.testing.assert_close(with_scale[name], value, msg=lambda text, name=name: f"{name}: {text}")
-    # From a scale that makes infinities: that step is left out on all ranks, and what follows is finite.
+    # The first scale overflows: all ranks skip that step, and then have finite and equal parameters.
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0**127)
     for name, value in train(scaler).items():
         assert torch.isfinite(value).all(), name
@@ -494,7 +494,7 @@ def test_mixed_precision(ranks: Callable[[int], Ranks], levels: int, hosts: list
 
 
 def narrow(dtype: Any) -> None:
-    """Models of 16 bits: k of all values is dense training."""
+    """Models in 16-bit types; with k = bucket, training is dense."""
     rank, size = dist.get_rank(), dist.get_world_size()
     torch.manual_seed(1)
     net = Net(dtype)
@@ -502,8 +502,8 @@ def narrow(dtype: Any) -> None:
     model.register_comm_hook(st.TopK(k=512, levels=1, dense_below=100), st.topk_hook)
     loss_of(model, samples(rank, 0, dtype)).backward()
     total = torch.zeros(60, 20)
-    for of in range(size):
-        (theirs,) = torch.autograd.grad(loss_of(net, samples(of, 0, dtype)), net.first.weight)
+    for source in range(size):
+        (theirs,) = torch.autograd.grad(loss_of(net, samples(source, 0, dtype)), net.first.weight)
         total += theirs.float() / size
     torch.testing.assert_close(net.first.weight.grad.float(), total, rtol=0.03, atol=0.01)
 
@@ -514,7 +514,7 @@ def test_narrow_types(ranks: Callable[[int], Ranks], dtype: Any) -> None:
 
 
 def under_autocast(how: str) -> None:
-    """k of all values is dense training, and 8 bits are that but for their steps."""
+    """With k = bucket, training is dense; 8 bits differ from it by two roundings."""
     rank = dist.get_rank()
     torch.manual_seed(1)
     plain = wrapped(Net(torch.float32), None)
@@ -524,13 +524,13 @@ def under_autocast(how: str) -> None:
     else:
         model.register_comm_hook(st.QSGD(bits=8, levels=1), st.qsgd_hook)
 
-    def gradients(of: Any, step: int) -> Any:
-        of.zero_grad()
+    def gradients(module: Any, step: int) -> Any:
+        module.zero_grad()
         with torch.autocast("cpu", dtype=torch.bfloat16):
-            output = of(samples(rank, step, torch.float32))
+            output = module(samples(rank, step, torch.float32))
         assert output.dtype == torch.bfloat16
         output.float().square().mean().backward()
-        return torch.cat([one.grad.reshape(-1) for one in of.parameters() if one.grad is not None])
+        return torch.cat([one.grad.reshape(-1) for one in module.parameters() if one.grad is not None])
 
     for step in range(3):
         with plain.no_sync():
@@ -539,7 +539,7 @@ def under_autocast(how: str) -> None:
         difference = (gradients(model, step) - gradients(plain, step)).abs().max()
         if how == "topk":
             assert difference < 1e-6 * largest
-        else:  # rounded as it is sent, and what came of it once more
+        else:  # rounded when it is sent, and the sum again
             assert 0 < difference <= 2.01 * largest / 127
 
 
@@ -549,7 +549,7 @@ def test_autocast(ranks: Callable[[int], Ranks], how: str) -> None:
 
 
 def overlaps(levels: int, hosts: list[int] | None) -> None:
-    """The last layer's bucket is reduced while backward has not come to the first layer, where it waits for that."""
+    """The last layer's bucket is reduced before backward reaches the first layer, where backward waits for it."""
     group = group_of(hosts)
     net = nn.Sequential(*(nn.Linear(64, 64) for _ in range(3)))
     model = DistributedDataParallel(net, process_group=group, bucket_cap_mb=0.001)  # type: ignore[arg-type]
@@ -585,7 +585,7 @@ def left_by_one(how: str, levels: int, hosts: list[int] | None) -> str:
     rank, group = dist.get_rank(), group_of(hosts)
     torch.manual_seed(1)
     net = Net(torch.float32)
-    if how == "outer product":  # without DDP, which would be the first to tell of it
+    if how == "outer product":  # without DDP, which would raise first
         model = st.outer_product(net, layers="*", process_group=group)
     else:
         model = wrapped(net, group, bucket_cap_mb=0.01)

@@ -207,7 +207,7 @@ def uses_some(used: list[tuple[int, ...]]) -> None:
     for step in range(3):
         ours.zero_grad()
         alone.zero_grad()
-        # Another order each time: the calls' must not follow it.
+        # Ranks use layers in different orders, on which the order of calls must not depend.
         ours(samples(rank, step), used[(rank + step) % size]).pow(2).sum().backward()
         for each in range(size):
             (alone(samples(each, step), used[(each + step) % size]).pow(2).sum() / size).backward()
@@ -229,7 +229,7 @@ def without_ddp() -> None:
     outer_product(model, layers="*", op="sum")
     assert type(model[0]) is nn.Linear
     assert isinstance(model[1], nn.Linear)
-    if rank == 0:  # others make no such call
+    if rank == 0:  # only rank 0, because these calls exchange nothing
         with torch.no_grad():
             model(samples(0, 0))
         model.eval()(samples(0, 0)).sum().detach()
@@ -244,7 +244,7 @@ def without_ddp() -> None:
     model.zero_grad()
     with no_sync(model):
         loss(model, samples(rank, 1)).backward()
-    model.zero_grad()  # and so they are dropped
+    model.zero_grad()  # which also drops what no_sync kept
     loss(model, samples(rank, 0)).backward()
     same_gradients(model, alone)
     model[1].weight.requires_grad_(False)
@@ -402,7 +402,7 @@ class Both(nn.Module):
 
 
 def asked_by_grad() -> None:
-    """``torch.autograd.grad`` leaves ``.grad`` as it is, and gives what it gives with DDP: of this rank alone."""
+    """``torch.autograd.grad`` leaves ``.grad`` as it is, and returns, as with DDP, this rank's own gradient."""
     rank = dist.get_rank()
     torch.manual_seed(0)
     net = Both()
@@ -417,7 +417,7 @@ def asked_by_grad() -> None:
             assert module.first.weight.grad is None
         for mine, other in zip(*found, strict=True):
             torch.testing.assert_close(mine, other)
-    # Of some parameters; the others' gradients stay.
+    # With inputs=, the gradients of other parameters stay.
     for module in (net, ref):
         module.second.weight_hh_l0.grad = torch.ones_like(module.second.weight_hh_l0)
     ours(x).square().sum().backward(inputs=[net.second.weight_ih_l0])
@@ -474,7 +474,7 @@ def test_refusals(ranks: Callable[[int], Ranks]) -> None:
 
 
 def chooses() -> None:
-    """Without names: the layers that gain, which DDP then ignores. Groups of other backends can be named."""
+    """By default layers that gain are chosen, and DDP ignores their weights. The group may be of another backend."""
     model = nn.ModuleDict(
         {
             "wide": nn.Linear(200, 300),
@@ -510,7 +510,7 @@ def forward_between() -> None:
             loss(model, samples(dist.get_rank(), 1))
         loss_first.backward()
     same_gradients(ours, theirs)
-    # And after it: one that is kept, and one that is not.
+    # Then a backward that is kept, and one that is exchanged.
     for model in (ours, theirs):
         model.zero_grad()
         with model.no_sync():

@@ -55,7 +55,7 @@ def follows_the_formula(nesterov: bool) -> None:
     rank, size = dist.get_rank(), dist.get_world_size()
     for dtypes in ((torch.float64, torch.float64), (torch.float32, torch.float64), (torch.bfloat16, torch.float32)):
         exact = dtypes[0] == torch.float64
-        # Rank 0's values count.
+        # All ranks start with the values of rank 0.
         parameters = [
             nn.Parameter(torch.full(shape, float(rank), dtype=dtype))
             for shape, dtype in zip([(2, 2), (1,)], dtypes, strict=True)
@@ -100,7 +100,7 @@ def saves_and_ends() -> None:
 
 
 def plain_averages() -> None:
-    """Without momentum: the mean."""
+    """Without momentum, parameters become their mean over ranks."""
     rank, size = dist.get_rank(), dist.get_world_size()
     w = nn.Parameter(torch.zeros(1))
     optimizer = torch.optim.SGD([w], lr=1.0)

@@ -48,9 +48,9 @@ def algorithm_2(net: Any, size: int, steps: int) -> None:
                 parameter.sub_(total.reshape(parameter.shape))
 
 
-def to_the_letter(named: bool) -> None:
+def follows_algorithm_2(named: bool) -> None:
     rank, size = dist.get_rank(), dist.get_world_size()
-    net, alone = net_of(rank), net_of(0)  # rank 0's is that of all
+    net, alone = net_of(rank), net_of(0)  # the optimizer gives all ranks the parameters of rank 0
     compression = st.TopK(k=K, bucket=BUCKET, levels=1, dense_below=15)
     params = net.named_parameters() if named else net.parameters()
     optimizer = st.DistributedOptimizer(params, lr=RATE, compression=compression)
@@ -70,7 +70,7 @@ def to_the_letter(named: bool) -> None:
 @pytest.mark.parametrize("size", [1, 2, 3])
 @pytest.mark.parametrize("named", [False, True])
 def test_parameters_are_those_of_algorithm_2(ranks: Callable[[int], Ranks], size: int, named: bool) -> None:
-    ranks(size).run(to_the_letter, named)
+    ranks(size).run(follows_algorithm_2, named)
 
 
 def resumes() -> None:
@@ -160,7 +160,7 @@ def test_settings() -> None:
 
 
 def overflows_on_one_rank() -> None:
-    """A scaled gradient that is infinite on one rank is left out on all, and the others' steps are Algorithm 2's."""
+    """A step with an infinite gradient on one rank is skipped on all, with a scaler as without one."""
     rank, size, bad = dist.get_rank(), dist.get_world_size(), 1
 
     def train(scaler: Any) -> Any:
@@ -206,7 +206,7 @@ def refused_states() -> None:
     for parameter in other.param_groups[0]["params"]:
         parameter.grad = torch.ones_like(parameter)
     other.step()
-    # Of other groups, or settings: nothing is changed.
+    # A state with other parameter groups or settings is refused, and changes nothing.
     saved = other.state_dict()
     for wrong in (saved | {"param_groups": []}, saved | {"compression": saved["compression"] | {"steps": -1}}):
         given = copy.deepcopy(wrong)

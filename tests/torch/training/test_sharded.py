@@ -1,6 +1,6 @@
 """What PyTorch builds on a backend: sharded models, tensors, checkpoints and optimizers, and uneven inputs.
 
-Each test trains or computes what one process does alone, and runs over Gloo too: what works there works here.
+Each test is compared with one process alone, and runs over Gloo too: what works there works here.
 """
 
 from __future__ import annotations
@@ -215,7 +215,7 @@ def shared_optimizer(overlap: bool) -> None:
     )
     if overlap:
         model.register_comm_hook(None, hook_with_zero_step(allreduce_hook, model, optimizer))
-    # What overlaps spends its first two steps on getting to know buckets.
+    # With overlap the optimizer only learns the buckets in its first two steps.
     train(model, optimizer, range(4))
     if not overlap:
         optimizer.consolidate_state_dict(to=0)
@@ -261,7 +261,7 @@ def shared_optimizer_of_uneven_inputs() -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module", params=["gloo", "skyphos"])
-def kept(request: pytest.FixtureRequest) -> Iterator[MakeRanks]:
+def backend_ranks(request: pytest.FixtureRequest) -> Iterator[MakeRanks]:
     """A function that makes ranks of a backend, which live until the last test with it; ranks may have children."""
     made: dict[int, Ranks] = {}
 
@@ -276,39 +276,39 @@ def kept(request: pytest.FixtureRequest) -> Iterator[MakeRanks]:
 
 
 @pytest.mark.parametrize("reshard", [True, False])
-def test_fully_shard(kept: MakeRanks, reshard: bool) -> None:
+def test_fully_shard(backend_ranks: MakeRanks, reshard: bool) -> None:
     for size in (2, 3):
-        kept(size).run(fully_sharded, reshard)
+        backend_ranks(size).run(fully_sharded, reshard)
 
 
-def test_hybrid_shards(kept: MakeRanks) -> None:
-    kept(4).run(hybrid_sharded)
+def test_hybrid_shards(backend_ranks: MakeRanks) -> None:
+    backend_ranks(4).run(hybrid_sharded)
 
 
-def test_flat_shards(kept: MakeRanks) -> None:
-    kept(3).run(flat_sharded)
+def test_flat_shards(backend_ranks: MakeRanks) -> None:
+    backend_ranks(3).run(flat_sharded)
 
 
 @pytest.mark.parametrize("size", [2, 3])
-def test_sharded_tensors(kept: MakeRanks, size: int) -> None:
-    kept(size).run(sharded_tensors)
+def test_sharded_tensors(backend_ranks: MakeRanks, size: int) -> None:
+    backend_ranks(size).run(sharded_tensors)
 
 
-def test_tensor_parallel(kept: MakeRanks) -> None:
-    kept(4).run(on_a_grid)
+def test_tensor_parallel(backend_ranks: MakeRanks) -> None:
+    backend_ranks(4).run(on_a_grid)
 
 
 @pytest.mark.parametrize("how", ["save", "thread", "process"])
-def test_checkpoints(kept: MakeRanks, how: str, tmp_path: Path) -> None:
-    kept(3).run(checkpointed, str(tmp_path / "saved"), how, timeout=120)
+def test_checkpoints(backend_ranks: MakeRanks, how: str, tmp_path: Path) -> None:
+    backend_ranks(3).run(checkpointed, str(tmp_path / "saved"), how, timeout=120)
 
 
-def test_resharding(kept: MakeRanks, tmp_path: Path) -> None:
-    kept(3).run(resharded, str(tmp_path / "saved"))
+def test_resharding(backend_ranks: MakeRanks, tmp_path: Path) -> None:
+    backend_ranks(3).run(resharded, str(tmp_path / "saved"))
 
 
-def test_zero_redundancy(kept: MakeRanks) -> None:
-    kept(3).run(shared_optimizer, False)
+def test_zero_redundancy(backend_ranks: MakeRanks) -> None:
+    backend_ranks(3).run(shared_optimizer, False)
 
 
 def test_zero_redundancy_that_overlaps(ranks: MakeRanks) -> None:
@@ -317,12 +317,12 @@ def test_zero_redundancy_that_overlaps(ranks: MakeRanks) -> None:
 
 
 @pytest.mark.parametrize("divide", [True, False])
-def test_uneven_inputs(kept: MakeRanks, divide: bool) -> None:
-    kept(3).run(uneven_inputs, divide)
+def test_uneven_inputs(backend_ranks: MakeRanks, divide: bool) -> None:
+    backend_ranks(3).run(uneven_inputs, divide)
 
 
 def test_zero_redundancy_with_uneven_inputs(ranks: MakeRanks) -> None:
-    """PyTorch itself defines the part of a rank without batches, so results are those over Gloo."""
+    """PyTorch alone defines how a rank without batches takes part, so results are compared with those over Gloo."""
     gloo = Ranks(3, "gloo")
     try:
         expected = gloo.run(shared_optimizer_of_uneven_inputs)

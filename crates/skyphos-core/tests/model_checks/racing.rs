@@ -8,7 +8,7 @@ use stateright::{Checker, Model, Property};
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// A chunk that is its own number.
+/// A chunk whose content is its number.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Number(u32);
 
@@ -58,11 +58,11 @@ enum Event {
     /// A connection can take more bytes.
     Takes { from: usize, to: usize },
     /// The next frame on a channel arrives.
-    Comes { from: usize, to: usize },
+    Arrives { from: usize, to: usize },
     /// A time-out: all that others owe is overdue, and possibly no process seems to be reached.
     Expires { process: usize, stuck: bool },
-    /// A process dies; of the frames that it sent to one other, only the first few still arrive.
-    Dies { process: usize, comes: Vec<usize> },
+    /// A process dies; of the frames that it sent to each process `p`, only the first `arriving[p]` still arrive.
+    Dies { process: usize, arriving: Vec<usize> },
 }
 
 /// A time at which all that others owe is overdue.
@@ -114,7 +114,7 @@ impl World {
             })
     }
 
-    fn comes(&mut self, from: usize, to: usize) {
+    fn arrive(&mut self, from: usize, to: usize) {
         let item = self.channel(from, to).pop_front().expect("enabled");
         let size = self.processes.len();
         let Some(one) = &mut self.processes[to] else { return };
@@ -214,18 +214,18 @@ impl Model for Race {
                     let length = world.channels[process * size + to].len();
                     let some: Vec<usize> =
                         (0..=length).filter(|k| length <= LONG || *k == 0 || *k == length).collect();
-                    let longer = |comes: &Vec<usize>| {
-                        let comes = comes.clone();
-                        some.clone().into_iter().map(move |k| [&comes[..], &[k]].concat())
+                    let longer = |arriving: &Vec<usize>| {
+                        let arriving = arriving.clone();
+                        some.clone().into_iter().map(move |k| [&arriving[..], &[k]].concat())
                     };
                     all = all.iter().flat_map(longer).collect();
                 }
-                events.extend(all.into_iter().map(|comes| Event::Dies { process, comes }));
+                events.extend(all.into_iter().map(|arriving| Event::Dies { process, arriving }));
             }
         }
         for from in 0..size {
             for to in (0..size).filter(|to| !world.channels[from * size + to].is_empty()) {
-                events.push(Event::Comes { from, to });
+                events.push(Event::Arrives { from, to });
             }
         }
     }
@@ -250,15 +250,15 @@ impl Model for Race {
                     world.channel(from, to).push_back(Item::Chunk(kind, number, header.origin));
                 }
             }
-            Event::Comes { from, to } => world.comes(from, to),
+            Event::Arrives { from, to } => world.arrive(from, to),
             Event::Expires { process, stuck } => {
                 world.expired += 1;
                 world.processes[process].as_mut()?.out.check(LATER, |_| 0, |_| stuck);
             }
-            Event::Dies { process, comes } => {
+            Event::Dies { process, arriving } => {
                 world.deaths += 1;
                 world.processes[process] = None;
-                for (to, count) in comes.into_iter().enumerate() {
+                for (to, count) in arriving.into_iter().enumerate() {
                     world.channel(to, process).clear();
                     let alive = world.processes[to].is_some();
                     let channel = world.channel(process, to);

@@ -27,11 +27,11 @@ struct World {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Event {
     /// The next message on a channel arrives.
-    Comes { from: usize, to: usize },
-    /// A rank dies; of the messages that it sent to one other, only the first few still arrive.
-    Dies { rank: usize, comes: Vec<usize> },
-    /// A rank loses another that is silent; of the messages that it sent to that one, only the first few still arrive.
-    GivesUp { rank: usize, other: usize, comes: usize },
+    Arrives { from: usize, to: usize },
+    /// A rank dies; of the messages that it sent to each rank `r`, only the first `arriving[r]` still arrive.
+    Dies { rank: usize, arriving: Vec<usize> },
+    /// A rank gives up a silent one; of the messages that it sent to `other`, only the first `arriving` still arrive.
+    GivesUp { rank: usize, other: usize, arriving: usize },
 }
 
 /// Number of ranks, and of each kind of fault.
@@ -102,20 +102,20 @@ impl Model for Faults {
         let length = |from: usize, to: usize| world.channels[from * self.ranks + to].len();
         for from in 0..self.ranks {
             for to in (0..self.ranks).filter(|to| length(from, *to) > 0) {
-                events.push(Event::Comes { from, to });
+                events.push(Event::Arrives { from, to });
             }
         }
         if world.deaths < self.deaths {
             for rank in (0..self.ranks).filter(lives) {
                 let mut all = vec![Vec::new()];
                 for to in 0..self.ranks {
-                    let longer = |comes: &Vec<usize>| {
-                        let comes = comes.clone();
-                        (0..=length(rank, to)).map(move |k| [&comes[..], &[k]].concat())
+                    let longer = |arriving: &Vec<usize>| {
+                        let arriving = arriving.clone();
+                        (0..=length(rank, to)).map(move |k| [&arriving[..], &[k]].concat())
                     };
                     all = all.iter().flat_map(longer).collect();
                 }
-                events.extend(all.into_iter().map(|comes| Event::Dies { rank, comes }));
+                events.extend(all.into_iter().map(|arriving| Event::Dies { rank, arriving }));
             }
         }
         if world.partings < self.partings {
@@ -123,8 +123,8 @@ impl Model for Faults {
                 let survivor = world.ranks[rank].as_ref().expect("it lives");
                 for other in (0..self.ranks).filter(|other| *other != rank && lives(other)) {
                     if !survivor.has_lost(other as u32) {
-                        let comes = 0..=length(rank, other);
-                        events.extend(comes.map(|comes| Event::GivesUp { rank, other, comes }));
+                        let counts = 0..=length(rank, other);
+                        events.extend(counts.map(|arriving| Event::GivesUp { rank, other, arriving }));
                     }
                 }
             }
@@ -134,7 +134,7 @@ impl Model for Faults {
     fn next_state(&self, world: &World, event: Event) -> Option<World> {
         let mut world = world.clone();
         match event {
-            Event::Comes { from, to } => {
+            Event::Arrives { from, to } => {
                 let item = world.channel(from, to).pop_front()?;
                 let rank = world.ranks[to].as_mut()?;
                 match item {
@@ -143,11 +143,11 @@ impl Model for Faults {
                 }
                 world.send(to);
             }
-            Event::Dies { rank, comes } => {
+            Event::Dies { rank, arriving } => {
                 (world.ranks[rank], world.deaths) = (None, world.deaths + 1);
-                for (to, comes) in comes.into_iter().enumerate() {
+                for (to, count) in arriving.into_iter().enumerate() {
                     world.channel(to, rank).clear();
-                    world.channel(rank, to).truncate(comes);
+                    world.channel(rank, to).truncate(count);
                     if to != rank && world.ranks[to].is_some() {
                         world.channel(rank, to).push_back(Item::Gone(Loss::Ended));
                     } else {
@@ -155,10 +155,10 @@ impl Model for Faults {
                     }
                 }
             }
-            Event::GivesUp { rank, other, comes } => {
+            Event::GivesUp { rank, other, arriving } => {
                 world.partings += 1;
                 world.channel(other, rank).clear();
-                world.channel(rank, other).truncate(comes);
+                world.channel(rank, other).truncate(arriving);
                 world.channel(rank, other).push_back(Item::Gone(Loss::Silent));
                 world.ranks[rank].as_mut()?.lose(other as u32, Loss::Silent);
                 world.send(rank);
@@ -179,7 +179,7 @@ impl Model for Faults {
                 })
             }),
             Property::always("one group at most", |_, world: &World| world.groups().len() <= 1),
-            Property::always("a rank that continues is among those", |_, world: &World| {
+            Property::always("a rank that continues is a member of its group", |_, world: &World| {
                 world.continuing().all(|(rank, _, ranks)| ranks.contains(&(rank as u32)) && ranks.is_sorted())
             }),
             Property::always("no rank waits for ever", |_, world: &World| {

@@ -259,7 +259,7 @@ fn a_relay_between_two_ranks_cannot_forward_their_proofs() {
     });
 }
 
-/// Settings of a rank with these files.
+/// The TLS settings of a rank with these files, as a server and as a client.
 fn both_sides(files: &TlsFiles) -> (Arc<ServerConfig>, Arc<ClientConfig>) {
     let certificate = |path| CertificateDer::from_pem_file(path).unwrap();
     let key = || PrivateKeyDer::from_pem_file(&files.key).unwrap();

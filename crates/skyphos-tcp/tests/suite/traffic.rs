@@ -26,7 +26,7 @@ fn run(mut tcp: Tcp) {
     for seq in 0..FRAMES {
         for to in &others {
             let len = SIZES[seq as usize % SIZES.len()];
-            // Half of them may be lent.
+            // Half of the payloads are in buffers that can be lent.
             let mut slab = if seq % 2 == 0 { pool.take_for_several(len) } else { pool.take(len) };
             slab.as_bytes_mut().fill(byte(me.0, *to, seq));
             let mut header = Header::control(FrameKind::Data, CommId(1), CallNumber(0));

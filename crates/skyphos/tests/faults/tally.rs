@@ -152,7 +152,7 @@ impl std::fmt::Display for Tally {
         )?;
         writeln!(
             f,
-            "{all} faults beside interrupts, {:.1} % of them at frames on their way:",
+            "{all} faults other than interrupts, {:.1} % of them at frames in flight:",
             100.0 * in_flight as f64 / all.max(1) as f64
         )?;
         for (kind, (all, in_flight)) in &self.struck {

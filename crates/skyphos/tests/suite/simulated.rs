@@ -234,7 +234,7 @@ fn runs_of_too_many_frames_are_refused() {
     assert!(refused(&Scenario { n: 1 << 20, entries: 1e5, repeats: 1 << 40, ..sized }).contains("frames"));
 }
 
-/// A rank on a host of several ranks that waits until its own messages have left is woken when they have.
+/// On a host of several ranks, a rank that waits until its own messages have left is woken when they have.
 #[test]
 fn hosts_of_several_ranks_are_probed_too() {
     for (collective, dealt) in [(Collective::Allreduce, false), (Collective::ReduceScatter, true)] {

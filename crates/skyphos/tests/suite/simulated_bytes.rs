@@ -24,7 +24,7 @@ fn run(scenario: &Scenario) -> Phase {
 /// Messages, bytes sent and bytes received of all rounds.
 fn moved(phase: &Phase) -> [u64; 3] {
     let rounds = phase.ran.record.by_round();
-    let sum = |of: fn(&skyphos::sim::record::RecordedRound) -> u64| rounds.values().map(of).sum();
+    let sum = |count: fn(&skyphos::sim::record::RecordedRound) -> u64| rounds.values().map(count).sum();
     [sum(|round| round.messages), sum(|round| round.sent), sum(|round| round.received)]
 }
 

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Whether the fault campaign finds bugs: plants each patch of this folder, and plays until something is wrong.
+"""Tests whether the fault campaign finds bugs: plants each patch of this folder, and plays until something is wrong.
 
-`make faults-planted` runs all of them, `make faults-planted PLANTED="03 17"` those whose names begin so. What
-each is, and after how many seeds it is found, is in docs/faults.md.
+`make faults-planted` plants all patches, `make faults-planted PLANTED="03 17"` those whose names begin with 03 or 17.
+docs/faults.md describes each bug, and says after how many seeds it is found.
 """
 
 import json
@@ -25,8 +25,8 @@ BUILT = ROOT / "target" / "planted"
 
 SEEDS = int(os.environ.get("SEEDS", "10000"))
 SEEDS_UNPATCHED = 2000
-# A play that never ends is found by this.
-MOST_S = float(os.environ.get("MINUTES", "10")) * 60
+# Time limit of a campaign, by which a play that never ends is found.
+LIMIT_S = float(os.environ.get("MINUTES", "10")) * 60
 
 # Characters of a message that are shown.
 MESSAGE = 160
@@ -36,7 +36,7 @@ TEST = ["cargo", "test", "--quiet", "--package", "skyphos", "--test", "faults"]
 
 @dataclass
 class Tried:
-    """What came of one patch."""
+    """The outcome of one patch."""
 
     found: bool
     after: str
@@ -58,7 +58,7 @@ def remove_tree() -> None:
 
 @contextmanager
 def tree() -> Iterator[None]:
-    """The files that git follows, as they are now, in a tree that goes afterwards."""
+    """A worktree with the tracked files as they are now, which is removed afterwards."""
     remove_tree()
     try:
         git("worktree", "add", "--detach", str(TREE), git("stash", "create") or "HEAD")
@@ -67,15 +67,15 @@ def tree() -> Iterator[None]:
         remove_tree()
 
 
-def run(command: list[str], most_s: float | None = None, **env: str) -> tuple[int | None, str]:
-    """Exit status and output; no status if it took too long. Whatever it has started ends with it."""
+def run(command: list[str], limit_s: float | None = None, **env: str) -> tuple[int | None, str]:
+    """Run a command; return its exit status, or None after the time limit, and its output. Its children end with it."""
     env = {**os.environ, "CARGO_TARGET_DIR": str(BUILT), **env}
     with tempfile.TemporaryFile("w+", errors="replace") as output:
         started = subprocess.Popen(
             command, cwd=TREE, env=env, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
         )
         try:
-            status: int | None = started.wait(most_s)
+            status: int | None = started.wait(limit_s)
         except subprocess.TimeoutExpired:
             status = None
         finally:
@@ -87,18 +87,18 @@ def run(command: list[str], most_s: float | None = None, **env: str) -> tuple[in
 
 
 def build() -> str | None:
-    """Builds the test: what is wrong, if anything."""
+    """Build the test; return the compiler's errors, or None if there are none."""
     try:
         status, output = run([*TEST, "--no-run"])
     except BaseException:
-        # What a compiler that was ended has left there made later builds fail.
+        # Files that an ended compiler left there have made later builds fail.
         shutil.rmtree(BUILT / "debug" / "incremental", ignore_errors=True)
         raise
     return None if status == 0 else output[-2000:]
 
 
 def undisturbed() -> str:
-    status, _ = run([*TEST, "plays_without_faults"], MOST_S)
+    status, _ = run([*TEST, "plays_without_faults"], LIMIT_S)
     return "right" if status == 0 else "wrong"
 
 
@@ -108,7 +108,7 @@ def campaign(seeds: int) -> Tried:
         file = Path(folder) / "state.json"
         status, output = run(
             [*TEST, "campaign", "--", "--ignored", "--nocapture"],
-            MOST_S,
+            LIMIT_S,
             SKYPHOS_FAULT_SEEDS=str(seeds),
             SKYPHOS_FAULT_FILE=str(file),
             SKYPHOS_FAULT_UNTIL_WRONG="1",
@@ -121,7 +121,7 @@ def campaign(seeds: int) -> Tried:
         what = by_seed[first].splitlines()[0].partition(": ")[2]
         return Tried(True, f"{first + 1} ({len(by_seed)} of {tried})", what)
     if status is None:
-        return Tried(True, f"{tried}, then a hang", f"a play did not end within {MOST_S:.0f} s")
+        return Tried(True, f"{tried}, then a hang", f"a play did not end within {LIMIT_S:.0f} s")
     if status != 0:
         # A panic outside of the simulated processes ends the test itself.
         panic = re.search(r"panicked at [^\n]*\n([^\n]*)", output)
@@ -182,7 +182,7 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    # Whoever ends this ends what it has started, and the tree goes.
+    # SIGTERM raises SystemExit, so that child processes end and the tree is removed.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(130))
     try:
         sys.exit(main())
