@@ -103,7 +103,7 @@ def test_a_skew_symmetric_matrix_without_its_values(folder: Path, size: int) -> 
 
 
 @pytest.mark.parametrize("size", [1, 2, 3])
-def test_entries_of_one_place_add_up_and_the_later_direction_counts(folder: Path, size: int) -> None:
+def test_entries_of_one_edge_add_up_and_the_direction_listed_last_counts(folder: Path, size: int) -> None:
     file = folder / "twice.mtx"
     text = "%%MatrixMarket matrix coordinate real general\n3 3 5\n1 2 1\n2 1 9\n1 2 2\n3 1 4\n3 1 4\n"
     file.write_text(text)
