@@ -5,8 +5,8 @@
     sudo .venv/bin/python bench/broadcast.py --rate 100mbit --mb 32 --racks 2 --uplink 100mbit --only chain --unaware
 
 A time is from the start of the first rank to the end of the last, on one clock. The floor is the array with its
-framing over the link's rate: no broadcast can take less. The bars: a chain within 1.02 of it, 1.75 times faster than
-MPICH and 5 times faster than Gloo; 16 hosts take at most 1.03 times as long as 8.
+framing over the link's rate: no broadcast can take less. The bars: a chain takes at most 1.02 times
+the floor, 1/1.75 of MPICH's time and 1/5 of Gloo's; 16 hosts take at most 1.03 times as long as 8.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ DEFAULT = "chain,scatter_allgather,binomial,auto,mpich,gloo"
 
 @dataclass(frozen=True)
 class Rank:
-    """A rank of a contest: its barrier, and the recorded times."""
+    """One rank: its number, its barrier, and the recorded times of its calls."""
 
     number: int
     wait: Callable[[], None]
@@ -64,7 +64,7 @@ class Rank:
 
 
 def ours(names: list[str], count: int, rounds: int) -> None:
-    """A rank of Skyphos and of Gloo."""
+    """Run one rank: the broadcasts of Skyphos, then Gloo's."""
     import skyphos as sky
 
     comm = sky.init(timeout=300)
@@ -93,7 +93,7 @@ def ours(names: list[str], count: int, rounds: int) -> None:
 
 
 def mpich(count: int, rounds: int) -> None:
-    """A rank of MPICH."""
+    """Run one rank of MPICH."""
     from mpi4py import MPI
 
     world = MPI.COMM_WORLD
@@ -154,17 +154,17 @@ def main() -> None:
     print(f"{options.mb} MB to {options.hosts} hosts at {options.rate}; floor with framing {1e3 * floor:,.0f} ms")
     spans: dict[str, list[float]] = {}
     for name in names:
-        of = [row for row in rows if row[0] == name]
-        calls = sorted({row[1] for row in of})
+        mine = [row for row in rows if row[0] == name]
+        calls = sorted({row[1] for row in mine})
         spans[name] = [
-            max(row[3] for row in of if row[1] == k) - min(row[2] for row in of if row[1] == k) for k in calls
+            max(row[3] for row in mine if row[1] == k) - min(row[2] for row in mine if row[1] == k) for k in calls
         ]
     if options.json is not None:
         options.json.write_text(json.dumps({"floor_s": floor, "seconds": spans}))
     for name, all_spans in spans.items():
         took = median(all_spans)
         spread = f"{1e3 * min(all_spans):,.0f} to {1e3 * max(all_spans):,.0f}"
-        print(f"  {name:<18} {1e3 * took:9,.0f} ms ({spread}), {took / floor:.3f} of the floor")
+        print(f"  {name:<18} {1e3 * took:9,.0f} ms ({spread}), {took / floor:.3f} times the floor")
     if "chain" in spans:
         for other, bar in (("mpich", 1.75), ("gloo", 5.0)):
             if other in spans:

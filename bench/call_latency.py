@@ -94,7 +94,7 @@ def main() -> None:
         line = f"{name:<28} {median(mine):7.2f} µs"
         if theirs:
             other = [one[name] for one in theirs]
-            line += f"   there {median(other):7.2f} µs   ratio {median_ratio(mine, other):.3f}"
+            line += f"   other build {median(other):7.2f} µs   ratio {median_ratio(mine, other):.3f}"
         print(line)
 
 

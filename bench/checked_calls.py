@@ -1,4 +1,4 @@
-"""A process of `kills.py`: all collectives in an order from a seed, each result compared with NumPy's."""
+"""A process of `kills.py`: calls collectives that a seed selects, and compares each result with NumPy's."""
 
 from __future__ import annotations
 

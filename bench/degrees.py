@@ -20,7 +20,7 @@ from figures.graphs import GRAPHS, Graph, network, plan
 from skyphos.planning import Profile, predict_plans
 from skyphos.simulate import Network
 
-#: Messages are late by as much as half of what one takes, and one node in twenty is two to four times as slow.
+#: A message is late by half of its own cost on average, and one node in twenty is two to four times as slow.
 DISTURBED = {"jitter": "exponential(5e-4)", "straggler_share": 0.05, "straggler_slowness": "uniform(2, 4)"}
 
 
@@ -40,8 +40,9 @@ def main(sizes: tuple[int, ...], *, names: tuple[str, ...], seeds: int, output: 
             one = _measure(graph, network(ranks, **DISTURBED), seeds, console)
             found.append(one)
             console.print(
-                f"{ranks} nodes, {graph.name}: chose {_written(one['chosen'])}, {1e3 * one['chosen_s']:.1f} ms; best "
-                f"of {len(one['all_s'])} {_written(one['best'])}, {1e3 * one['best_s']:.1f} ms: {one['regret']:.3f}",
+                f"{ranks} nodes, {graph.name}: chose {_as_text(one['chosen'])}, {1e3 * one['chosen_s']:.1f} ms; "
+                f"best of {len(one['all_s'])} {_as_text(one['best'])}, {1e3 * one['best_s']:.1f} ms: "
+                f"ratio {one['regret']:.3f}",
                 highlight=False,
             )
             if output:
@@ -50,7 +51,7 @@ def main(sizes: tuple[int, ...], *, names: tuple[str, ...], seeds: int, output: 
                 partial.replace(output)
 
 
-def _written(degrees: list[int]) -> str:
+def _as_text(degrees: list[int]) -> str:
     return "x".join(map(str, degrees))
 
 
@@ -76,7 +77,7 @@ def _measure(graph: Graph, on: Network, seeds: int, console: Console) -> dict[st
         "best": list(best),
         "best_s": all_s[best],
         "regret": all_s[tuple(chosen)] / all_s[best],
-        "all_s": {_written(list(d)): s for d, s in all_s.items()},
+        "all_s": {_as_text(list(d)): s for d, s in all_s.items()},
     }
 
 

@@ -21,7 +21,7 @@ from rich.table import Table
 from lab.link import FRAMING
 from on_hosts import again, rows_of_ranks
 
-HOSTS, EACH, N, CALLS = 2, 4, 1 << 22, 12
+HOSTS, PER_HOST, N, CALLS = 2, 4, 1 << 22, 12
 ALGORITHMS = ("auto", "recursive_doubling", "butterfly", "split_allgather", "ring", "allgather")
 DATA = {
     "uniform, 100,000 a rank": "uniform",
@@ -32,7 +32,7 @@ DATA = {
 
 def entries(kind: str, rank: int) -> Any:
     """Indices of a rank; the values are whole numbers, so that sums are exact."""
-    rng = np.random.default_rng([rank // EACH if kind == "same" else rank, len(kind)])
+    rng = np.random.default_rng([rank // PER_HOST if kind == "same" else rank, len(kind)])
     if kind == "power":
         return np.unique((np.minimum(rng.random(300_000) ** -1.25, N) - 1).astype(np.int64))
     return np.unique(rng.integers(0, N, 100_000))
@@ -45,26 +45,27 @@ def sent() -> int:
 
 
 def one_rank() -> None:
-    """A rank: all data and algorithms in turn; rank 0 of each host prints the bytes that its host has sent."""
+    """Run a rank: all data and algorithms in turn; the first of each host prints the bytes that its host has sent."""
     import skyphos as sky
 
     comm = sky.init(timeout=120)
-    first = comm.rank % EACH == 0
+    first = comm.rank % PER_HOST == 0
     hosts = comm.split(0 if first else None, 0)
     for kind in DATA.values():
         mine = entries(kind, comm.rank)
         x = sky.SparseVector(mine, np.ones(len(mine), np.float32), N)
-        host = [entries(kind, rank) for rank in range(comm.rank // EACH * EACH, comm.rank // EACH * EACH + EACH)]
+        start = comm.rank // PER_HOST * PER_HOST
+        of_host = [entries(kind, rank) for rank in range(start, start + PER_HOST)]
         want = comm.allreduce(x, algorithm="allgather").to_dense()
         if hosts is not None:
-            union = np.unique(np.concatenate(host))
+            union = np.unique(np.concatenate(of_host))
             whole = sky.SparseVector(union, np.ones(len(union), np.float32), N)
             how = hosts.allreduce(whole, algorithm="recursive_doubling", explain=True)[1]
             print(json.dumps([kind, "union", how.sent_bytes, len(union)]), flush=True)
         for algorithm in ALGORITHMS:
             options: dict[str, Any] = {"algorithm": algorithm, "explain": True}
             if algorithm == "butterfly":
-                options["degrees"] = (EACH, HOSTS)
+                options["degrees"] = (PER_HOST, HOSTS)
             # After 24 calls `auto` has completed its trials.
             for _ in range(24 if algorithm == "auto" else 3):
                 got, how = comm.allreduce(x, **options)
@@ -90,9 +91,9 @@ def main() -> None:
     if options.rank:
         one_rank()
         return
-    rows = rows_of_ranks(again(__file__), HOSTS, EACH, options.rate, 29950)
+    rows = rows_of_ranks(again(__file__), HOSTS, PER_HOST, options.rate, 29950)
     table = Table(
-        title=f"bytes that a host sends in an allreduce, over its union's with framing; {HOSTS} hosts of {EACH} ranks"
+        title=f"bytes that a host sends, relative to those of its union with framing; {HOSTS} hosts of {PER_HOST} ranks"
     )
     table.add_column("data")
     table.add_column("union with framing, KB", justify="right")
@@ -102,9 +103,9 @@ def main() -> None:
         least = FRAMING * max(row[2] for row in rows if row[:2] == [kind, "union"])
         cells = []
         for algorithm in ALGORITHMS:
-            both = [row for row in rows if row[:2] == [kind, algorithm]]
-            chosen = f" ({both[0][3]})" if algorithm == "auto" else ""
-            cells.append(f"{max(row[2] for row in both) / least:.2f}{chosen}")
+            of_hosts = [row for row in rows if row[:2] == [kind, algorithm]]
+            chosen = f" ({of_hosts[0][3]})" if algorithm == "auto" else ""
+            cells.append(f"{max(row[2] for row in of_hosts) / least:.2f}{chosen}")
         table.add_row(name, f"{least / 1024:,.0f}", *cells)
     Console().print(table)
 

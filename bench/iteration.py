@@ -4,7 +4,7 @@
     sudo .venv/bin/python bench/iteration.py --rate 1gbit --tasks 4
 
 Hosts are network namespaces (`bench/lab/cluster.py`) with `--tasks` ranks each. A rank has rows of `--width` float32,
-whose keys are drawn from `--keys` ones with P(i) ~ 1/i^1.1. The next state is the sum of the rows of each key, as in
+whose keys are drawn from `--keys` keys with P(i) ~ 1/i^1.1. The next state is the sum of the rows of each key, as in
 k-means. A time is that of a whole iteration on the slowest rank, including map.
 """
 
@@ -25,7 +25,7 @@ VARIANTS = ("shuffle", "allreduce")
 
 
 def one_rank(options: argparse.Namespace) -> None:
-    """A rank: both methods alternately, several times."""
+    """Run a rank: both methods alternately, several times."""
     import skyphos as sky
     from skyphos.mapreduce import MapReduce
 
@@ -73,13 +73,13 @@ def main() -> None:
     took = {}
     for variant in VARIANTS:
         rounds = [[row for row in rows if row[:2] == [variant, k]] for k in range(1, options.rounds + 1)]
-        slowest = [max(of, key=lambda row: row[2]) for of in rounds]
+        slowest = [max(of_ranks, key=lambda row: row[2]) for of_ranks in rounds]
         took[variant] = median(row[2] for row in slowest)
-        at = min(slowest, key=lambda row: abs(row[2] - took[variant]))
+        typical = min(slowest, key=lambda row: abs(row[2] - took[variant]))
         spans = [f"{1e3 * one:,.0f}" for one in (took[variant], *(f(row[2] for row in slowest) for f in (min, max)))]
-        table.add_row(variant, *spans, ", ".join(f"{stage} {1e3 * seconds:,.0f}" for stage, seconds in at[3].items()))
+        table.add_row(variant, *spans, ", ".join(f"{stage} {1e3 * each:,.0f}" for stage, each in typical[3].items()))
     Console().print(table)
-    print(f"one allreduce: {took['shuffle'] / took['allreduce']:.2f} times less time")
+    print(f"one allreduce: {took['shuffle'] / took['allreduce']:.2f} times as fast as the shuffle")
     return None
 
 

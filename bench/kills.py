@@ -46,7 +46,7 @@ class Tally:
     wrong: list[str] = field(default_factory=list)
 
 
-class Groups:
+class GroupProcesses:
     """The processes of one group, and their messages."""
 
     def __init__(self, cluster: Cluster, port: int, seed: int) -> None:
@@ -80,7 +80,7 @@ class Groups:
             try:
                 host, report = self.reports.get(timeout=max(deadline - time.time(), 0.01))
             except queue.Empty:
-                tally.wrong.append(f"hosts {sorted(missing)} hang, of {sorted(self.alive)}")
+                tally.wrong.append(f"hosts {sorted(missing)} of {sorted(self.alive)} hang")
                 raise RuntimeError(tally.wrong[-1]) from None
             if host not in self.alive:
                 continue
@@ -119,22 +119,22 @@ class Groups:
             self.cluster.heal(host)
 
 
-def one_group(groups: Groups, draw: random.Random, most: int, tally: Tally) -> None:
+def one_group(group: GroupProcesses, draw: random.Random, max_losses: int, tally: Tally) -> None:
     """Lose processes until two are left."""
-    groups.wait(HOSTS, tally, None)
-    while len(groups.alive) > 2 and sum(tally.losses.values()) < most:
+    group.wait(HOSTS, tally, None)
+    while len(group.alive) > 2 and sum(tally.losses.values()) < max_losses:
         time.sleep(10 ** draw.uniform(-2.5, -0.3))
         how = "cut" if draw.random() < 0.25 else "kill"
-        left = len(groups.alive)
-        # More than half of the processes that may be alive must remain.
-        count = 2 if draw.random() < 0.3 and left - 2 > 2 + len(groups.cut) else 1
+        left = len(group.alive)
+        # `shrink` needs a majority: more survivors than processes lost now and cut off before, which still run.
+        count = 2 if draw.random() < 0.3 and left - 2 > 2 + len(group.cut) else 1
         if how == "cut" and 2 * (left - count) <= left:
             how = "kill"
-        hosts = draw.sample(sorted(groups.alive), count)
+        hosts = draw.sample(sorted(group.alive), count)
         began = time.time()
-        groups.lose(how, hosts, draw.choice((0.0, 0.002, 0.02)))
+        group.lose(how, hosts, draw.choice((0.0, 0.002, 0.02)))
         tally.losses[how] += count
-        groups.wait(len(groups.alive), tally, (how, began))
+        group.wait(len(group.alive), tally, (how, began))
 
 
 def main() -> None:
@@ -148,19 +148,19 @@ def main() -> None:
         task = progress.add_task("losses", total=options.losses)
         while sum(tally.losses.values()) < options.losses and not tally.wrong:
             number += 1
-            groups = Groups(cluster, 29700 + number, options.seed * 100_000 + number)
+            group = GroupProcesses(cluster, 29700 + number, options.seed * 100_000 + number)
             try:
-                one_group(groups, draw, options.losses, tally)
+                one_group(group, draw, options.losses, tally)
             except RuntimeError as error:
                 console.print(f"group {number}: {error}")
             finally:
-                groups.end()
+                group.end()
             progress.update(task, completed=sum(tally.losses.values()))
     for how, limit in (("kill", KILLED_S), ("cut", CUT_S)):
         times = sorted(tally.noticed[how]) or [0.0]
         late = sum(each > limit for each in times)
         console.print(
-            f"{how}: {tally.losses[how]}; told after {median(times):.3f} s, the last after {times[-1]:.3f} s "
+            f"{how}: {tally.losses[how]}; noticed after {median(times):.3f} s, the last after {times[-1]:.3f} s "
             f"({late} of {len(times)} after more than {limit:.0f} s)"
         )
     console.print(f"{number} groups, {len(tally.wrong)} wrong results or hangs")

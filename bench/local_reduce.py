@@ -77,7 +77,7 @@ def main() -> None:
         raise SystemExit(1)
     report(
         f"reduce, local, P={RANKS}, degrees {RANKS}, n=2^24, {COUNT:,} Zipf(1.1) indices a rank, float64, 1 core",
-        {"reduce": reduce_s, "memcpy, one a hop": copy_s, "merge on rank 0": merge_s},
+        {"reduce": reduce_s, "memcpy, once a hop": copy_s, "merge on rank 0": merge_s},
         ratio=median_ratio(reduce_s, copy_s),
         bar=4.0,
     )

@@ -65,7 +65,7 @@ def main() -> None:
         report(f"reduce; {title}", {"reduce": spent["reduce"]}, median(spent["reduce"]) / 0.0083, 1)
         apart = [a + b for a, b in zip(spent["configure"], spent["reduce"], strict=True)]
         report(
-            f"configure_reduce against both apart; {title}",
+            f"configure_reduce relative to the two calls; {title}",
             {"configure_reduce": spent["configure_reduce"], "configure + reduce": apart},
             median(spent["configure_reduce"]) / median(apart),
             0.85,

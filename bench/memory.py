@@ -5,7 +5,8 @@
 
 Each rank has rows of 64 float32 at random indices below 100,000,000, 50 MB by default (`--megabytes`). Few indices are
 common, so the result is as large as all inputs. Each line has a new group. The figure is the peak of resident memory
-above that of an idle rank, over input + result, for the rank with the largest; the least possible is 1. Linux only.
+above that of an idle rank, relative to input + result; the largest of any rank counts. The least possible is 1. Linux
+only.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ def places(rank: int, call: int, rows: int) -> np.ndarray:
 
 
 def with_arrays(options: argparse.Namespace) -> Any:
-    """One call of Skyphos on arrays."""
+    """Join a group. Returns the rank, and a function that makes a call on arrays: MB of its input, result and peak."""
     import skyphos as sky
 
     comm = sky.init()
@@ -61,7 +62,7 @@ def with_arrays(options: argparse.Namespace) -> Any:
 
 
 def with_tensors(options: argparse.Namespace) -> Any:
-    """One call of PyTorch on COO tensors."""
+    """The same for PyTorch's COO tensors."""
     import torch
     import torch.distributed as dist
 
@@ -135,7 +136,7 @@ def main() -> None:
     if options.folder:
         return one_rank(options)
     names = ["skyphos", "gloo"] if options.torch else ALGORITHMS
-    table = Table(title=f"peak memory of {options.ranks} ranks, over input and result")
+    table = Table(title=f"peak memory of {options.ranks} ranks, relative to input and result")
     for heading in ("", "input MB", "result MB", *(f"call {number + 1}" for number in range(options.calls))):
         table.add_column(heading, justify="left" if not heading else "right")
     for name in [options.only] if options.only else names:

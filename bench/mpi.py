@@ -81,7 +81,7 @@ def dense() -> None:
             check(name, got, want)
         if world.rank == 0:
             bar = {8: 2.5, 64 << 20: 1 / 0.9}.get(size, float("inf"))
-            title = f"dense allreduce of {size} bytes, {world.size} processes: over MPI, of mpi4py's"
+            title = f"dense allreduce of {size} bytes, {world.size} processes: over MPI, relative to mpi4py's"
             report(title, spent, median_ratio(spent["mpi"], spent["mpi4py"]), bar)
     close(comms)
 
@@ -122,8 +122,8 @@ def sparse() -> None:
     if world.rank == 0:
         cores = len(os.sched_getaffinity(0))
         title = f"sparse allreduce, {ENTRIES} of 2^24 float32, {world.size} processes on {cores} cores"
-        report(f"{title}: over MPI, of its dense one", spent, median_ratio(spent["mpi"], spent["mpi4py, dense"]), 0.25)
-        report("  of gathering and summing", spent, median_ratio(spent["mpi"], spent["gather and sum"]), 0.5)
+        report(f"{title}: over MPI / dense", spent, median_ratio(spent["mpi"], spent["mpi4py, dense"]), 0.25)
+        report("  over MPI / gathering and summing", spent, median_ratio(spent["mpi"], spent["gather and sum"]), 0.5)
     close(comms)
 
 
@@ -133,7 +133,7 @@ def close(comms: dict[str, sky.Comm]) -> None:
 
 
 def in_rust(mpiexec: Path) -> None:
-    """The same 8 bytes without Python."""
+    """Print the time of an allreduce of the same 8 bytes without Python."""
     root = Path(__file__).parent.parent
     subprocess.run(
         ["cargo", "build", "--quiet", "--release", "-p", "skyphos", "--example", "mpi_call"], cwd=root, check=True

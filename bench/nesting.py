@@ -35,9 +35,9 @@ def main() -> None:
         totals = np.array(list(pool.map(body, sky.local(RANKS)))).sum(axis=0)
     nested, out_only = map(int, totals)
     variant = nested + (nested - out_only)
-    print(f"configure, {RANKS} ranks, 4x2, {COUNT:,} Zipf(1.1) indices of 2^22 put out, as many others asked for")
+    print(f"configure, {RANKS} ranks, 4x2, {COUNT:,} Zipf(1.1) indices of 2^22 contributed, as many others wanted")
     print(f"  nested                       {nested:12,} bytes")
-    print(f"  in-indices carried all along {variant:12,} bytes")
+    print(f"  in-indices sent twice        {variant:12,} bytes")
     print(f"  the variant sends {variant / nested - 1:.0%} more (the paper: about 50 %)")
 
 

@@ -36,7 +36,7 @@ def rows_of_ranks(program: Sequence[str], hosts: int, tasks: int, rate: str, por
 
 
 def keyed_options(text: str | None, *, hosts: int, rate: str, rows: int) -> argparse.ArgumentParser:
-    """The options of a benchmark of :func:`keyed_rows`."""
+    """The options of a benchmark that uses :func:`keyed_rows`."""
     parser = argparse.ArgumentParser(description=text, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--hosts", type=int, default=hosts)
     parser.add_argument("--rate", default=rate)

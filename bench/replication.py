@@ -5,8 +5,8 @@
 
 Hosts are network namespaces (`bench/lab/cluster.py`), a process each. Every process reduces with one plan repeatedly
 and compares the bits with those of the first call. During a call some hosts are lost, no two replicas of a rank.
-Reported are medians over rounds: the affected call and the later ones relative to the calls before and, for the same
-number of ranks, calls with two replicas of each relative to calls without replicas.
+Reported are medians over rounds of (1) the affected call and the later ones, relative to the calls before; (2) calls
+with two replicas of each rank, relative to calls of as many ranks without replicas.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ BEFORE, AFTER = 12, 12
 
 
 def group(cluster: Cluster, options: argparse.Namespace, size: int, replication: int) -> Group:
-    """Processes on the first hosts, in calls."""
+    """Start a group on the first ``size`` hosts; its processes make the calls."""
     words = ["--entries", str(options.entries), "--n", str(options.n), "--calls", str(BEFORE + AFTER + 1)]
     return Group(cluster, size, replication, words)
 
@@ -95,26 +95,26 @@ def main() -> None:
     console, seed = Console(), 0
     touch_memory()
     with Cluster(8, options.rate, "128k") as cluster:
-        table = Table("lost", "hosts", "hit call", "later calls", title=f"8 hosts, 2 replicas, {options.rate}")
+        table = Table("lost", "hosts", "affected call", "later calls", title=f"8 hosts, 2 replicas, {options.rate}")
         ratios = []
         for _ in range(options.rounds):
             one = undisturbed(cluster, options, 4, 1)
             two = undisturbed(cluster, options, 8, 2)
             ratios.append(two / one)
-            console.print(f"4 ranks: {one * 1e3:.1f} ms, replicated twice {two * 1e3:.1f} ms: {two / one:.2f}")
+            console.print(f"4 ranks: {one * 1e3:.1f} ms, replicated twice {two * 1e3:.1f} ms: ratio {two / one:.2f}")
         for how in options.lose or ["kill", "cut"]:
             for hosts in options.hosts or [1, 2, 3]:
                 found = []
                 for _ in range(options.rounds):
                     seed += 1
                     found.append(disturbed(cluster, options, how, hosts, seed))
-                    console.print(f"{how} {hosts}: hit {found[-1][0]:.2f}, later {found[-1][1]:.2f}")
+                    console.print(f"{how} {hosts}: affected call {found[-1][0]:.2f}, later {found[-1][1]:.2f}")
                 hit, later = ([pair[k] for pair in found] for k in (0, 1))
                 worst = [f"{median(each):.2f} (worst {max(each):.2f})" for each in (hit, later)]
                 table.add_row(how, str(hosts), *worst)
         console.print(table)
         if ratios:
-            console.print(f"two replicas over one, 4 ranks: {median(ratios):.2f} (worst {max(ratios):.2f})")
+            console.print(f"two replicas relative to one, 4 ranks: {median(ratios):.2f} (worst {max(ratios):.2f})")
 
 
 if __name__ == "__main__":

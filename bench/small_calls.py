@@ -58,7 +58,7 @@ def main() -> None:
                     check(name, results[call].to_dense(), np.asarray(want), 1e-5)
         if comm.rank:
             return
-        title = f"{CALLS} allreduces of {ENTRIES} entries, {RANKS} processes over loopback; fused, of one by one"
+        title = f"{CALLS} allreduces of {ENTRIES} entries, {RANKS} processes over loopback; fused / one by one"
         shown = {name: runs[1:] for name, runs in spent.items()}
         report(title, shown, median(shown["fused"]) / median(shown["one after the other"]), 1)
 

@@ -4,8 +4,8 @@
 
 Four processes with one map thread each, 64 equal partitions, tasks that wait for 25 ms each (so that the number of
 cores does not matter). On the slow rank tasks take 10 times as long, or the first one takes 40 times as long. Times are
-from the first task to the last key, relative to the best possible: 64 tasks on three fast ranks and a tenth of one; 63
-on three.
+from the first task to the last key, relative to the best possible: 64 tasks on three fast ranks and one of a tenth of
+their speed, or 63 tasks on the three.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ BEST_S = {"slow": TASKS * TASK_S / (QUICK + 1 / TIMES_SLOW), "stuck": (TASKS - 1
 
 
 def main() -> None:
-    """A rank; rank 0 prints."""
+    """Run a rank; rank 0 prints."""
     import skyphos as sky
     from skyphos.mapreduce import MapReduce, split
 
@@ -47,8 +47,8 @@ def main() -> None:
 
                     def task(rows: np.ndarray, _: None, trouble: str = trouble, begun: list[bool] = begun) -> object:
                         first, begun[0] = not begun[0], True
-                        late = {"slow": TIMES_SLOW, "stuck": TIMES_STUCK if first else 1}[trouble]
-                        time.sleep(TASK_S * (late if comm.rank == SLOW else 1))
+                        factor = {"slow": TIMES_SLOW, "stuck": TIMES_STUCK if first else 1}[trouble]
+                        time.sleep(TASK_S * (factor if comm.rank == SLOW else 1))
                         return rows % 10, rows
 
                     job = MapReduce(comm, map=task, reduce="sum", partitions=parts, schedule=schedule, threads=1)
@@ -61,7 +61,7 @@ def main() -> None:
                 if comm.rank == 0:
                     took = median(times)
                     print(
-                        f"{trouble:<5} {schedule:<12} {1e3 * took:8.0f} ms   {took / best:5.2f} of {1e3 * best:.0f} ms"
+                        f"{trouble:<5} {schedule:<12} {1e3 * took:8.0f} ms   {took / best:5.2f} times {1e3 * best:.0f}"
                     )
         comm.barrier()  # the partitions are rank 0's
 

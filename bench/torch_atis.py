@@ -4,9 +4,9 @@
     sudo .venv/bin/python bench/torch_atis.py --rate 250mbit        # the bar: 10 times less communication
 
 The paper's network (SparCML, section 8.3: 20 M parameters, 80 MB, k = 2 of 512, batches of 560 words) on hosts with one
-rank each, network namespaces that share the cores of this machine (`bench/lab/cluster.py`). Some steps of each method,
-one method after the other; an epoch is 102 steps. Communication is the time in hooks and of waiting after backward.
- Needs the data of the example (`../shared/data`), PyTorch and Pillow (`make .venv/.torch`).
+rank each, network namespaces that share the cores of this machine (`bench/lab/cluster.py`). Each method runs some
+steps, one method after the other; an epoch is 102 steps. Communication is the time in hooks and of waiting after
+backward. Needs the data of the example (`../shared/data`), PyTorch and Pillow (`make .venv/.torch`).
 """
 
 from __future__ import annotations
@@ -62,8 +62,8 @@ def main() -> None:
         title=f"ATIS, {parameters:,} parameters, {options.hosts} hosts at {options.rate}: an epoch of {STEPS_OF_EPOCH} "
         f"steps; a dense step's bound on the link {bound:.2f} s"
     )
-    for column in ("way", "epoch, s", "a step, s", "computing", "communication", "MB sent a step", "received"):
-        table.add_column(column, justify="left" if column == "way" else "right")
+    for column in ("method", "epoch, s", "a step, s", "computing", "communication", "MB sent a step", "received"):
+        table.add_column(column, justify="left" if column == "method" else "right")
     step, talk = {}, {}
     for variant, record in records.items():
         last = record["epochs"][-1]
@@ -82,7 +82,7 @@ def main() -> None:
     Console(width=120).print(table)
     if {"dense, Gloo", "top-k"} <= set(records):
         faster, quieter = step["dense, Gloo"] / step["top-k"], talk["dense, Gloo"] / talk["top-k"]
-        print(f"dense over Gloo takes {faster:.1f} times as long an epoch, {quieter:.1f} times as long to communicate")
+        print(f"dense over Gloo takes {faster:.1f} times as long as top-k; its communication {quieter:.1f} times")
 
 
 if __name__ == "__main__":

@@ -50,7 +50,7 @@ def gradient(rank: int, rows: str) -> Any:
 
 
 def one_rank(options: argparse.Namespace) -> None:
-    """A rank: both backends in turn."""
+    """Run a rank: both backends in turn."""
     import torch
     import torch.distributed as dist
 

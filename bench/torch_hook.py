@@ -26,7 +26,7 @@ PORT, WARM = 29920, 5
 
 
 def one_rank(options: argparse.Namespace) -> None:
-    """A rank: a step of each method in turn."""
+    """Run a rank: a step of each method in turn."""
     import torch
     import torch.distributed as dist
     from torch import nn
@@ -97,8 +97,8 @@ def main() -> None:
     }
     base = slowest["DDP over Gloo"]
     table = Table(title=f"a training step, {options.ranks} ranks of one host")
-    for column in ("way", "median, ms", "of DDP over Gloo"):
-        table.add_column(column, justify="left" if column == "way" else "right")
+    for column in ("method", "median, ms", "relative to the first"):
+        table.add_column(column, justify="left" if column == "method" else "right")
     for variant, times in slowest.items():
         ratio = median(a / b for a, b in zip(times, base, strict=True))
         table.add_row(variant, f"{1e3 * median(times):.1f}", f"{ratio:.3f}")

@@ -72,7 +72,7 @@ def all_words(text: bytes, state: None) -> Iterator[tuple[Any, None]]:
 
 
 def ours(partitions: str) -> None:
-    """A rank of Skyphos: rank 0 prints the times, the number of words, and the most frequent ones."""
+    """Run a rank of Skyphos: rank 0 prints the times, the number of words, and the most frequent ones."""
     import skyphos as sky
     from skyphos.mapreduce import MapReduce
 
@@ -98,7 +98,7 @@ def ours(partitions: str) -> None:
 
 
 def spark(path: str) -> None:
-    """The same in Spark."""
+    """Count the words in Spark, and print the same figures."""
     from pyspark.sql import SparkSession
     from pyspark.sql.functions import col, desc, explode, split
 
@@ -156,9 +156,9 @@ def main() -> None:
             cut = time.perf_counter() - start
             mine = [__file__, "--ours", str(parts / "partitions.json")]
             times, distinct, top = run([*cli, "run", "-n", str(cores), *mine])
-            theirs, as_many, same = run([sys.executable, __file__, "--spark", str(text)])
-            if (distinct, [count for count, _ in top]) != (as_many, [count for count, _ in same]):
-                raise SystemExit(f"{kind}: different counts: {distinct} words, {top}; {as_many} words, {same}")
+            theirs, their_distinct, their_top = run([sys.executable, __file__, "--spark", str(text)])
+            if (distinct, [count for count, _ in top]) != (their_distinct, [count for count, _ in their_top]):
+                raise SystemExit(f"{kind}: different counts: {distinct}, {top}; {their_distinct}, {their_top}")
             title = f"{kind}, {text.stat().st_size:,} bytes, {distinct:,} words (skyphos split, once: {cut:.2f} s)"
             report(title, {"skyphos": times, "Spark DataFrame": theirs}, median_ratio(times, theirs), 1 / 5)
     return None

@@ -57,4 +57,4 @@ with sky.init() as comm, tempfile.TemporaryDirectory() as folder:
     if comm.rank == 0:
         print(np.array2string(centres[:10], precision=2, suppress_small=True))
         print(job.iterations[-1])
-    comm.barrier()  # the random points are rank 0's
+    comm.barrier()  # the random points are in rank 0's folder, which is removed now

@@ -57,4 +57,4 @@ with sky.init() as comm, tempfile.TemporaryDirectory() as folder:
         print(f"{parts.rows} points after {len(job.iterations)} iterations, stress {state[-1, 0]:.4g}; the first five:")
         print(np.array2string(state[:5], precision=3, suppress_small=True))
         print(job.iterations[-1])
-    comm.barrier()  # the distances are rank 0's
+    comm.barrier()  # the distances are in rank 0's folder, which is removed now

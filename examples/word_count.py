@@ -30,7 +30,7 @@ def most_frequent(keys: list[bytes], counts) -> list[tuple[str, int]]:
 
 
 if len(sys.argv) != 2:
-    # All ranks have the same result; rank 0 prints it.
+    # All ranks end here; rank 0 prints the usage.
     sys.exit(USAGE if discover().rank == 0 else 2)
 
 with sky.init() as comm:

@@ -22,7 +22,7 @@ ARCHITECTURE = ROOT / "ARCHITECTURE.md"
 #: What comes before the map and after it in ARCHITECTURE.md.
 _BEGIN, _END = "<!-- Written by `python tools/layers.py --write-map`. -->\n\n```text\n", "\n```\n"
 
-#: Layers from the top down; of each room its ``path`` and what it is ``about``.
+#: Layers from the top down. A room is a folder or a file: its ``path``, and a text that says what it is ``about``.
 Layers = list[list[dict[str, str]]]
 
 

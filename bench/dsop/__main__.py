@@ -38,7 +38,7 @@ Found = dict[str, dict[Case, list[float]]]
 def observe(
     place: Any, mpi: MPI | None, contenders: tuple[list[str], list[str]], cases: list[Case], options: Any
 ) -> Found:
-    """Medians of each repetition."""
+    """Run the contenders of ours and the paper's variants; an observation is the median of a repetition."""
     names, variants = contenders
     found: Found = {}
     note = Console(stderr=True).log
@@ -48,13 +48,13 @@ def observe(
 
     for repetition in range(options["repetitions"]):
         if names:
-            for name, of in ours(place, names, cases, options["iterations"], note).items():
-                for case, seconds in of.items():
+            for name, by_case in ours(place, names, cases, options["iterations"], note).items():
+                for case, seconds in by_case.items():
                     add(f"ours: {name}", case, seconds)
         for case in cases:
             for name in variants:
                 assert mpi is not None
-                note(f"{repetition + 1} of {options['repetitions']}: {name} {case.n} by {case.m}, {case.pairs}")
+                note(f"{repetition + 1} of {options['repetitions']}: {name} {case.n} by {case.m}, {case.pairs} pairs")
                 add(name, case, variant(place, mpi, name, case, options["iterations"]))
     return found
 
@@ -63,11 +63,11 @@ def show(found: Found, cases: list[Case], base: str) -> None:
     table = Table(title="milliseconds: median of observations (least to most), and how many times as fast as " + base)
     table.add_column("")
     for case in cases:
-        table.add_column(f"{case.n} by {case.m}, {case.pairs}", justify="right")
-    for name, of in found.items():
+        table.add_column(f"{case.n} by {case.m}, {case.pairs} pairs", justify="right")
+    for name, by_case in found.items():
         row = []
         for case in cases:
-            times = of[case]
+            times = by_case[case]
             speedup = f"  {median(found[base][case]) / median(times):.2f}×" if base in found else ""
             row.append(f"{1e3 * median(times):,.1f} ({1e3 * min(times):,.1f} to {1e3 * max(times):,.1f}){speedup}")
         table.add_row(name, *row)
@@ -85,22 +85,24 @@ def verdicts(found: Found, cases: list[Case], regret: bool, best_of: bool) -> No
             if name in found and not best_of:
                 times = median(found[name][case]) / auto
                 print(f"{where}: auto {times:.1f} times as fast as {what}, bar {bar:g}")
-        theirs = {name: median(of[case]) for name, of in found.items() if not name.startswith("ours")}
+        theirs = {name: median(by_case[case]) for name, by_case in found.items() if not name.startswith("ours")}
         if best_of and theirs:
             name = min(theirs, key=lambda name: theirs[name])
-            print(f"{where}: auto {auto / theirs[name]:.2f} of the best variant, {name}; bar 1")
+            print(f"{where}: auto takes {auto / theirs[name]:.2f} times as long as the fastest variant, {name}; bar 1")
         fixed = {
-            name: median(of[case]) for name, of in found.items() if name.startswith("ours") and name != "ours: auto"
+            name: median(by_case[case])
+            for name, by_case in found.items()
+            if name.startswith("ours") and name != "ours: auto"
         }
         if regret and fixed:
             best = min(fixed, key=lambda name: fixed[name])
-            print(f"{where}: auto {auto / fixed[best]:.2f} of the best fixed choice, {best}; bar 1.1")
+            print(f"{where}: auto takes {auto / fixed[best]:.2f} times as long as the best choice, {best}; bar 1.1")
 
 
 @click.command(help=__doc__)
 @click.option("--place", default="1gbit", show_default=True, help='"host", or a rate of the lab\'s links.')
 @click.option("--hosts", default=8, show_default=True, help="Hosts of the lab, or ranks here.")
-@click.option("-n", "rows", multiple=True, type=int, help="N, and M unless that is given.  [default: 4000]")
+@click.option("-n", "rows", multiple=True, type=int, help="N; M too, unless -m is given.  [default: 4000]")
 @click.option("-m", "cols", type=int, help="M.")
 @click.option("-r", "pairs", multiple=True, type=int, help="Pairs of a rank.  [default: 1]")
 @click.option("--iterations", default=24, show_default=True)
@@ -110,8 +112,8 @@ def verdicts(found: Found, cases: list[Case], regret: bool, best_of: bool) -> No
 @click.option("--ours", "names", default="auto", show_default=True, help="Algorithms.")
 @click.option("--regret", is_flag=True, help="All algorithms of Skyphos, and none of the paper's.")
 @click.option("--mpi", "folder", type=click.Path(exists=True, path_type=Path), help="A folder with mpicc and mpiexec.")
-@click.option("--json", "result", type=click.Path(path_type=Path), help="Gets all observations.")
-@click.option("--product", "product_only", is_flag=True, help="The local product alone.")
+@click.option("--json", "result", type=click.Path(path_type=Path), help="File for all observations.")
+@click.option("--product", "product_only", is_flag=True, help="Measure only the local product.")
 def main(**options: Any) -> None:
     if options["product_only"]:
         return product()
@@ -132,8 +134,8 @@ def main(**options: Any) -> None:
     if options["result"] is not None:
         flat = [
             {"name": name, "n": case.n, "m": case.m, "pairs": case.pairs, "seconds": seconds}
-            for name, of in found.items()
-            for case, seconds in of.items()
+            for name, by_case in found.items()
+            for case, seconds in by_case.items()
         ]
         write(
             options["result"],

@@ -84,7 +84,7 @@ Seconds = list[float]
 
 
 def variant(place: Cluster | Loopback, mpi: MPI, name: str, case: Case, iterations: int) -> Seconds:
-    """Seconds of each iteration of one of the paper's variants, the first dropped."""
+    """Seconds of each iteration of one of the paper's variants, without the first."""
     words = [str(mpi.program), name, str(case.n), str(case.m), str(case.pairs), str(iterations + 1)]
     environment = os.environ | _ONE_THREAD
     if isinstance(place, Cluster):
@@ -126,5 +126,5 @@ def ours(
         # The slowest rank counts.
         found[name][case] = [max(times) for times in zip(*(one["seconds"] for one in row), strict=True)]
         if name == "auto":
-            progress(f"{case.n} by {case.m}, {case.pairs}: auto took {row[0]['chosen']}")
+            progress(f"{case.n} by {case.m}, {case.pairs} pairs: auto chose {row[0]['chosen']}")
     return found

@@ -13,13 +13,13 @@
 #include <string.h>
 
 static int rank, size, pairs, n, m;
-static double *a, *b;     /* this rank's vectors: rows of n, of m */
+static double *a, *b;     /* this rank's vectors: `pairs` rows of n numbers, and of m */
 static double *sum;       /* n by m */
-static double *all, *own; /* everyone's vectors: pairs rows of n, then of m, a rank; and a matrix beside */
+static double *all, *own; /* all: the vectors of each rank, a then b; own: a second matrix, for products and received parts */
 
 static size_t vectors(void) { return (size_t)pairs * (size_t)(n + m); }
 
-static void *room(size_t numbers) {
+static void *allocate(size_t numbers) {
     void *memory = malloc((numbers ? numbers : 1) * sizeof(double));
     if (!memory) {
         fprintf(stderr, "rank %d: no memory for %zu numbers\n", rank, numbers);
@@ -28,7 +28,7 @@ static void *room(size_t numbers) {
     return memory;
 }
 
-/* Rows `first..last` of a matrix (+)= the products of one rank's vectors, one rank-one update after the other. */
+/* Adds the products of one rank's vectors to rows `first..last` of a matrix, or (`set`) assigns them: a rank-one update each. */
 static void update(double *to, const double *of_a, const double *of_b, int first, int last, int from_col, int to_col, int set) {
     for (int k = 0; k < pairs; k++) {
         const double *x = of_a + (size_t)k * n, *y = of_b + (size_t)k * m;
@@ -45,8 +45,8 @@ static void update(double *to, const double *of_a, const double *of_b, int first
 
 static void own_product(double *to) { update(to, a, b, 0, n, 0, m, 1); }
 
-/* The vectors of rank p among those that were gathered. */
-static void gathered(int p, int first, int last, int set) {
+/* Adds the products of rank p's gathered vectors to rows `first..last` of the sum, or assigns them (`set`). */
+static void add_gathered(int p, int first, int last, int set) {
     const double *theirs = all + (size_t)p * vectors();
     update(sum, theirs, theirs + (size_t)pairs * n, first, last, 0, m, set);
 }
@@ -56,12 +56,12 @@ static void pack(double *to) {
     memcpy(to + (size_t)pairs * n, b, (size_t)pairs * m * sizeof(double));
 }
 
-/* 5.1 */
+/* Section 5.1 of the paper */
 static void allgather(void) {
     double *mine = all + (size_t)rank * vectors();
     pack(mine);
     MPI_Allgather(MPI_IN_PLACE, 0, MPI_DOUBLE, all, (int)vectors(), MPI_DOUBLE, MPI_COMM_WORLD);
-    for (int p = 0; p < size; p++) gathered(p, 0, n, p == 0);
+    for (int p = 0; p < size; p++) add_gathered(p, 0, n, p == 0);
 }
 
 /* 5.1 */
@@ -72,16 +72,16 @@ static void allreduce(void) {
 
 static size_t bound(int part) { return (size_t)n * m * (size_t)part / (size_t)size; }
 
-/* 5.2; pipelined: chunks in segments, added while the next one comes (5.4). */
+/* 5.2; pipelined (5.4): each chunk in segments, which are added while the next one arrives. */
 static void ring(int segments) {
     const int next = (rank + 1) % size, before = (rank + size - 1) % size;
     own_product(sum);
     for (int step = 0; step < size - 1; step++) {
         const int sent = (rank + size - step) % size, got = (rank + 2 * size - step - 1) % size;
-        const size_t from = bound(sent), length = bound(sent + 1) - from, to = bound(got), come = bound(got + 1) - to;
+        const size_t from = bound(sent), length = bound(sent + 1) - from, to = bound(got), incoming = bound(got + 1) - to;
         MPI_Request requests[2 * 64];
         for (int s = 0; s < segments; s++) {
-            const size_t lo = come * s / segments, hi = come * (s + 1) / segments;
+            const size_t lo = incoming * s / segments, hi = incoming * (s + 1) / segments;
             MPI_Irecv(own + lo, (int)(hi - lo), MPI_DOUBLE, before, s, MPI_COMM_WORLD, &requests[s]);
         }
         for (int s = 0; s < segments; s++) {
@@ -89,7 +89,7 @@ static void ring(int segments) {
             MPI_Isend(sum + from + lo, (int)(hi - lo), MPI_DOUBLE, next, s, MPI_COMM_WORLD, &requests[segments + s]);
         }
         for (int s = 0; s < segments; s++) {
-            const size_t lo = come * s / segments, hi = come * (s + 1) / segments;
+            const size_t lo = incoming * s / segments, hi = incoming * (s + 1) / segments;
             MPI_Wait(&requests[s], MPI_STATUS_IGNORE);
             for (size_t k = lo; k < hi; k++) sum[to + k] += own[k];
         }
@@ -104,7 +104,7 @@ static void ring(int segments) {
 
 static int first_row(int p) { return (int)((long long)n * p / size); }
 
-/* Everyone's rows to everyone. */
+/* Gives all rows of the sum to every rank; each rank has its own. */
 static void gather_rows(void) {
     int *counts = malloc(sizeof(int) * size), *starts = malloc(sizeof(int) * size);
     for (int p = 0; p < size; p++) {
@@ -125,11 +125,11 @@ static void rabenseifner(void) {
     MPI_Allgather(MPI_IN_PLACE, 0, MPI_DOUBLE, all, (int)vectors(), MPI_DOUBLE, MPI_COMM_WORLD);
     /* Row by row, so that a row stays in the cache while its updates are added. */
     for (int i = first_row(rank); i < first_row(rank + 1); i++)
-        for (int p = 0; p < size; p++) gathered(p, i, i + 1, p == 0);
+        for (int p = 0; p < size; p++) add_gathered(p, i, i + 1, p == 0);
     gather_rows();
 }
 
-/* 5.4: its first allgather in segments of b, multiplied while the next one comes. */
+/* 5.4: b is gathered in segments, each of which is multiplied while the next one arrives. */
 static void rabenseifner_pipelined(void) {
     enum { SEGMENT = 512 };
     const int lo = first_row(rank), hi = first_row(rank + 1), segments = (m + SEGMENT - 1) / SEGMENT;
@@ -167,7 +167,7 @@ static void rabenseifner_pipelined(void) {
     gather_rows();
 }
 
-/* 5.4: products while vectors are in flight. */
+/* 5.4: products of the vectors that have arrived, while others are in flight. */
 static void allgather_async(void) {
     MPI_Request *requests = malloc(2 * sizeof(MPI_Request) * size);
     double *mine = all + (size_t)rank * vectors();
@@ -179,17 +179,17 @@ static void allgather_async(void) {
     }
     for (int step = 1; step < size; step++)
         MPI_Isend(mine, (int)vectors(), MPI_DOUBLE, (rank + step) % size, 0, MPI_COMM_WORLD, &requests[count++]);
-    gathered(rank, 0, n, 1);
+    add_gathered(rank, 0, n, 1);
     for (int k = 1; k < size; k++) {
         int which;
         MPI_Waitany(size - 1, requests, &which, MPI_STATUS_IGNORE);
-        gathered((rank + size - 1 - which) % size, 0, n, 0);
+        add_gathered((rank + size - 1 - which) % size, 0, n, 0);
     }
     MPI_Waitall(size - 1, requests + size - 1, MPI_STATUSES_IGNORE);
     free(requests);
 }
 
-/* 5.4: Bruck's allgather, multiplying what came in the round before. */
+/* 5.4: Bruck's allgather; each round multiplies the vectors that arrived in the round before. */
 static void bruck_async(void) {
     int held = 1, done = 0;
     pack(all);
@@ -199,14 +199,14 @@ static void bruck_async(void) {
         MPI_Irecv(all + (size_t)held * vectors(), (int)(count * vectors()), MPI_DOUBLE, (rank + step) % size, 0, MPI_COMM_WORLD,
                   &requests[0]);
         MPI_Isend(all, (int)(count * vectors()), MPI_DOUBLE, (rank + size - step) % size, 0, MPI_COMM_WORLD, &requests[1]);
-        for (; done < held; done++) gathered(done, 0, n, done == 0);
+        for (; done < held; done++) add_gathered(done, 0, n, done == 0);
         MPI_Waitall(2, requests, MPI_STATUSES_IGNORE);
         held += count;
     }
-    for (; done < held; done++) gathered(done, 0, n, done == 0);
+    for (; done < held; done++) add_gathered(done, 0, n, done == 0);
 }
 
-/* 5.4: recursive doubling; pipelined: in segments. Ranks beyond a power of two hand theirs over first and get the sum last. */
+/* 5.4: recursive doubling; pipelined: in segments. Ranks beyond a power of two send their product first and get the sum last. */
 static void butterfly(int segments) {
     const size_t numbers = (size_t)n * m;
     int core = 1;
@@ -232,7 +232,7 @@ static void butterfly(int segments) {
         for (int s = 0; s < segments; s++) {
             const size_t lo = numbers * s / segments, hi = numbers * (s + 1) / segments;
             MPI_Wait(&requests[s], MPI_STATUS_IGNORE);
-            MPI_Wait(&requests[segments + s], MPI_STATUS_IGNORE); /* what goes out must not change */
+            MPI_Wait(&requests[segments + s], MPI_STATUS_IGNORE); /* the segment may change only when it has been sent */
             for (size_t k = lo; k < hi; k++) sum[k] += own[k];
         }
     }
@@ -289,11 +289,11 @@ int main(int argc, char **argv) {
     m = atoi(argv[3]);
     pairs = atoi(argv[4]);
     const int iterations = atoi(argv[5]);
-    a = room((size_t)pairs * n);
-    b = room((size_t)pairs * m);
-    sum = room((size_t)n * m);
-    all = room((size_t)size * vectors());
-    own = room((size_t)n * m + (size_t)pairs * m);
+    a = allocate((size_t)pairs * n);
+    b = allocate((size_t)pairs * m);
+    sum = allocate((size_t)n * m);
+    all = allocate((size_t)size * vectors());
+    own = allocate((size_t)n * m + (size_t)pairs * m);
     for (int k = 0; k < pairs; k++) {
         for (int i = 0; i < n; i++) a[(size_t)k * n + i] = number(rank, 0, k, i);
         for (int j = 0; j < m; j++) b[(size_t)k * m + j] = number(rank, 1, k, j);

@@ -51,15 +51,15 @@ def name_of(variant: str) -> str:
 
 def draw(entry: dict[str, Any]) -> Any:
     """Rows: speedups, run times, distributions; columns: hosts."""
-    of = {(p["ranks"], p["n"], p["way"]): p["seconds"] for p in entry["points"]}
-    all_ranks, sizes = sorted({key[0] for key in of}), sorted({key[1] for key in of})
+    times_of = {(p["ranks"], p["n"], p["way"]): p["seconds"] for p in entry["points"]}
+    all_ranks, sizes = sorted({key[0] for key in times_of}), sorted({key[1] for key in times_of})
     figure, axes = new(len(all_ranks), rows=7, width=6.2 * len(all_ranks), height=26)
     for column, ranks in enumerate(all_ranks):
         for row, percentile in enumerate(PERCENTILES):
             speed, time = axes[row * len(all_ranks) + column], axes[(3 + row) * len(all_ranks) + column]
             for number, variant in enumerate(VARIANTS):
                 style = {"color": COLOURS[number], "marker": MARKERS[number], "label": name_of(variant), "zorder": 3}
-                pairs = [(of[ranks, n, variant], of[ranks, n, BASE]) for n in sizes]
+                pairs = [(times_of[ranks, n, variant], times_of[ranks, n, BASE]) for n in sizes]
                 found = [interval(np.asarray(base) / np.asarray(mine), percentile) for mine, base in pairs]
                 if variant != BASE:
                     speed.plot(sizes, [f[0] for f in found], **style)
@@ -78,7 +78,7 @@ def draw(entry: dict[str, Any]) -> Any:
                 each.set_xlabel("N = M")
         violins = axes[6 * len(all_ranks) + column]
         for number, variant in enumerate(VARIANTS):
-            data = [1e3 * np.asarray(of[ranks, n, variant]) for n in sizes]
+            data = [1e3 * np.asarray(times_of[ranks, n, variant]) for n in sizes]
             at = np.arange(len(sizes)) + (number - 2) * 0.16
             parts = violins.violinplot(data, at, widths=0.15, showmedians=True, showextrema=False)
             for body in parts["bodies"]:

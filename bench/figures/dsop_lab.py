@@ -27,14 +27,14 @@ REPETITIONS, ITERATIONS = 3, 3
 
 
 def measure(quick: bool, log: Log) -> dict[str, Any]:
-    """Medians of each repetition."""
+    """The median of each repetition, by contender and size."""
     found: dict[tuple[str, int], list[float]] = {}
     cases = [Case(n, n, 1) for n in SIZES[: 2 if quick else None]]
     with TemporaryDirectory() as folder, Cluster(HOSTS, RATE, "128k") as place:
         mpi = MPI.compiled(mpi_here(), Path(folder))
         for _ in range(1 if quick else REPETITIONS):
-            for name, of in ours(place, list(OURS), cases, ITERATIONS, log).items():
-                for case, times in of.items():
+            for name, by_case in ours(place, list(OURS), cases, ITERATIONS, log).items():
+                for case, times in by_case.items():
                     found.setdefault((f"ours: {name}", case.n), []).append(median(times))
             for case in cases:
                 for name in VARIANTS:
@@ -50,18 +50,19 @@ def measure(quick: bool, log: Log) -> dict[str, Any]:
 
 def draw(entry: dict[str, Any]) -> Any:
     """Run times, and speedups over MPICH's allreduce."""
-    of = {(p["name"], p["n"]): p["seconds"] for p in entry["points"]}
-    names, sizes = list(dict.fromkeys(name for name, _ in of)), sorted({n for _, n in of})
+    times_of = {(p["name"], p["n"]): p["seconds"] for p in entry["points"]}
+    names, sizes = list(dict.fromkeys(name for name, _ in times_of)), sorted({n for _, n in times_of})
     figure, (times, speedups) = new(2, width=12.5, height=5)
     for number, name in enumerate(names):
         style = {"color": COLOURS[number], "marker": MARKERS[number], "label": name, "zorder": 3}
-        each = [of[name, n] for n in sizes]
+        each = [times_of[name, n] for n in sizes]
         times.plot(sizes, [1e3 * median(t) for t in each], **style)
         times.fill_between(
             sizes, [1e3 * min(t) for t in each], [1e3 * max(t) for t in each], color=COLOURS[number], alpha=0.2
         )
         if name != VARIANTS[0]:
-            speedups.plot(sizes, [median(of[VARIANTS[0], n]) / median(of[name, n]) for n in sizes], **style)
+            ratios = [median(times_of[VARIANTS[0], n]) / median(times_of[name, n]) for n in sizes]
+            speedups.plot(sizes, ratios, **style)
     for axes, ticks in ((times, (5, 20, 100, 500, 2000, 10000)), (speedups, (0.5, 1, 2, 3, 5, 10, 20, 40))):
         axes.set_yscale("log")
         plain_numbers(axes.yaxis, ticks)

@@ -1,8 +1,8 @@
 """The graphs and the cluster of *Sparse Allreduce* and *Kylix*, for the simulator.
 
 **Graphs** (*Kylix*, section VII): vertices n, edges, and the density of one of 64 random parts of the edges. With
-other numbers of parts the density follows from Proposition 4.1: a part of 1/m of the edges has features at 64/m times
-the rate of one of 1/64.
+other numbers of parts the density follows from Proposition 4.1: 1/m of the edges touch vertices at 64/m times the rate
+of 1/64 of them.
 
 **Cluster.** Kylix's text gives two points of its Figure 2, on 10 Gbit/s: messages of 0.4 MB reach 30 % of the rate of
 messages of 5 MB, which are the smallest efficient ones. If a message occupies the link for g + s/R, its rate is
@@ -28,6 +28,7 @@ LATENCY_S = 100e-6
 _RAISED = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
 #: Share of payload in the bytes of simulated links; the rest is framing.
 _PAYLOAD = 1448 / 1538
+#: Kylix's Figure 2: messages of SMALL bytes reach SHARE of the rate of messages of EFFICIENT bytes.
 SMALL, EFFICIENT, SHARE = 0.4e6, 5e6, 0.3
 
 
@@ -73,7 +74,7 @@ def network(ranks: int, **other: Any) -> Network:
 def plan(
     graph: Graph, degrees: Sequence[int] | None, on: Network, *, seed: int = 1, parts: int | None = None
 ) -> Simulation:
-    """Configure and reduce one value a vertex, with lengths in place of data.
+    """Simulate `configure` and `reduce` of one value a vertex; messages have lengths and no data.
 
     ``degrees``: None lets the planner choose. ``parts``: number of parts of the edges, if not P.
     """
@@ -113,13 +114,13 @@ def layer_bytes(graph: Graph, degrees: Sequence[int], parts: int = 64) -> list[f
     return [4 * prod(degrees) * each / k for each, k in zip(held, joined, strict=True)]
 
 
-def factorisations(ranks: int, most: int | None = None) -> list[tuple[int, ...]]:
-    """All ordered factorisations of ``ranks``, of at most ``most`` layers."""
+def factorisations(ranks: int, max_layers: int | None = None) -> list[tuple[int, ...]]:
+    """All ordered factorisations of ``ranks``, of at most ``max_layers`` factors."""
     if ranks == 1:
         return [()]
-    if most == 0:
+    if max_layers == 0:
         return []
-    fewer = None if most is None else most - 1
+    fewer = None if max_layers is None else max_layers - 1
     return [
         (first, *rest)
         for first in range(ranks, 1, -1)

@@ -1,13 +1,13 @@
-"""Many senders at one port, measured in the lab. *Kylix*'s Figure 6 needs this, and neither paper has it.
+"""Many senders at one port, measured in the lab. The simulation of *Kylix*'s Figure 6 needs it.
 
 Two patterns of plain TCP flows (`lab.flows`) between 8 hosts:
 
-*to one*: k hosts, each with one message of 0.8 MB, send to one host at once; k = 1 to 7, and 63 messages of 7 hosts.
+*to one*: k hosts send one message of 0.8 MB each to one host at once; k = 1 to 7, then 7 hosts with 9 messages each.
 The slowdown relative to k = 1, beyond that of the bytes, is the simulator's `incast`.
 
-*all to all*: each host has as many flows in and as many out as a rank of a layer has neighbours (1 to 63), and
-50.4 MB over all of them, the size of a rank's part (of 64) of *Kylix*'s Twitter graph. The result is the number of
-messages that wait for a time-out of TCP, and for how long.
+*all to all*: each host sends on as many flows, and receives on as many, as a rank has neighbours in a layer (1 to 63).
+Together they carry 50.4 MB: the values of a rank that has one of 64 parts of *Kylix*'s Twitter graph. The result is the
+number of messages that wait for a time-out of TCP, and for how long.
 
 The switch's port to a host buffers at most 1 MB, like real switches. Rates are below the paper's 10 Gbit/s (two cores
 carry no more), but a port's drops depend on packets and buffers, and TCP's minimum time-out is 200 ms at any rate. So
@@ -37,7 +37,7 @@ TO_ONE_RATE, ALL_RATE = "250mbit", "100mbit"
 #: Bytes of a port's buffer, and TCP as of today or without the loss recovery added since 2012.
 SETTINGS = ((1 << 20, "today"), (256 << 10, "today"), (128 << 10, "today"), (128 << 10, "plain"))
 #: Neighbours of each host, flows to each of them, and repetitions: layers of degree 2, 4, 8, about 16 and 32, 64.
-RINGS = ((1, 1, 1), (3, 1, 2), (7, 1, 4), (7, 2, 2), (7, 4, 2), (7, 9, 4))
+ALL_TO_ALL = ((1, 1, 1), (3, 1, 2), (7, 1, 4), (7, 2, 2), (7, 4, 2), (7, 9, 4))
 
 
 def measure(quick: bool, log: Log) -> dict[str, Any]:
@@ -49,10 +49,15 @@ def measure(quick: bool, log: Log) -> dict[str, Any]:
         with Cluster(HOSTS, TO_ONE_RATE, BURST, port_buffer) as cluster, Flows(cluster, FLOWS, tcp) as flows:
             to_one = _to_one(flows, held // 64, quick)
         with Cluster(HOSTS, ALL_RATE, BURST, port_buffer) as cluster, Flows(cluster, FLOWS, tcp) as flows:
-            rings = [_ring(flows, held // 8, 7, 1, 1)] if quick else [_ring(flows, held, *ring) for ring in RINGS]
+            all_to_all = (
+                [_all_to_all(flows, held // 8, 7, 1, 1)]
+                if quick
+                else [_all_to_all(flows, held, *pattern) for pattern in ALL_TO_ALL]
+            )
         share = incast_share([p["senders"] for p in to_one], [p["bytes_per_s"] for p in to_one])
-        found.append({"port_buffer": port_buffer, "tcp": tcp, "incast": share, "to_one": to_one, "all_to_all": rings})
-        log(f"incast {share:.4f}; " + ", ".join(f"{p['flows']}: {100 * late_share(p):.1f} % late" for p in rings))
+        patterns = {"to_one": to_one, "all_to_all": all_to_all}
+        found.append({"port_buffer": port_buffer, "tcp": tcp, "incast": share} | patterns)
+        log(f"incast {share:.4f}; " + ", ".join(f"{p['flows']}: {100 * late_share(p):.1f} % late" for p in all_to_all))
     return {
         "hosts": HOSTS,
         "held_bytes": held,
@@ -73,7 +78,7 @@ def _to_one(flows: Flows, size: int, quick: bool) -> list[dict[str, Any]]:
     return points
 
 
-def _ring(flows: Flows, held: int, neighbours: int, each: int, times: int) -> dict[str, Any]:
+def _all_to_all(flows: Flows, held: int, neighbours: int, each: int, times: int) -> dict[str, Any]:
     targets = [[(host + step) % HOSTS for step in range(1, neighbours + 1)] for host in range(HOSTS)]
     size = held // (neighbours * each + 1)
     turns = [flows.turn(targets, each, size) for _ in range(times)]
@@ -81,7 +86,7 @@ def _ring(flows: Flows, held: int, neighbours: int, each: int, times: int) -> di
 
 
 def _point(turns: Sequence[Turn], flows: int, size: int, rate: str) -> dict[str, Any]:
-    """A measured point of one port's flows; ``late_s`` has the delays of the late ones of ``messages``."""
+    """A measured point of one port's flows; ``messages``: number of all, ``late_s``: delays of those that were late."""
     took = float(np.median([turn.seconds for turn in turns]))
     late = [[round(s, 4) for s in turn.late_s] for turn in turns]
     return {
@@ -116,12 +121,12 @@ def draw(entry: dict[str, Any]) -> Any:
         name = setting_name(found["port_buffer"], found["tcp"])
         points = found["to_one"]
         axes[0].plot([p["senders"] for p in points], [p["of_link"] for p in points], label=name, **look)
-        rings = found["all_to_all"]
-        axes[1].plot([p["flows"] for p in rings], [100 * late_share(p) for p in rings], **look)
+        points = found["all_to_all"]
+        axes[1].plot([p["flows"] for p in points], [100 * late_share(p) for p in points], **look)
     axes[0].axhline(1, color="#777777", linestyle=":", linewidth=1)
     axes[0].set_ylim(0, 1.1 * max(p["of_link"] for found in entry["settings"] for p in found["to_one"]))
     axes[0].set_xlabel("messages to one host at once (logarithmic)")
-    axes[0].set_ylabel("time, of what the link needs for the bytes")
+    axes[0].set_ylabel("time, as a multiple of what the link needs for the bytes")
     axes[0].set_title("to one", fontsize=10)
     axes[1].set_xlabel("flows into and out of each host (logarithmic)")
     axes[1].set_ylabel("% of messages that waited for a time-out")

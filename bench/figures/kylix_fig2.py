@@ -1,14 +1,14 @@
 """*Kylix*, Fig. 2: rate against packet size, and the minimum efficient packet.
 
-Two ranks exchange messages of s bytes, each waiting for the other's before the next: the two rounds of a dense
-allreduce around a ring of two, half of the array each (`comm.allreduce(algorithm="dense_ring")`), call and additions
-included. The rate is s over the time of a round. Kylix's *minimum efficient packet* is taken as the size at which
-half of the full rate is reached.
+Two ranks exchange messages of s bytes; each sends its next message when it has the other's. This is a dense allreduce
+around a ring of two (`comm.allreduce(algorithm="dense_ring")`): two rounds, with half of the array in each. The rate is
+s over the time of a round, including the call and the additions. Kylix's *minimum efficient packet* is taken as the
+size at which half of the full rate is reached.
 
-The link's bucket is 2 KB here, a little more than a frame, not the lab's 128 KB: after each pause for a small message a
-bucket lets its size pass at once, which hides the link's time. (That is too little for 1 Gbit/s, where the kernel's
-timers then reach half of the rate.) The paper (section II): on Amazon EC2 (64 nodes, 10 Gbit/s) about
-5 MB are efficient, and 0.4 MB reach about 30 % of that rate; its forerunner *Sparse Allreduce* says 2 to 4 MB.
+The link's bucket is 2 KB here, a little more than an Ethernet frame, not the lab's 128 KB: after each pause for a small
+message a bucket lets its size pass at once, which hides the link's time. (At 1 Gbit/s 2 KB is too small: the kernel's
+timers reach only half of the rate with it.) The paper (section II): on Amazon EC2 (64 nodes, 10 Gbit/s) about 5 MB are
+efficient, and 0.4 MB reach about 30 % of that rate; its forerunner *Sparse Allreduce* says 2 to 4 MB.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ def draw(entry: dict[str, Any]) -> Any:
         linestyle="--",
         marker="*",
         markersize=11,
-        label="Kylix, EC2, 10 Gbit/s (its two figures)",
+        label="Kylix, EC2, 10 Gbit/s (two points in its text)",
         zorder=3,
     )
     sizes = [point["size"] for point in entry["networks"][0]["points"]]

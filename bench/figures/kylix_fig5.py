@@ -29,7 +29,7 @@ def counted(done: Simulation, degrees: tuple[int, ...]) -> list[float]:
 
 
 def drawn(graph: Graph, smaller: int) -> Simulation:
-    """The same with random sets in a smaller space."""
+    """Simulate the same reduction with random sets in a smaller space."""
     entries = graph.entries(RANKS) / smaller
     n = graph.n // smaller
     return simulate(Network(RANKS), "reduce", n=n, entries=entries, alpha=ALPHA, degrees=graph.optimal, watch=[])
@@ -43,8 +43,8 @@ def measure(quick: bool, log: Log) -> dict[str, Any]:
         expected = layer_bytes(graph, graph.optimal)
         sent = counted(plan(graph, graph.optimal, network(RANKS)), graph.optimal)
         real = [smaller * each for each in counted(drawn(graph, smaller), graph.optimal)]
-        for got, most in ((sent, ROUNDING), (real, 5 * CHANCE if quick else CHANCE)):
-            if any(abs(a / b - 1) > most for a, b in zip(got, expected, strict=False)):
+        for got, tolerance in ((sent, ROUNDING), (real, 5 * CHANCE if quick else CHANCE)):
+            if any(abs(a / b - 1) > tolerance for a, b in zip(got, expected, strict=False)):
                 raise RuntimeError(f"{graph.name}: {got} are not the proposition's {expected}")
         degrees = layers(graph.optimal)
         found.append({"graph": graph.name, "degrees": degrees, "model": expected, "sent": sent, "drawn": real})

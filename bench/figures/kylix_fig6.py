@@ -3,7 +3,7 @@
 Each rung adds one effect to those before, so that its factor is seen separately:
 
     latency and rate        10 Gbit/s, 0.1 ms; the processors' work takes no time
-    cost of a message       each occupies the link for 1 ms more, from the paper's Fig. 2 (`figures.graphs`)
+    cost of a message       a message occupies the link for 1 ms more, from the paper's Fig. 2 (`figures.graphs`)
     incast                  senders to one host at once slow each other, as `incast` measured in the lab
     processors              our ranks' work, on one core
     stragglers              some ranks' work is slow, as often as repeated products on this machine are
@@ -93,7 +93,7 @@ def _rung(graph: Graph, rung: str, on: Network, seeds: int) -> list[dict[str, An
 
 
 def _late(point: dict[str, Any], rung: str, setting: dict[str, Any], draws: int) -> dict[str, Any]:
-    """A reduction with time-outs added; the configuration's messages are smaller than the measured ones."""
+    """A reduction with time-outs added; no figure for the configuration, whose messages are smaller than measured."""
     late = reduce_s(point["degrees"], setting, draws)
     low, middle, high = (point["reduce_s"] + float(part) for part in np.percentile(late, (10, 50, 90)))
     return point | {"rung": rung, "configure_s": None, "reduce_s": middle, "range_s": [low, high]}

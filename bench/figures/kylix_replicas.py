@@ -4,11 +4,12 @@ With two replicas of each of m ranks, and machines that fail in random order, it
 
     4^m / C(2m, m)  ~  sqrt(pi m)
 
-failures on average until both of some rank have failed (the paper: about the square root of m). Here groups lose one
-process after the other, in simulated time, until a call reports a lost rank.
+failures on average until both replicas of some rank have failed (the paper: about the square root of m). Here groups
+lose one process after the other, in simulated time, until a call reports a lost rank.
 
-And a reduction waits for the slowest rank: with computations of Pareto-distributed length before each, one process a
-rank against two, on twice the machines.
+The second part is about late machines, because a reduction waits for its slowest rank. Computations of
+Pareto-distributed length precede each reduction; groups with one process a rank are compared with groups of two, on
+twice the machines.
 """
 
 from __future__ import annotations
@@ -56,11 +57,11 @@ def measure(quick: bool, log: Log) -> dict[str, Any]:
     return {"trials": trials, "losses": losses, "late": late}
 
 
-def _example(name: str, repeat: int, what: float) -> dict[str, Any]:
+def _example(name: str, repeat: int, setting: float) -> dict[str, Any]:
     """The output of a Rust example for one setting, repeated ``repeat`` times."""
     cargo = ["cargo", "run", "--quiet", "--release", "--package", "skyphos", "--example", name, "--"]
     root = Path(__file__).resolve().parents[2]
-    done = subprocess.run([*cargo, str(repeat), str(what)], cwd=root, check=True, stdout=subprocess.PIPE, text=True)
+    done = subprocess.run([*cargo, str(repeat), str(setting)], cwd=root, check=True, stdout=subprocess.PIPE, text=True)
     times: dict[str, Any] = json.loads(done.stdout)
     return times
 
@@ -71,7 +72,7 @@ def draw(entry: dict[str, Any]) -> Any:
     losses, late = entry["losses"], entry["late"]
     x = [point["ranks"] for point in losses]
     low, high = zip(*(point["range"] for point in losses), strict=True)
-    axes[0].fill_between(x, low, high, color=COLOURS[2], alpha=0.2, linewidth=0, label="8 of 10 trials")
+    axes[0].fill_between(x, low, high, color=COLOURS[2], alpha=0.2, linewidth=0, label="middle 80 % of the trials")
     axes[0].plot(x, [point["mean"] for point in losses], "o", color=COLOURS[2], label="mean of groups that failed")
     axes[0].plot(x, [expected(ranks) for ranks in x], color=THEIRS, label="4^m / C(2m, m)")
     axes[0].set_xscale("log", base=2)
@@ -80,7 +81,7 @@ def draw(entry: dict[str, Any]) -> Any:
     axes[0].set_yticks([2, 4, 8, 16], ["2", "4", "8", "16"])
     axes[0].set_xlabel("ranks m, two replicas each")
     axes[0].set_ylabel("failures until a rank is lost")
-    for number, (key, label) in enumerate((("one_ms", "one process a rank"), ("two_ms", "two, first wins"))):
+    for number, (key, label) in enumerate((("one_ms", "one process a rank"), ("two_ms", "two, the first counts"))):
         quartiles = np.array([np.percentile(point[key], (25, 50, 75)) for point in late]).T
         places = np.arange(len(late)) + (number - 0.5) * 0.38
         colour = (THEIRS, COLOURS[2])[number]

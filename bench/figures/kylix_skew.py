@@ -67,13 +67,13 @@ def draw(entry: dict[str, Any]) -> Any:
     most = 1e3 * max(point["skew_s"] for point in entry["points"])
     axes[0].plot([0, most], [0, most], color="#777777", linestyle=":", label="the last rank enters")
     axes[0].set_ylabel("ms until the last rank has its result")
-    axes[1].set_ylabel("ms beyond the entry of the last rank, as expected")
+    axes[1].set_ylabel("ms after the expected entry of the last rank")
     for each in axes:
         each.set_ylim(0, None)
         each.set_xlabel("ranks enter up to so many ms late")
     figure.legend(loc="outside lower center", ncols=4, fontsize=8.5, frameon=False)
     figure.suptitle(
-        f"{TITLE}: {entry['graph']}, {entry['ranks']} nodes (simulated); median and range of {entry['seeds']}",
+        f"{TITLE}: {entry['graph']}, {entry['ranks']} nodes (simulated); median and range of {entry['seeds']} seeds",
         fontsize=11,
         fontweight="bold",
     )

@@ -3,8 +3,8 @@
 Each process configures and reduces repeatedly, on vertices of its share of a power-law graph. Compared, as in the
 papers:
 
-    same machines        one rank per machine, against one rank per two machines
-    same ranks           one rank per machine on half of the machines, against one rank per two machines on all of them
+    same machines        one rank per machine, and one rank per two machines
+    same ranks           one rank per machine on half of the machines, and one rank per two machines on all of them
 
 With two machines per rank, 0 to 3 processes are killed before the measured calls, no two of the same rank. The figure
 also has the link's lower bound: the fewest bytes of a rank's messages over the link's rate. It holds however replicas
@@ -106,7 +106,7 @@ def least_s(ranks: int, edges: int) -> float:
 
 
 def draw(entry: dict[str, Any]) -> Any:
-    """Bars: ours, the lower bound, and the papers' times on the scale of their first column."""
+    """Bars: our times, with the lower bound, and the papers'; relative to half of the machines with a rank each."""
     points = entry["points"]
     figure, axes = new(columns=2, width=11.5, height=4.4)
     for place, (each, what) in enumerate(zip(axes, ("configure", "reduce"), strict=True)):
@@ -131,6 +131,6 @@ def draw(entry: dict[str, Any]) -> Any:
         each.axhline(1.0, color="#888888", linewidth=0.8, zorder=2)
         words = [point["name"].replace(", ", ",\n") for point in points]
         each.set_xticks(range(len(points)), words, fontsize=7.5)
-        each.set_ylabel(f"{what}, over {points[1]['machines']} ranks alone")
+        each.set_ylabel(f"{what}: time relative to {points[1]['machines']} ranks without replicas")
         each.legend(fontsize=8, loc="upper left")
     return figure

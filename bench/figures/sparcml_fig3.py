@@ -55,8 +55,9 @@ def measure(quick: bool, log: Log) -> dict[str, Any]:
     """Quartiles of every contender at each number of ranks and each density."""
     n, experiments, turns = (1 << 14, 2, 3) if quick else (N, 5, 11)
     ranks, densities = (RANKS[:2], (COMMON_DENSITY, 0.12)) if quick else (RANKS, DENSITIES)
-    most = ranks[-1]
-    places = [(p, COMMON_DENSITY, True) for p in ranks] + [(most, d, False) for d in densities if d != COMMON_DENSITY]
+    largest = ranks[-1]
+    places = [(p, COMMON_DENSITY, True) for p in ranks]
+    places += [(largest, d, False) for d in densities if d != COMMON_DENSITY]
     times: dict[tuple[str, int, float], list[float]] = {}
     for experiment in range(experiments):
         for p, density, dense in places:
@@ -97,7 +98,7 @@ def _times(result: Result) -> dict[str, list[float]]:
 def draw(entry: dict[str, Any]) -> Any:
     """Against ranks on the left, against density on the right."""
     figure, axes = new(2, width=10.5, height=5.4)
-    most = max(point["ranks"] for point in entry["points"])
+    largest = max(point["ranks"] for point in entry["points"])
     names = list(dict.fromkeys(point["name"] for point in entry["points"]))
     names.sort(key=[*SPARSE, *DENSE].index)
     for number, name in enumerate(names):
@@ -105,7 +106,7 @@ def draw(entry: dict[str, Any]) -> Any:
         if name in DENSE:
             look |= {"color": ("#000000", "#777777", "#aaaaaa")[DENSE.index(name)], "markerfacecolor": "white"}
         for side, (where, scale) in enumerate((("ranks", 1), ("density", 100))):
-            mine = _chosen(entry["points"], name, side, most)
+            mine = _chosen(entry["points"], name, side, largest)
             aside = 1.015 ** (number - len(names) / 2)  # so that bars do not hide each other
             x, y = [aside * scale * p[where] for p in mine], [1e3 * p["median"] for p in mine]
             if side and name in DENSE:  # measured at one density
@@ -115,7 +116,7 @@ def draw(entry: dict[str, Any]) -> Any:
             spread = [[1e3 * (p["median"] - p["low"]) for p in mine], [1e3 * (p["high"] - p["median"]) for p in mine]]
             label = name if side == 0 else None
             axes[side].errorbar(x, y, spread, capsize=3, linewidth=1.4, markersize=6, label=label, zorder=3, **look)
-            papers = _chosen(entry["papers"], name, side, most)
+            papers = _chosen(entry["papers"], name, side, largest)
             axes[side].plot(
                 [scale * p[where] for p in papers],
                 [1e3 * p["seconds"] for p in papers],
@@ -124,17 +125,18 @@ def draw(entry: dict[str, Any]) -> Any:
                 linewidth=1.3,
                 zorder=2,
             )
-    _label(figure, axes, entry, most)
+    _label(figure, axes, entry, largest)
     return figure
 
 
-def _chosen(points: list[dict[str, Any]], name: str, side: int, most: int) -> list[dict[str, Any]]:
-    """Points of a contender on one side of the figure, from left to right."""
-    mine = [p for p in points if p["name"] == name and (p["ranks"] == most if side else p["density"] == COMMON_DENSITY)]
+def _chosen(points: list[dict[str, Any]], name: str, side: int, ranks: int) -> list[dict[str, Any]]:
+    """Points of a contender on one side of the figure (1: by density, for this number of ranks), from left to right."""
+    key, value = ("ranks", ranks) if side else ("density", COMMON_DENSITY)
+    mine = [point for point in points if point["name"] == name and point[key] == value]
     return sorted(mine, key=lambda point: point["density" if side else "ranks"])
 
 
-def _label(figure: Any, axes: list[Any], entry: dict[str, Any], most: int) -> None:
+def _label(figure: Any, axes: list[Any], entry: dict[str, Any], ranks: int) -> None:
     densities = sorted({100 * point["density"] for point in entry["points"]})
     axes[0].set_xscale("log", base=2)
     plain_numbers(axes[0].xaxis, sorted({point["ranks"] for point in entry["points"]}))
@@ -143,7 +145,7 @@ def _label(figure: Any, axes: list[Any], entry: dict[str, Any], most: int) -> No
     axes[1].set_xscale("log")
     plain_numbers(axes[1].xaxis, densities, [f"{density:.3g}" for density in densities])
     axes[1].set_xlabel("density of each input in % (logarithmic)")
-    axes[1].set_title(f"P = {most}", fontsize=10)
+    axes[1].set_title(f"P = {ranks}", fontsize=10)
     low = 0.8 * 1e3 * min(p["low"] for p in entry["points"])
     high = 1.3 * 1e3 * max(p["high"] for p in entry["points"])
     for each in axes:
@@ -151,7 +153,7 @@ def _label(figure: Any, axes: list[Any], entry: dict[str, Any], most: int) -> No
         each.set_ylim(low, high)
         plain_numbers(each.yaxis, [t for t in (0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000) if low < t < high])
     axes[0].set_ylabel("ms (logarithmic), median and quartiles")
-    axes[0].plot([], [], color="#333333", linestyle=":", label="SparCML's bytes alone, same colour")
+    axes[0].plot([], [], color="#333333", linestyle=":", label="link's time for SparCML's bytes, same colour")
     figure.legend(loc="outside lower center", ncols=5, fontsize=8.5, frameon=False)
     figure.suptitle(
         f"{TITLE}, N = {entry['n']:,}, float32, {entry['rate'].replace('mbit', ' Mbit/s')}",

@@ -1,4 +1,4 @@
-"""*SparCML*, Fig. 5: training of a four times wide ResNet-18, dense and by the largest of 512 entries.
+"""*SparCML*, Fig. 5: training of a four times wide ResNet-18, dense and with the largest of every 512 entries.
 
 The example `examples/torch/cifar.py --model wide-resnet18` on CIFAR-10 (the paper: ImageNet), its preset for two
 cores, 8 ranks on this machine. Needs PyTorch and Pillow (`make .venv/.torch`), the pictures beside the project,
@@ -23,7 +23,7 @@ def measure(quick: bool, log: Log) -> dict[str, Any]:
     return {
         "ranks": RANKS,
         "parameters": runs["dense"]["parameters"],
-        "runs": {w: r["curves"] for w, r in runs.items()},
+        "runs": {variant: run["curves"] for variant, run in runs.items()},
     }
 
 

@@ -27,7 +27,7 @@ VARIANTS = {"bmuf": ("block momentum", (2,)), "dense": ("dense", (8,)), "topk": 
 
 
 def measure(quick: bool, log: Log) -> dict[str, Any]:
-    """Curves of each method and number of hosts, in seconds of hosts with a core each."""
+    """Curves of each method and number of hosts; seconds are those of hosts with a core each."""
     cores = len(os.sched_getaffinity(0))
     runs: list[dict[str, Any]] = []
     for variant, (_, numbers) in VARIANTS.items():

@@ -1,6 +1,6 @@
 """Accuracy over k and the global batch, which *SparCML* (section 8.4) leaves open.
 
-ResNet-8 on 20,000 pictures of CIFAR-10 (`examples/torch/cifar.py`, else its preset for two cores), 8 ranks on this
+ResNet-8 on 20,000 pictures of CIFAR-10 (`examples/torch/cifar.py`, otherwise its preset for two cores), 8 ranks on this
 machine, the same number of epochs for each: each rank sends the k largest of each 512 entries, not quantised. The
 learning rate is proportional to the batch (Goyal et al., 2017), starting from the preset's. Needs PyTorch and Pillow
 (`make .venv/.torch`), the pictures beside the project, and time.

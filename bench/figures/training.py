@@ -24,7 +24,7 @@ ROOT = Path(__file__).resolve().parents[2]
 KEPT = ROOT / "docs" / "figures" / "training"
 #: Folder of runs with --quick, ignored by git.
 TRIED = ROOT / "bench" / "lab" / "results" / "training"
-#: The paper's number on CIFAR-10.
+#: The paper's number of ranks on CIFAR-10.
 RANKS = 8
 
 
@@ -35,7 +35,11 @@ def trained(
     train: Callable[[str, Sequence[str]], dict[str, Any]] | None = None,
     place: str = "",
 ) -> dict[str, Any]:
-    """What is kept of a run, which ``train`` makes in a place: :data:`RANKS` processes here if none is named."""
+    """The stored record of a run, which is made first if it is not stored.
+
+    ``train`` makes it (default: :data:`RANKS` processes on this machine). ``place`` says where, for the log and the
+    file's name only.
+    """
     command = " ".join([example, *arguments, place]).strip()
     folder = TRIED if "smoke" in arguments else KEPT
     out = folder / (re.sub(r"[^a-z0-9.]+", "-", command) + ".json")
@@ -77,11 +81,11 @@ def _kept(record: dict[str, Any]) -> dict[str, Any]:
 def curves(record: dict[str, Any]) -> dict[str, Any]:
     """The metrics of a run's record after each evaluated epoch, and the seconds until then."""
     names = ["train_loss", *record["headline"]]
-    there = [at for at, epoch in enumerate(record["epochs"]) if names[-1] in epoch]
-    found: dict[str, Any] = {name: [round(record["epochs"][at][name], 5) for at in there] for name in names}
-    found["epoch"] = [at + 1 for at in there]
+    evaluated = [at for at, epoch in enumerate(record["epochs"]) if names[-1] in epoch]
+    found: dict[str, Any] = {name: [round(record["epochs"][at][name], 5) for at in evaluated] for name in names}
+    found["epoch"] = [at + 1 for at in evaluated]
     seconds = np.cumsum([epoch["train_s"] for epoch in record["epochs"]]).round(2)
-    found["trained_s"] = seconds[there].tolist()
+    found["trained_s"] = seconds[evaluated].tolist()
     return found
 
 

@@ -77,7 +77,7 @@ def draw(entry: dict[str, Any]) -> Any:
                     **theirs | {"color": COLOURS[number], "markeredgecolor": "black", "markersize": 12})  # fmt: skip
     chains.axhline(1, color="black", linestyle=":", linewidth=1.2)
     chains.set_ylim(0.995, None)
-    chains.set_ylabel("time, of what the link allows")
+    chains.set_ylabel("time, as a multiple of the least that the link allows")
     chains.set_title("the chain at each size", fontsize=10)
     for axes in (routes, chains):
         axes.set_xticks(sorted({p["nodes"] for p in entry["points"]}))

@@ -38,17 +38,17 @@ def measure(quick: bool, log: Log) -> dict[str, Any]:
     size, points = GB * (1e-2 if quick else 1), []
     for nodes in NODES[1:3] if quick else NODES:
         for seed in SEEDS[:1] if quick else SEEDS:
-            knows, not_ = (
+            known_s, unknown_s = (
                 broadcast(size, nodes, "chain", seed=seed, scattered=True, topology_known=known).last_s
                 for known in (True, False)
             )
             on = cluster(nodes + 1, RACKS[nodes], scattered=True)
-            most = allowed(on.hosts_of_ranks(seed), on.hosts_per_rack)
-            points.append({"nodes": nodes, "seed": seed, "known_s": knows, "unknown_s": not_, "allowed": most})
+            bound = allowed(on.hosts_of_ranks(seed), on.hosts_per_rack)
+            points.append({"nodes": nodes, "seed": seed, "known_s": known_s, "unknown_s": unknown_s, "allowed": bound})
         mine = [p for p in points if p["nodes"] == nodes]
-        ratio, most = median(mine, "times"), median(mine, "allowed")
+        ratio, bound = median(mine, "times"), median(mine, "allowed")
         log(f"{nodes} nodes: {median(mine, 'known_s'):.3f} and {median(mine, 'unknown_s'):.3f} s, "
-             f"{ratio:.2f} times of {most:.2f}; least of what is allowed {min(map(share, mine)):.3f}")  # fmt: skip
+             f"speed-up {ratio:.2f}, bound {bound:.2f}; least share {min(map(share, mine)):.3f}")  # fmt: skip
     theirs = dict(zip(NODES, CHAIN_S[1.0], strict=True))
     return {"bytes": size, "points": points, "paper": {"known_s": theirs, "times": PAPER_TIMES}}
 
@@ -99,8 +99,8 @@ def draw(entry: dict[str, Any]) -> Any:
                 label="each seed")  # fmt: skip
     ratios.plot([last], [entry["paper"]["times"]], label="the paper", **star)
     ratios.set_ylim(0, None)
-    ratios.set_ylabel("times faster where racks are known")
-    ratios.set_title("and the ratio", fontsize=10)
+    ratios.set_ylabel("speed-up by knowing the racks")
+    ratios.set_title("ratio of the two times", fontsize=10)
     for axes in (seconds, ratios):
         axes.set_xticks(sorted(known))
         axes.set_xlabel("nodes that receive")

@@ -50,7 +50,7 @@ def measure(quick: bool, log: Log) -> dict[str, Any]:
     }
     points = [{"stage": stage, "seconds": took, "least_s": least} for stage, (took, least) in stages.items()]
     for point in points:
-        log(f"{point['stage']}: {point['seconds']:.4g} s of {point['least_s']:.4g}")
+        log(f"{point['stage']}: {point['seconds']:.4g} s; the link needs {point['least_s']:.4g}")
     whole = TASKS * stages["shuffle"][0]
     log(f"{TASKS} times as much to shuffle: {whole:.4g} s")
     return {

@@ -2,8 +2,8 @@
 
 The paper: 1 GB along a chain of 125 nodes with 1 Gbit/s links, Java sockets. Ours: every rank receives from one
 neighbour and sends to the other at once, as in a chain: a dense allreduce around a ring of 4 ranks, 6 messages of 4 MB,
-in the lab at 1 Gbit/s, with `sky.init(socket_buffer=)`. Linux doubles the number for its own accounting, and a buffer
-that is set no longer grows by itself: without one the kernel lets buffers grow. The rate is that at which a rank
+in the lab at 1 Gbit/s, with `sky.init(socket_buffer=)`. Linux doubles the number for its own accounting. A buffer
+whose size is set no longer grows; where no size is set, the kernel lets buffers grow. The rate is that at which a rank
 receives.
 """
 

@@ -28,7 +28,7 @@ _RESULTS = Path(__file__).resolve().parent / "results"
 @click.command()
 @click.argument("scenarios", nargs=-1)
 @click.option("--placements", type=click.IntRange(1), help="Number of random placements of ranks on hosts.")
-@click.option("--iterations", type=click.IntRange(2), help="Most iterations of a contender in a placement.")
+@click.option("--iterations", type=click.IntRange(2), help="Iterations of a contender in a placement, at most.")
 @click.option("--rate", help="Rate of the links, as tc writes it.")
 @click.option("--burst", help="Bucket of the shaper, as tc writes it.")
 @click.option("--only", help="Contenders, with commas between them, instead of the scenario's.")

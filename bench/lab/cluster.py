@@ -1,7 +1,7 @@
 """Hosts on one machine: network namespaces on a switch, each link shaped to a rate in both directions.
 
-A namespace `skylab-PID-sw` holds a bridge for each rack, and one between them where there are several, whose links are
-shaped too; `skylab-PID-hI` holds host I with one interface `eth0`, 10.99.0.(I + 1).
+A namespace `skylab-PID-sw` holds a bridge for each rack. Several racks are joined by one more bridge, by links that are
+shaped too. `skylab-PID-hI` holds host I with one interface `eth0`, 10.99.0.(I + 1).
 `tc tbf` shapes what leaves a host, and what leaves the switch for it. Names contain the process id, so that
 clusters do not collide, and the next run can remove the namespaces of a killed one.
 """
@@ -75,7 +75,7 @@ class Cluster:
         return ["ip", "netns", "exec", self._host(host), *arguments]
 
     def environment(self, rank: int, size: int, port: int, token: str) -> dict[str, str]:
-        """The environment of a rank, of a group that meets at a port of host 0."""
+        """The environment of a rank; the group's rendezvous is at a port of host 0."""
         return os.environ | {
             "SKYPHOS_RANK": str(rank),
             "SKYPHOS_WORLD_SIZE": str(size),
@@ -114,9 +114,9 @@ class Cluster:
     def _bridge(self, host: int) -> str:
         return f"br{host % self.racks}"
 
-    def _shape(self, namespace: str, device: str, rate: str, room: Sequence[str] = ("latency", _LATENCY)) -> None:
+    def _shape(self, namespace: str, device: str, rate: str, queue: Sequence[str] = ("latency", _LATENCY)) -> None:
         if rate != "none":
-            shaper = ("root", "tbf", "rate", rate, "burst", self.burst, *room)
+            shaper = ("root", "tbf", "rate", rate, "burst", self.burst, *queue)
             _check("tc", "-n", namespace, "qdisc", "add", "dev", device, *shaper)
 
     def _make_switch(self, switch: str) -> None:
@@ -145,8 +145,8 @@ class Cluster:
                 _ip("-n", namespace, "link", "set", device, "up")
             _ip("-n", switch, "link", "set", port, "master", self._bridge(host))
             self._shape(name, "eth0", self.rate)
-            waiting = ("latency", _LATENCY) if self.port_buffer is None else ("limit", str(self.port_buffer))
-            self._shape(switch, port, self.rate, waiting)
+            queue = ("latency", _LATENCY) if self.port_buffer is None else ("limit", str(self.port_buffer))
+            self._shape(switch, port, self.rate, queue)
 
     def _remove(self) -> None:
         with _undisturbed():

@@ -1,4 +1,4 @@
-"""Inputs of each rank, made once by the driver, stored in files, and mapped by the ranks.
+"""Inputs of each rank, made once by the process that runs the scenario, stored in files, and mapped by the ranks.
 
 Kinds: ``uniform`` (``nnz`` or ``density``: indices drawn without replacement), ``zipf`` (``draws`` draws with P(i) ~ (i
 + 1)^-``exponent``, the values of repeats added up; ``scattered = true`` renames indices by a random permutation, the

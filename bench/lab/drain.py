@@ -2,12 +2,13 @@
 
 `tc tbf` lets as much as its burst pass at once after a pause: 128 KB, the size that keeps the full rate when the
 machine is busy. That is 4 ms at 250 Mbit/s, enough to make a small message look faster than the wire. So before each
-call every host keeps its link busy with datagrams to the next host, which drops them: that empties the bucket of its
-own link out and of the next host's link in. Each host stops only when its own call starts, because
+call every host keeps its link busy with datagrams to the next host, which drops them. They empty the bucket of its own
+outgoing link and of the next host's incoming link. Each host stops only when its own call starts, because
 ranks do not start at exactly the same time. Datagrams still in flight then delay the call.
 
-Measured at 250 Mbit/s, a message and an answer of a byte: 100 KB, for which the wire needs 3.35 ms, took 0.25 to
-0.35 ms with a full bucket and 3.6 to 3.9 ms with an empty one; 20 KB (0.67 ms) took 0.93 to 0.99 ms. So a figure may be
+Measured at 250 Mbit/s, from sending a message until its answer of one byte arrives: a message of 100 KB, for which the
+wire needs 3.35 ms, took 0.25 to 0.35 ms with a full bucket and 3.6 to 3.9 ms with an empty one; 20 KB (0.67 ms) took
+0.93 to 0.99 ms. So a figure may be
 a third of a millisecond too high, and none is too low.
 """
 

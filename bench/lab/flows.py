@@ -152,24 +152,24 @@ class _Host:
         """Send and receive as the command says."""
         flows, size = word["flows"], word["size"]
         sending = {made.fileno(): made for other in word["to"] for made in self.out[other][:flows]}
-        coming = {came.fileno(): came for other in word["from"] for came in self.into[other][:flows]}
+        receiving = {came.fileno(): came for other in word["from"] for came in self.into[other][:flows]}
         before = {number: _waits(made) for number, made in sending.items()}
-        to_send, to_come = dict.fromkeys(sending, size), dict.fromkeys(coming, size)
+        to_send, to_receive = dict.fromkeys(sending, size), dict.fromkeys(receiving, size)
         poll = select.epoll()
         for number in sending:
             poll.register(number, select.EPOLLOUT)
-        for number in coming:
+        for number in receiving:
             poll.register(number, select.EPOLLIN)
         time.sleep(max(0.0, word["begin"] - time.monotonic()))
         end = word["begin"]
-        while to_send or to_come:
+        while to_send or to_receive:
             for number, _ in poll.poll():
                 if number in to_send:
                     to_send[number] -= sending[number].send(_CHUNK[: to_send[number]])
                     left = to_send
                 else:
-                    to_come[number] -= len(coming[number].recv(min(1 << 18, to_come[number])))
-                    end, left = time.monotonic(), to_come
+                    to_receive[number] -= len(receiving[number].recv(min(1 << 18, to_receive[number])))
+                    end, left = time.monotonic(), to_receive
                 if not left[number]:
                     del left[number]
                     poll.unregister(number)
@@ -183,7 +183,7 @@ class _Host:
 
 @dataclass(frozen=True)
 class _Waits:
-    """Time-outs of a connection since its start; ``recoveries`` are those that did not follow another one."""
+    """Time-outs of a connection since its start; ``recoveries`` counts those that did not follow another time-out."""
 
     unacknowledged: int
     retransmitted: int
@@ -192,7 +192,7 @@ class _Waits:
     time_out_s: float
 
     def stood_still_s(self, since: _Waits) -> float:
-        """Seconds of waiting: a first time-out takes the connection's own, each following one at least twice that."""
+        """Seconds of waiting: a first time-out lasts ``time_out_s``, each following one at least twice as long."""
         first = self.recoveries - since.recoveries
         following = self.time_outs - since.time_outs - first
         return since.time_out_s * (first + 2 * following)

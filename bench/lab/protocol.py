@@ -1,4 +1,4 @@
-"""Messages between the conductor and the ranks that are no plain values."""
+"""Classes of messages between the conductor and the ranks; all other messages are plain values."""
 
 from __future__ import annotations
 

@@ -101,7 +101,7 @@ def headline(found: list[Line], bound: Limits) -> list[str]:
         for kind in ("dense", "sparse"):
             if kind in best:
                 ratio = ours.median.value / best[kind].median.value
-                parts.append(f"{ratio:.3g} of the best {kind} contender ({best[kind].name})")
+                parts.append(f"{ratio:.3g} times the time of the best {kind} contender ({best[kind].name})")
         if bound.floor_s:
             parts.append(f"{ours.median.value / bound.floor_s:.3g} times the floor")
         lines.append(f"best of ours: {ours.name}, {1e3 * ours.median.value:.4g} ms: " + ", ".join(parts))
@@ -113,14 +113,14 @@ def headline(found: list[Line], bound: Limits) -> list[str]:
     return lines
 
 
-def hidden(found: list[Line]) -> list[str]:
+def overlap_lines(found: list[Line]) -> list[str]:
     """Time of an allreduce that overlaps a computation, relative to the longer of the two alone."""
     times = {line.name: line.median.value for line in found}
     if not {"overlapped", "computing", "auto"} <= times.keys():
         return []
     longer = max(times["computing"], times["auto"])
     return [
-        f"an allreduce beside as much computing: {times['overlapped'] / longer:.3f} of the longer one alone "
+        f"an allreduce beside as much computing: {times['overlapped'] / longer:.3f} times the longer of the two alone "
         f"(one after the other: {(times['computing'] + times['auto']) / longer:.3f})"
     ]
 
@@ -133,5 +133,5 @@ def fairness(scenario: Scenario, found: list[Line], bound: Limits) -> str | None
         return None
     ratio = by_name["gloo"].median.value / bound.dense_s
     if ratio <= FAIR:
-        return f"fair: Gloo's dense allreduce took {ratio:.3f} of the link bound (at most {FAIR})"
-    return f"THE MACHINE WAS TOO BUSY: Gloo's dense allreduce took {ratio:.3f} of the link bound, more than {FAIR}"
+        return f"fair: Gloo's dense allreduce took {ratio:.3f} times the link bound (at most {FAIR})"
+    return f"THE MACHINE WAS TOO BUSY: Gloo's dense allreduce took {ratio:.3f} times the link bound, more than {FAIR}"

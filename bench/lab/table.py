@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 from .run import Result
-from .summary import Estimate, Limits, Line, fairness, headline, hidden
+from .summary import Estimate, Limits, Line, fairness, headline, overlap_lines
 
 KINDS = {
     "ours": "ours",
@@ -29,7 +29,7 @@ def show(result: Result, found: list[Line], bound: Limits, console: Console) -> 
     table = Table(box=None, header_style="bold", pad_edge=False)
     table.add_column("contender")
     table.add_column("kind")
-    for heading in ("median ms", "95 % interval", "p10", "p90", "of floor", "of dense bound", "iterations"):
+    for heading in ("median ms", "95 % interval", "p10", "p90", "over floor", "over dense bound", "iterations"):
         table.add_column(heading, justify="right")
     for line in found:
         table.add_row(
@@ -55,7 +55,7 @@ def show(result: Result, found: list[Line], bound: Limits, console: Console) -> 
     verdict = fairness(scenario, found, bound)
     if verdict:
         console.print(verdict)
-    for text in [*headline(found, bound), *hidden(found)]:
+    for text in [*headline(found, bound), *overlap_lines(found)]:
         console.print(text, style="bold")
 
 
@@ -83,7 +83,7 @@ def _limits(result: Result, found: list[Line], bound: Limits) -> list[str]:
     ]
     for line in found:
         if line.kind == "probe":
-            texts.append(f"plain TCP took {line.median.value / bound.plain_tcp_s:.3f} of its link bound")
+            texts.append(f"plain TCP took {line.median.value / bound.plain_tcp_s:.3f} times its link bound")
     if result.skews:
         texts.append(f"ranks began within {_ms(median(result.skews))} ms of each other (median)")
     return texts

@@ -134,7 +134,7 @@ def _print(place: str, scores: list[Score], console: Console) -> None:
     console.print(
         f"{place}: {whole.cases} cases, geometric mean {whole.mean:.3f}, worst {whole.worst.regret:.2f} "
         f"({whole.worst.measured.case.name()}), {whole.over_30_percent} beyond 1.3, "
-        f"{whole.beaten_by_dense} slower than the best dense one by more than 5 % + 100 µs",
+        f"{whole.beaten_by_dense} slower than the fastest dense algorithm by more than 5 % + 100 µs",
         highlight=False,
     )
     errors = [abs(one.measured.predicted_s / one.auto_s - 1) for one in scores if one.measured.predicted_s is not None]

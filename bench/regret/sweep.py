@@ -34,12 +34,12 @@ _BURST = "128k"
 _LIMIT_S = 300.0
 # A contender is dropped if its second call takes this many times the best.
 _HOPELESS, _HOPELESS_S = 2.0, 2e-3
-# Least and most iterations of a case, beside the first two of each contender, as the time allows. If one turn takes all
-# of the time, calls are so long that noise hardly affects them.
+# Least and largest number of iterations of a case, as the time allows, after the first two calls of each contender. If
+# one turn takes all of the time, _FEWEST_LONG are enough: noise hardly affects calls that are so long.
 _FEWEST, _FEWEST_LONG, _MOST = 4, 2, 24
 # In a long turn, short contenders are called at most this often, within this share of the turn.
 _AGAIN, _AGAIN_SHARE, _LASTS_S = 4, 0.05, 0.5
-# Seconds of an iteration beside the call.
+# Seconds of an iteration without its call.
 _BESIDE_S = 0.015
 # A contender whose first call took this long needs no second warm-up call.
 _WARM_S = 0.5

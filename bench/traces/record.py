@@ -31,11 +31,11 @@ from skyphos.files.whole_file import replacing
 HERE = Path(__file__).resolve().parent
 DATA = HERE.parents[2] / "shared" / "data" / "atis" / "atis.train.w-intent.iob"
 CLIP = 5.0
-_NO_SLOT = -100  # what PyTorch's loss leaves out
+_NO_SLOT = -100  # the label that PyTorch's loss ignores
 
 
 class Tagger(torch.nn.Module):  # type: ignore[misc]
-    """A slot for each word."""
+    """A network that predicts a slot for each word."""
 
     def __init__(self, words: int, slots: int, width: int) -> None:
         super().__init__()
@@ -99,7 +99,7 @@ def train(
     rate: float,
     seed: int,
 ) -> tuple[list[tuple[torch.Tensor, torch.Tensor]], list[float]]:
-    """Train; what the workers sent in the last iteration, and the mean loss of every iteration."""
+    """Train. Returns what the workers sent in the last iteration, and the mean loss of every iteration."""
     parameters = list(model.parameters())
     residuals = [torch.zeros(sum(p.numel() for p in parameters)) for _ in range(workers)]
     order = np.random.default_rng(seed).permutation(len(corpus))
@@ -146,9 +146,9 @@ def _apply(parameters: list[torch.nn.Parameter], sent: list[tuple[torch.Tensor, 
 @click.argument("output", type=click.Path(dir_okay=False, path_type=Path), default=HERE / "atis_lstm.npz")
 @click.option("--data", type=click.Path(exists=True, path_type=Path), default=DATA, show_default=True)
 @click.option("--workers", type=click.IntRange(1), default=8, show_default=True)
-@click.option("--width", type=click.IntRange(1), default=512, show_default=True, help="Of the embedding and each LSTM.")
-@click.option("--k", type=click.IntRange(1), default=2, show_default=True, help="Sent of every bucket.")
-@click.option("--bucket", type=click.IntRange(0), default=512, show_default=True, help="0: the whole vector is one.")
+@click.option("--width", type=click.IntRange(1), default=512, show_default=True, help="Of embedding and LSTM layers.")
+@click.option("--k", type=click.IntRange(1), default=2, show_default=True, help="Entries sent of every bucket.")
+@click.option("--bucket", type=click.IntRange(0), default=512, show_default=True, help="0: the whole vector.")
 @click.option("--iterations", type=click.IntRange(1), default=60, show_default=True)
 @click.option("--batch", type=click.IntRange(1), default=32, show_default=True, help="Sentences of a worker.")
 @click.option("--rate", type=float, default=1.0, show_default=True, help="Learning rate.")

@@ -23,7 +23,7 @@ def pagerank(comm: sky.Comm, iterations: int) -> np.ndarray:
     source, target = edges(comm.rank)
     degree = comm.allreduce(np.bincount(source, minlength=VERTICES).astype(float))
     to, place = np.unique(target, return_inverse=True)
-    # Once: the indices to which this rank adds, and those whose sums it needs. Afterwards only values travel.
+    # Configured once: the indices to which this rank adds, and those whose sums it needs. Later only values travel.
     plan = comm.configure(to, want=np.arange(VERTICES), n=VERTICES)
     x = np.full(VERTICES, 1 / VERTICES)
     for _ in range(iterations):

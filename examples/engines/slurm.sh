@@ -3,9 +3,9 @@
 #
 #     sbatch examples/engines/slurm.sh
 #
-# srun starts the ranks; the place to meet comes from Slurm's own variables.
+# srun starts the ranks; the rendezvous is computed from Slurm's own variables.
 
-# srun hands the environment on: only ranks of this job get into its group.
+# srun passes the token on in the environment, so only ranks of this job can join its group.
 SKYPHOS_TOKEN=$(python -c 'import secrets; print(secrets.token_hex(16))')
 export SKYPHOS_TOKEN
 

@@ -6,7 +6,7 @@
 
 The network of *SparCML*, section 8.3: k = 2 of 512 entries, values not quantised; preset ``full`` has 20 million
 parameters (80 MB), batches of 560 words on all ranks together and 20 epochs (its Table 3). CNTK's script for ATIS, on
-which the paper builds, has batches of 70 words: eight ranks make 560. Its optimiser is a kind of AdaGrad. Here it is
+which the paper builds, has batches of 70 words: eight ranks make 560. CNTK's optimiser is a kind of AdaGrad; ours is
 SGD with momentum, as in the paper's Algorithm 2: SGD applies gradients that waited in a residual in full, while an
 optimiser that divides by their size applies less of them the longer they waited.
 
@@ -65,7 +65,7 @@ def read(path: Path) -> list[Utterance]:
         left, _, right = line.partition("\t")
         words, tags = left.split(), right.split()
         if len(words) != len(tags) or len(words) < 3 or (words[0], words[-1]) != ("BOS", "EOS"):
-            raise click.ClickException(f"{path}, line {number}: not BOS, words, EOS, a tab, and as many tags")
+            raise click.ClickException(f"{path}, line {number}: expected BOS, words, EOS, a tab, and as many tags")
         words = [re.sub(r"\d", "0", word) for word in words[1:-1]]
         found.append(Utterance(words, tags[1:-1], tags[-1].split("#")))
     return found

@@ -80,8 +80,8 @@ class Attentive(nn.Module):
         packed = pack_padded_sequence(embedded, lengths, batch_first=True, enforce_sorted=False)
         encoded, state = self.encoder(packed)
         encoded, _ = pad_packed_sequence(encoded, batch_first=True)
-        none = torch.arange(encoded.shape[1]) >= lengths[:, None]
-        return encoded, none, state
+        padding = torch.arange(encoded.shape[1]) >= lengths[:, None]
+        return encoded, padding, state
 
     def _begin(self, memory: Memory) -> tuple[Tensor, tuple[Tensor, ...]]:
         """The decoder starts with the encoder's last states, layer by layer, and without attention."""
@@ -91,11 +91,11 @@ class Attentive(nn.Module):
     def _step(
         self, embedded: Tensor, mixed: Tensor, state: tuple[Tensor, ...], memory: Memory
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
-        encoded, none, _ = memory
+        encoded, padding, _ = memory
         first = self.first(torch.cat([embedded, mixed], 1), state[:2])
         second = self.second(self.dropout(first[0]), state[2:])
         scores = torch.bmm(encoded, self.weigh(second[0])[:, :, None])[:, :, 0]
-        weights = scores.masked_fill(none, -torch.inf).softmax(1)
+        weights = scores.masked_fill(padding, -torch.inf).softmax(1)
         context = torch.bmm(weights[:, None], encoded)[:, 0]
         return torch.tanh(self.mix(torch.cat([context, second[0]], 1))), (*first, *second)
 

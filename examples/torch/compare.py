@@ -39,19 +39,19 @@ def label(run: Run) -> str:
     """The settings in which a run differs from others of its example."""
     config = run["config"]
     settings = config["settings"]
-    way = str(config["compress"])
-    if way == "topk":
-        way = f"top {settings['k']} of {settings['bucket']}"
-        way += ", momentum corrected" if settings["momentum_correction"] else ""
-    if way == "bmuf":
-        way = f"block momentum, every {settings['every']}"
-    elif way != "dense":
+    method = str(config["compress"])
+    if method == "topk":
+        method = f"top {settings['k']} of {settings['bucket']}"
+        method += ", momentum corrected" if settings["momentum_correction"] else ""
+    if method == "bmuf":
+        method = f"block momentum, every {settings['every']}"
+    elif method != "dense":
         bits = settings["bits"] or (4 if config["compress"] == "qsgd" else None)
-        way += f", {bits} bits" if bits else ""
-    way += ", outer products" if config["outer_products"] else ""
+        method += f", {bits} bits" if bits else ""
+    method += ", outer products" if config["outer_products"] else ""
     if config["compress"] in ("topk", "qsgd") and config["levels"] == 2:
-        way += ", hosts first"
-    return f"{way}, {config['backend']}, {run['ranks']} rank{'s' if run['ranks'] > 1 else ''}"
+        method += ", hosts first"
+    return f"{method}, {config['backend']}, {run['ranks']} rank{'s' if run['ranks'] > 1 else ''}"
 
 
 def labels(runs: Sequence[Run]) -> list[str]:

@@ -132,10 +132,10 @@ class Choices:
         settings = replace(presets[self.preset], **self.changes)
         if settings.momentum_correction and settings.optimizer != "sgd":
             raise click.UsageError(
-                f"--momentum-correction is of SGD's momentum, and this trains by {settings.optimizer}"
+                f"--momentum-correction corrects SGD's momentum, and this trains by {settings.optimizer}"
             )
         if settings.k > settings.bucket:
-            raise click.UsageError(f"--k {settings.k} of buckets of {settings.bucket}: it chooses at most all")
+            raise click.UsageError(f"--k {settings.k} is more than a bucket has: {settings.bucket}")
         out = self.rest["out"]
         if out is not None and not out.absolute().parent.is_dir():
             raise click.UsageError(f"--out {out}: there is no folder {out.absolute().parent}")
@@ -208,10 +208,10 @@ _OPTIONS: list[Callable[[Callable[..., None]], Callable[..., None]]] = [
     click.option("--levels", type=click.Choice([1, 2]), default=1, show_default=True,
                  help="1: each rank compresses; 2: each host compresses its ranks' sum (a single host: nothing)."),
     click.option("--epochs", type=click.IntRange(1)),
-    click.option("--batch", type=click.IntRange(1), help="Of all ranks together."),
+    click.option("--batch", type=click.IntRange(1), help="Size of a batch on all ranks together."),
     click.option("--lr", type=click.FloatRange(0.0, min_open=True), help="Learning rate."),
     click.option("--limit", type=click.IntRange(1), help="Number of training samples to use."),
-    click.option("--evaluate-every", type=click.IntRange(1), metavar="EPOCHS", help="Test so often."),
+    click.option("--evaluate-every", type=click.IntRange(1), metavar="EPOCHS", help="Epochs between two tests."),
     click.option("--seed", type=int, default=1, show_default=True, help="Seed of parameters and order of samples."),
     click.option("--data", type=click.Path(path_type=Path), help="Folder of the data, or its archive."),
     click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="JSON file to record the run in."),

@@ -82,8 +82,8 @@ class Display:
 
     def step(self, epoch: int, steps: int) -> None:
         """Advance by one step."""
-        of = self._record.entry["config"]["settings"]["epochs"]
-        self._bar.update(self._task, description=f"epoch {epoch + 1} of {of}", total=steps, advance=1)
+        epochs = self._record.entry["config"]["settings"]["epochs"]
+        self._bar.update(self._task, description=f"epoch {epoch + 1} of {epochs}", total=steps, advance=1)
 
     def epoch(self, entry: Mapping[str, Any]) -> None:
         """Print a line for the epoch, and reset the bar."""

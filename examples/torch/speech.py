@@ -4,7 +4,7 @@
 
 *SparCML*, section 8.4, trains an LSTM with attention for speech, of 60 million parameters, on recordings that are not
 public: k = 4 of 512 entries, batches of 512, 20 epochs (its Table 3). Preset ``full`` has these sizes, but its data are
-no speech, so only dense and compressed runs can be compared, not the paper's error rates.
+not speech, so only dense and compressed runs can be compared, not the paper's error rates.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from scores import edits
 from synthetic import FEATURES, PHONES, Utterance, utterance
 from training import Task, train
 
-# Learning rates from 0.5 on work with dense gradients, but not with values that wait in a residual for 100 steps.
+# Learning rates of 0.5 and more work with dense gradients, but not with values that wait in a residual for 100 steps.
 _COMMON = Settings(epochs=20, batch=512, lr=0.25, milestones=(0.7, 0.9), clip=5.0, k=4)
 PRESETS = {
     "full": replace(_COMMON, limit=100_000, test_limit=2_000, model={"hidden": 1350, "embedding": 512}),
@@ -43,10 +43,11 @@ PRESETS = {
     "smoke": replace(_COMMON, epochs=2, batch=32, limit=256, test_limit=64, model={"hidden": 32, "embedding": 32}),
 }
 
-#: Frames that the encoder reads at once: half the steps.
+#: Frames that the encoder reads at once, so that it takes half as many steps.
 STACKED = 2
 #: Lower numbers are padding, unused, begin and end.
 FIRST_PHONE = 4
+#: Longest transcription; longer ones are cut.
 LONGEST = 20
 
 

@@ -9,7 +9,7 @@ from .base import Contender, Place
 
 __all__ = ["CONTENDERS", "Contender", "Place", "make"]
 
-# Algorithms for arrays; `as_dense` and so on convert the sparse vector to one.
+# Algorithms for arrays. The contenders `as_dense` and so on give them a sparse vector, which the call converts.
 DENSE = ("dense", "dense_ring", "dense_rabenseifner")
 
 # Algorithms of ours that `comm.allreduce` takes by name; `auto` lets the planner choose.

@@ -31,8 +31,8 @@ class Contender(ABC):
     """
 
     kind: ClassVar[str] = "sparse"
-    """``ours``; ``dense`` or ``sparse`` of others; ``partial``: delivers only a part; ``probe``: no allreduce;
-    ``computing``: no communication; ``together``: an allreduce and a computation at once."""
+    """``ours``: Skyphos; ``dense`` or ``sparse``: another library; ``partial``: delivers only a part; ``probe``: no
+    allreduce; ``computing``: no communication; ``together``: an allreduce and a computation at once."""
     mpi: ClassVar[bool] = False
     """Whether its ranks must be started by ``mpiexec``."""
     ops: ClassVar[tuple[str, ...]] = ("sum",)

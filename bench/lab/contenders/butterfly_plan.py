@@ -1,4 +1,4 @@
-"""The configured butterfly, for the sums at each rank's own indices: less than an allreduce delivers.
+"""The configured butterfly, which delivers the sums at each rank's own indices: less than an allreduce.
 
 `butterfly_plan` reduces with indices configured beforehand (values only on the wire, configuring not timed);
 `butterfly_once` configures and reduces in one pass.

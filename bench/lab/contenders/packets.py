@@ -1,8 +1,8 @@
-"""Messages of one size, each rank to the next, through our own transport: the cost of sizes of messages and buffers.
+"""Messages of one size from each rank to the next, over our own transport: what message and buffer sizes cost.
 
 `comm.allreduce(algorithm="dense_ring")` of P ranks sends 2 (P - 1) messages a rank one after the other, each a P-th of
 the array. `packet_SIZE` makes them SIZE bytes, and repeats the call if that is little. `buffer_SIZE`
-sends 4 MB at once with socket buffers of SIZE bytes; `buffer_auto` leaves the buffers to the kernel.
+sends messages of 4 MB with socket buffers of SIZE bytes; `buffer_auto` leaves the buffers to the kernel.
 
 The scenario's data is not used; answers are sums of whole numbers, and are checked.
 """
@@ -35,7 +35,7 @@ def _rounds(size: int) -> int:
 
 
 class Packets(Contender):
-    """A ring."""
+    """A dense ring with messages of one size."""
 
     kind: ClassVar[str] = "probe"
 
@@ -73,7 +73,7 @@ class Packets(Contender):
 
 
 class Buffers(Packets):
-    """A ring in a group of its own, because buffers are set when connections are made."""
+    """A dense ring in a group of its own, because buffers are set when connections are made."""
 
     def __init__(self, buffer: int | None, number: int) -> None:
         super().__init__(LARGE_BYTES)

@@ -1,6 +1,6 @@
 """No allreduce: each rank sends 16 MB to the next and receives as much from the previous one, by plain sockets.
 
-Its share of the link bound shows whether the links have the set rate, and how busy the machine is.
+Its time, relative to the link bound, shows whether the links have the set rate, and how busy the machine is.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ class PlainTcp(Contender):
         port = place.ports[2]
         with socket.create_server((place.addresses[place.rank], port + place.rank)) as server:
             server.settimeout(30)
-            self.to = _connect(place.addresses[following], port + following)
-            self.since, _ = server.accept()
-        self.since.settimeout(None)
+            self.next_rank = _connect(place.addresses[following], port + following)
+            self.rank_before, _ = server.accept()
+        self.rank_before.settimeout(None)
         self.buffer = bytearray(1 << 18)
 
     def prepare(self, data: Data) -> bytes:
         return bytes(SENT_BYTES)
 
     def run(self, given: bytes) -> None:
-        sender = threading.Thread(target=self.to.sendall, args=(given,))
+        sender = threading.Thread(target=self.next_rank.sendall, args=(given,))
         sender.start()
         left = SENT_BYTES
         while left:
-            taken = self.since.recv_into(self.buffer, min(left, len(self.buffer)))
+            taken = self.rank_before.recv_into(self.buffer, min(left, len(self.buffer)))
             if not taken:
                 raise ConnectionError("the rank before closed its connection")
             left -= taken
@@ -50,8 +50,8 @@ class PlainTcp(Contender):
         return None
 
     def close(self) -> None:
-        self.to.close()
-        self.since.close()
+        self.next_rank.close()
+        self.rank_before.close()
 
 
 def _connect(host: str, port: int) -> socket.socket:
