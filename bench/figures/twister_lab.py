@@ -46,7 +46,7 @@ def measure(quick: bool, log: Log) -> dict[str, Any]:
         found = measured(hosts, RATE, size, "--rounds", rounds, "--only", ",".join(VARIANTS))
         floors[hosts] = found["floor_s"]
         for name, seconds in found["seconds"].items():
-            points.append(as_point(quartiles(seconds), variant=name, hosts=hosts))
+            points.append(as_point(quartiles(seconds), way=name, hosts=hosts))
         row = ", ".join(f"{p['way']} {p['median']:.3g}" for p in points if p["hosts"] == hosts)
         log(f"{hosts} hosts: {row} s, floor {floors[hosts]:.3g}")
     racks = []
