@@ -20,7 +20,7 @@ from ..files.compression import (
     binary_kind,
     compression_of,
     decompressed,
-    in_place_of_binary,
+    binary_error,
     looks_binary,
 )
 
@@ -277,8 +277,8 @@ def check_text(path: str, *, strictly: bool) -> None:
         what = "binary: it holds control characters that no text has"
         hint = '; format="text" (--format text) takes it all the same'
     if what is not None:
-        instead = f"which has no lines; formats are {', '.join(LOADERS)}{hint}"
-        raise BadInput(f"{path}: {in_place_of_binary(what, instead)}")
+        advice = f"which has no lines; formats are {', '.join(LOADERS)}{hint}"
+        raise BadInput(f"{path}: {binary_error(what, advice)}")
 
 
 @contextmanager
