@@ -17,10 +17,10 @@ from ..errors import BadInput
 from ..files.compression import (
     ERRORS,
     HEAD_BYTES,
+    binary_error,
     binary_kind,
     compression_of,
     decompressed,
-    binary_error,
     looks_binary,
 )
 
@@ -43,7 +43,7 @@ class Loader(Protocol):
         """The content of a file, as ``map`` gets it."""
 
     def cut(self, path: str, ends: Sequence[int], targets: Sequence[str]) -> list[int]:
-        """Write the rows up to each of ``ends`` to a file of their own; return the number of rows in each."""
+        """Write rows ``ends[k - 1]`` to ``ends[k] - 1`` to ``targets[k]``; return the number of rows in each."""
 
 
 class Text:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from ..comm import Comm
     from ..shuffle import Shuffle
 
-__all__ = ["Collective", "Sums", "check_same", "print_of"]
+__all__ = ["Collective", "Sums", "check_same", "checksum_of"]
 
 #: Method that turns keyed values into the next state.
 Collective = Literal["auto", "shuffle", "allreduce"]
@@ -58,7 +58,7 @@ class Sums:
 
     @classmethod
     def agreed(
-        cls, comm: Comm, shuffle: Shuffle, combine: Combine, state: Any, *, whatever_it_moves: bool
+        cls, comm: Comm, shuffle: Shuffle, combine: Combine, state: Any, *, at_any_size: bool
     ) -> Sums | None:
         """Agree whether an allreduce sums the output of the tasks. Collective.
 
@@ -68,7 +68,7 @@ class Sums:
             Has the output, and continues if no allreduce is used.
         state : object
             The current state; the next one is assumed to be as large.
-        whatever_it_moves : bool
+        at_any_size : bool
             Use an allreduce whenever it is possible, whatever the sizes.
 
         Returns
@@ -90,7 +90,7 @@ class Sums:
         if (by_rank[:, 0] == _NOT).any() or not len(rows) or (rows[:, 3:] != rows[0, 3:]).any():
             return None
         row_bytes = int(rows[:, 2].sum())
-        if not whatever_it_moves and row_bytes > _MANY:
+        if not at_any_size and row_bytes > _MANY:
             state_bytes = sum(part.nbytes for part in pack(state))  # pickles of one state may differ in length
             if 4 * reduce_number(comm, state_bytes, op="max") < row_bytes:
                 return None
@@ -117,27 +117,27 @@ class Sums:
 
 def _degrees(comm: Comm) -> list[int]:
     """Degrees with the ranks of a host in the first layer, if all hosts have the same number of ranks."""
-    each = {len(ranks) for ranks in comm.topology.hosts}
-    here = each.pop()
-    return [comm.size] if each or here in (1, comm.size) else [here, comm.size // here]
+    sizes = {len(ranks) for ranks in comm.topology.hosts}
+    per_host = sizes.pop()
+    return [comm.size] if sizes or per_host in (1, comm.size) else [per_host, comm.size // per_host]
 
 
-def print_of(state: Any) -> int:
+def checksum_of(state: Any) -> int:
     """A checksum of a state: the same for equal states, in any order of the elements of a set or a dictionary.
 
     Examples
     --------
     >>> import numpy as np
-    >>> from skyphos.mapreduce.sums import print_of
-    >>> print_of(np.arange(3)) == print_of(np.arange(3)), print_of(np.arange(3)) == print_of(np.arange(4))
+    >>> from skyphos.mapreduce.sums import checksum_of
+    >>> checksum_of(np.arange(3)) == checksum_of(np.arange(3)), checksum_of(np.arange(3)) == checksum_of(np.arange(4))
     (True, False)
-    >>> print_of({"a": 1.0, "b": {2, 3}}) == print_of({"b": {3, 2}, "a": 1.0}), print_of(1.0) == print_of(2.0)
+    >>> checksum_of({"a": 1.0, "b": {2, 3}}) == checksum_of({"b": {3, 2}, "a": 1.0}), checksum_of(1) == checksum_of(2)
     (True, False)
     """
-    return _print_of(state, set())
+    return _checksum_of(state, set())
 
 
-def _print_of(x: Any, above: set[int]) -> int:
+def _checksum_of(x: Any, above: set[int]) -> int:
     """The checksum of a part; ``above`` has the ids of the objects that contain it."""
     if id(x) in above:
         return 1  # a reference to an object that contains it
@@ -148,9 +148,9 @@ def _print_of(x: Any, above: set[int]) -> int:
     if isinstance(x, (dict, set, frozenset)):
         each = x.items() if isinstance(x, dict) else ((one, None) for one in x)
         # A sum, so that the order of elements does not matter.
-        return (len(x) + sum(_print_of(tuple(pair), above) for pair in each)) & 0xFFFF_FFFF
+        return (len(x) + sum(_checksum_of(tuple(pair), above) for pair in each)) & 0xFFFF_FFFF
     parts = x if isinstance(x, (list, tuple)) else _made_of(x)
-    return _crc(f"{type(x).__qualname__} {[_print_of(part, above) for part in parts]}")
+    return _crc(f"{type(x).__qualname__} {[_checksum_of(part, above) for part in parts]}")
 
 
 def _leaf(x: Any) -> bytes | None:
@@ -180,15 +180,15 @@ def _crc(text: str) -> int:
     return zlib.crc32(text.encode("utf-8", "surrogatepass"))
 
 
-def check_same(prints: npt.NDArray[np.int64]) -> None:
+def check_same(checksums: npt.NDArray[np.int64]) -> None:
     """Refuse a state that differs between ranks.
 
     Raises
     ------
     Mismatch
-        On all ranks; ``prints`` are the checksums by rank, the same everywhere.
+        On all ranks; ``checksums`` are by rank, the same everywhere.
     """
-    other = np.flatnonzero(prints != prints[0])
+    other = np.flatnonzero(checksums != checksums[0])
     if other.size:
         raise Mismatch(
             f"combine made different states on rank 0 and on rank {other[0]} from the same keys and results: with "

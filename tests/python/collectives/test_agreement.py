@@ -19,7 +19,7 @@ from skyphos.collectives.agreement import agree_arguments, collective, report_er
 from skyphos.errors import BadInput, Mismatch, SkyphosError, text_of
 from skyphos.graph import Edges, pagerank
 from skyphos.mapreduce import MapReduce
-from skyphos.mapreduce.sums import print_of
+from skyphos.mapreduce.sums import checksum_of
 
 # Rank 0 is interrupted while it waits for the others, which enter once it has left. Who raises makes the step again.
 LATE = """
@@ -427,10 +427,10 @@ def test_different_states_are_detected() -> None:
     again = [1.0, "a", None, (1, [2.0]), {"a": {2, 1}}, np.float32(2), np.arange(3), Model(1.0), b"x", len]
     others = [1, "b", 0, (1, [2.5]), {"a": {1, 3}}, np.float64(2), np.arange(3.0), Model(2.0), b"y", max]
     for one, equal, other in zip(same, again, others, strict=True):
-        assert print_of(one) == print_of(equal) and print_of(one) != print_of(other), one
+        assert checksum_of(one) == checksum_of(equal) and checksum_of(one) != checksum_of(other), one
     circle: list[object] = [1]
     circle.append(circle)
-    assert print_of(circle) == print_of(circle)
+    assert checksum_of(circle) == checksum_of(circle)
 
 
 def test_calls_while_the_interpreter_ends_raise() -> None:
