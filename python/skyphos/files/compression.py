@@ -158,7 +158,7 @@ def decompressed(stored: BinaryIO, kind: str, path: str) -> BinaryIO:
         return cast(
             BinaryIO, io.BufferedReader(cast(Any, pa.CompressedInputStream(pa.PythonFile(stored, "r"), "zstd")))
         )
-    raise BadInput(f"{path}: to read Zstandard takes a package: pip install zstandard")
+    raise BadInput(f"{path}: reading Zstandard needs a package: pip install zstandard")
 
 
 def _has(package: str) -> bool:
