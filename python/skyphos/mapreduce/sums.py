@@ -57,9 +57,7 @@ class Sums:
     n: int
 
     @classmethod
-    def agreed(
-        cls, comm: Comm, shuffle: Shuffle, combine: Combine, state: Any, *, at_any_size: bool
-    ) -> Sums | None:
+    def agreed(cls, comm: Comm, shuffle: Shuffle, combine: Combine, state: Any, *, at_any_size: bool) -> Sums | None:
         """Agree whether an allreduce sums the output of the tasks. Collective.
 
         Parameters

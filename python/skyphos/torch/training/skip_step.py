@@ -21,7 +21,7 @@ class SkipSource(Protocol):
     def leaves_out(self) -> bool:
         """Whether the step whose gradients were reduced last is to be skipped.
 
-        A source that this was never called on raises an error instead of a skip, which nobody would make.
+        Until it is called, the source raises an error instead of skipping a step, which no optimizer would skip.
         """
 
 
