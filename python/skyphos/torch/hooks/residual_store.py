@@ -118,7 +118,7 @@ class ResidualStore:
         self._pieces = _merged([self._pieces, *(levels.allgather_inside(pieces) if levels.has_two else [pieces])])
 
     def give(self, layout: Layout, like: torch.Tensor, wanted: Mapping[str, bool]) -> None:
-        """Move the pieces of a layout's parameters into its residual and velocity, made of the type of ``like``."""
+        """Move the pieces of a layout's parameters into its residual and velocity, new tensors of ``like``'s type."""
         for kind, is_wanted in wanted.items():
             # Removes also pieces of other ranks' shares: those ranks have them too.
             pieces = {name: self._pieces[kind].pop(name, []) for name, _ in layout.key}
