@@ -112,9 +112,9 @@ def __getattr__(name: str) -> Any:
         arguments = "" if name in ("barrier", "dup", "shrink", "close", "health", "fuse") else "x"
         call = f"comm.{name}" if isinstance(getattr(Comm, name), property) else f"comm.{name}({arguments})"
         raise AttributeError(f"{name} is a group's, not the module's: comm = sky.init(); {call}")
-    from .mpi_names import in_place_of
+    from .mpi_names import equivalent_of
 
-    here = in_place_of(name)
+    here = equivalent_of(name)
     if here is not None:
         begin = "comm = sky.init(); " if here.startswith("comm.") else ""
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}: {begin}{here}")

@@ -13,7 +13,7 @@ __all__ = ["NUMBERS", "OBJECTS", "in_words"]
 #: Sizes of the index space of calls with objects, and with Python numbers.
 OBJECTS, NUMBERS = 2**62 + 1, 2**62 + 3
 
-_NAMES = {OBJECTS: "objects", NUMBERS: "numbers or lists of Python's"}
+_NAMES = {OBJECTS: "objects", NUMBERS: "Python numbers or lists"}
 
 
 def in_words(message: str) -> str:

@@ -198,7 +198,7 @@ class Checkpoint:
 
     def _restore(self, comm: Comm) -> Restored | None:
         files = together(comm, lambda: self._files(comm))
-        mine = _of(comm, files)
+        mine = _own_files(comm, files)
         below = _MOST
         while True:
             # Each rank's last iteration before the one tried; then the earliest of those, if all ranks have it.
@@ -272,7 +272,7 @@ class Checkpoint:
     def _remove_before(self, comm: Comm, iteration: int) -> None:
         # Files that cannot be removed are tried again after the next save. A replica may have removed them.
         with suppress(OSError, BadInput):
-            mine = _of(comm, self._files(comm))
+            mine = _own_files(comm, self._files(comm))
             older = sorted(number for number in mine if number < iteration)
             for number in older[: len(older) - (_KEEP - 1)]:
                 for path in mine[number]:
@@ -283,7 +283,7 @@ class Checkpoint:
 _File = tuple[Path, int, int, int]
 
 
-def _of(comm: Comm, files: list[_File]) -> dict[int, list[Path]]:
+def _own_files(comm: Comm, files: list[_File]) -> dict[int, list[Path]]:
     """This rank's files by iteration."""
     found: dict[int, list[Path]] = {}
     for path, iteration, rank, size in files:

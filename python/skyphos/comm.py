@@ -88,9 +88,9 @@ class Comm:
 
     def __getattr__(self, name: str) -> Any:
         """Raise for unknown names; for MPI's names the error gives Skyphos's."""
-        from .mpi_names import in_place_of
+        from .mpi_names import equivalent_of
 
-        here = in_place_of(name)
+        here = equivalent_of(name)
         ours = (here or "").partition("(")[0].partition(",")[0]
         if ours.startswith("comm.") and not hasattr(type(self), ours.removeprefix("comm.")):
             here = None  # this version has no equivalent

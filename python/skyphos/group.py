@@ -76,7 +76,7 @@ def init(
     timeout : float, default 300.0
         Seconds without progress after which making the group, or a call, fails.
     threads : int, optional
-        Threads that merge large messages. Default: SKYPHOS_THREADS, or the host's cores over its ranks.
+        Threads that merge large messages. Default: SKYPHOS_THREADS, or the host's cores divided by its ranks.
     socket_buffer : int, optional
         Size of the sockets' buffers in bytes; default: the kernel's autotuning.
     congestion_control : str, optional
@@ -264,7 +264,7 @@ def _replication(replication: int) -> int:
 
 def _check_replication(replication: int, processes: int, how: str) -> None:
     if replication > processes:
-        raise BadInput(f"replication={replication} needs as many processes at least; {processes} {how}")
+        raise BadInput(f"replication={replication} needs at least {replication} processes; {processes} {how}")
 
 
 def _goes_over_mpi(process: Bootstrap, rendezvous: str | None) -> bool:
@@ -280,7 +280,7 @@ def _check_over_mpi(process: Bootstrap, rank: int | None, replication: int, tls:
     if process.launcher not in ("mpi", "slurm", "alone"):
         raise BadInput(
             f"over MPI processes are started by mpiexec or srun; {process.launcher} has started these, "
-            'and MPI would take each for alone: transport="tcp"'
+            'and MPI would take each for a group of one: transport="tcp"'
         )
     if replication != 1:
         raise BadInput('replication survives lost processes, but MPI does not: use transport="tcp"')

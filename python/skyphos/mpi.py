@@ -40,7 +40,7 @@ def _candidates() -> list[str]:
     # A process can have one MPI library only. If the program may import mpi4py later, use the library of mpi4py.
     for_mpi4py = find_spec("mpi4py") is not None and "OMPI_COMM_WORLD_SIZE" not in os.environ
     first = [folder / "libmpi.so.12" for folder in folders] if for_mpi4py else []
-    return [str(process) for process in [*filter(Path.exists, first), *folders]]
+    return [str(path) for path in [*filter(Path.exists, first), *folders]]
 
 
 def is_chosen(process: Bootstrap) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["in_place_of"]
+__all__ = ["equivalent_of"]
 
 _NAMES = {
     "Get_rank": "comm.rank",
@@ -69,13 +69,13 @@ _NAMES = {
 }
 
 
-def in_place_of(name: str) -> str | None:
+def equivalent_of(name: str) -> str | None:
     """The equivalent of a name of MPI or mpi4py; None without one.
 
     Examples
     --------
-    >>> from skyphos.mpi_names import in_place_of
-    >>> in_place_of("Get_rank"), in_place_of("Allreduce"), in_place_of("Win_create")
+    >>> from skyphos.mpi_names import equivalent_of
+    >>> equivalent_of("Get_rank"), equivalent_of("Allreduce"), equivalent_of("Win_create")
     ('comm.rank', 'comm.allreduce(x)', None)
     """
     return _NAMES.get(name)

@@ -28,7 +28,7 @@ class _Renamed:
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
         now = f"{__package__}.{MODULES[spec.name.rpartition('.')[2]]}"
-        warnings.warn(f"{spec.name} is {now} now; the old name goes with the next version", DeprecationWarning, 2)
+        warnings.warn(f"{spec.name} is {now} now; the next version drops the old name", DeprecationWarning, 2)
         module = ModuleType(spec.name)
         module.__getattr__ = lambda name: getattr(import_module(now), name)  # type: ignore[method-assign]
         return module

@@ -1,4 +1,7 @@
-"""Exchange of blocks."""
+"""Exchange of byte blocks of any length, one for each rank.
+
+Blocks of up to ``push_bytes`` are sent at once. Longer ones are fetched by their receiver, ``fetches`` at a time.
+"""
 
 from typing import final
 

@@ -28,6 +28,7 @@ class ReceivedMessage:
     @property
     def in_place(self) -> bool: ...
 
+# beside: a send; if it fails before a message has arrived, the receive fails too.
 def recv(
     comm: Comm,
     source: int | None,

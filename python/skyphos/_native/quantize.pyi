@@ -1,4 +1,4 @@
-"""Low precision of an allreduce."""
+"""Quantisation of an allreduce."""
 
 from typing import final
 

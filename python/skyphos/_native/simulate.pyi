@@ -30,6 +30,7 @@ class SimulatedPhase:
     busy: list[tuple[int, list[tuple[float, float]]]]
     trace: str
 
+# asked: a _Request of skyphos.simulate.run.
 def simulate(
     network: Any, asked: Any, traced: bool, progress: Callable[[str, int, float], None] | None
 ) -> list[SimulatedPhase]: ...

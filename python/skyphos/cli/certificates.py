@@ -46,7 +46,7 @@ def command(*, folder: str, hosts: str, days: int) -> None:
         if not _HOST.fullmatch(name) or name == _AUTHORITY:
             raise BadInput(f"--hosts: {name!r} cannot be the name of a host's files")
     if len(set(names)) < len(names):
-        raise BadInput("--hosts: a name is there twice")
+        raise BadInput("--hosts: a name is given twice")
     directory = Path(folder)
     taken = [path for name in names for path in (directory / f"{name}.pem", directory / f"{name}.key") if path.exists()]
     if taken:
@@ -62,8 +62,8 @@ def command(*, folder: str, hosts: str, days: int) -> None:
         raise BadInput(f"{error.filename or directory}: {error.strerror or error}") from None
     click.echo(
         f"{directory}: a certificate and key for each of {', '.join(names)}, valid for {days} days.\n"
-        f"Give each host {_AUTHORITY}.pem and its own two files, under the same names everywhere, and all ranks these\n"
-        "variables (if that is where they are):\n"
+        f"Give each host {_AUTHORITY}.pem and its own two files, under the same names everywhere. Set these variables\n"
+        "for all ranks (here the files are in /etc/skyphos):\n"
         f"  SKYPHOS_TLS_AUTHORITY=/etc/skyphos/{_AUTHORITY}.pem\n"
         "  SKYPHOS_TLS_CERTIFICATE=/etc/skyphos/certificate.pem\n"
         "  SKYPHOS_TLS_KEY=/etc/skyphos/key.pem\n"

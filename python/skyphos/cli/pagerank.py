@@ -121,9 +121,9 @@ def command(*, n: int | None, unweighted: bool, **options: object) -> None:
     """Rank the vertices of GRAPH with PageRank.
 
     GRAPH is a file with an edge a line (SNAP, CSV), MatrixMarket (.mtx) or SciPy (.npz); text may be
-    compressed (.gz, .bz2, .xz, .zst). `-` is stdin. Vertices are integers from 0. Of an edge that is listed more than
-    once the last weight counts, as in a networkx.DiGraph. Alone it starts its own local processes; under `skyphos run`,
-    torchrun, srun or mpiexec it joins theirs.
+    compressed (.gz, .bz2, .xz, .zst). `-` is stdin. Vertices are integers from 0. If an edge is listed more than once,
+    its last weight counts, as in a networkx.DiGraph. By itself the command starts its own local processes; under
+    `skyphos run`, torchrun, srun or mpiexec it joins theirs.
 
     \b
     skyphos pagerank -n 4 graph.txt --out ranks.csv --report report.html
@@ -222,8 +222,10 @@ def _run(settings: Settings) -> None:
     if comm.rank == 0:
         click.echo(summary.text())
         if not result.converged:
-            residual, most = result.residuals[-1], settings.max_iterations
-            click.echo(f"skyphos: not converged: the residual is {residual:.3g} after {most} iterations", err=True)
+            residual, iterations = result.residuals[-1], settings.max_iterations
+            click.echo(
+                f"skyphos: not converged: the residual is {residual:.3g} after {iterations} iterations", err=True
+            )
 
 
 def _checkpoint(settings: Settings) -> Checkpoint | None:

@@ -28,16 +28,16 @@ _HOSTS, _ONE_HOST = Profile.network(1e9), Profile.one_host(1)
 
 @click.command("plan")
 @click.option("--ranks", type=click.IntRange(min=1, max=1 << 16), required=True, help="Ranks in the group.")
-@click.option("--size", "n", type=Size(), required=True, help="Size of the index space, n; 60e6 is taken.")
+@click.option("--size", "n", type=Size(), required=True, help="Size of the index space, n, such as 60e6.")
 @click.option(
     "--collective",
     type=click.Choice(["allreduce", "reduce_scatter", "reduce"]),
     default="allreduce",
     show_default=True,
-    help="The first two of changing indices; reduce: of a plan that is configured once.",
+    help="allreduce and reduce_scatter: of indices that change; reduce: of a plan that is configured once.",
 )
 @shared_options.density
-@click.option("--entries", type=Size(), default=None, help="Instead: entries of a rank.")
+@click.option("--entries", type=Size(), default=None, help="Instead of --density: entries of a rank.")
 @shared_options.alpha
 @shared_options.row_bytes
 @click.option(
@@ -136,8 +136,8 @@ def _assumed(
     if one_host:
         assumed = Assumptions(Profile.one_host(ranks), "defaults of ranks on this host")
     else:
-        carried = parse_rate(_DEFAULT_RATE) if rate is None else rate
-        assumed = Assumptions(_named("rate", lambda: Profile.network(carried)), "defaults of hosts on a network")
+        link_rate = parse_rate(_DEFAULT_RATE) if rate is None else rate
+        assumed = Assumptions(_named("rate", lambda: Profile.network(link_rate)), "defaults of hosts on a network")
     profile = assumed.profile
     for name, value in given.items():
         changed = {f"{name}_s": value}
@@ -203,8 +203,8 @@ def _table(found: Forecast, everything: bool) -> None:
 def _short(found: Forecast) -> list[Prediction]:
     """The three best butterflies and all other algorithms; for a plan, which is always a butterfly, the eight best."""
     butterflies = [p for p in found.found if p.algorithm == "butterfly"]
-    most = 3 if len(butterflies) < len(found.found) else 8
-    return [p for p in found.found if p.algorithm != "butterfly" or p in butterflies[:most]]
+    shown = 3 if len(butterflies) < len(found.found) else 8
+    return [p for p in found.found if p.algorithm != "butterfly" or p in butterflies[:shown]]
 
 
 def _layers(best: Prediction) -> None:

@@ -50,8 +50,9 @@ def command(
 ) -> None:
     """Measure the network between ranks, and their machines.
 
-    Alone it starts its own ranks; under `skyphos run`, torchrun, srun or mpiexec it joins theirs. Rank 0 writes a
-    profile, from which `skyphos.init` makes the first choices of `auto`, and `skyphos plan --profile` its predictions.
+    By itself the command starts its own ranks; under `skyphos run`, torchrun, srun or mpiexec it joins theirs. Rank 0
+    writes a profile, from which `skyphos.init` makes the first choices of `auto`, and `skyphos plan --profile` its
+    predictions.
 
     \b
     skyphos probe -n 4 --chart probe.html

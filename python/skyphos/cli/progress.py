@@ -22,7 +22,7 @@ class Progress:
     ----------
     tol : float
         Residual at which the iteration ends: the bar fills as the residual's logarithm nears it.
-    shown : bool
+    visible : bool
         False on all ranks but one.
     """
 

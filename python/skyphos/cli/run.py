@@ -36,7 +36,7 @@ class _Run(click.Command):
 
 @click.command("run", cls=_Run, context_settings={"allow_interspersed_args": False})
 @shared_options.processes("Processes. Default: cores, or the host file's slots.")
-@click.option(*_PER_NODE_NAMES, "per_node", type=click.IntRange(min=1), help="Instead: processes on each host.")
+@click.option(*_PER_NODE_NAMES, "per_node", type=click.IntRange(min=1), help="Instead of -n: processes on each host.")
 @shared_options.hostfile
 @click.option("-m", "module", is_flag=True, help="TARGET is a Python module.")
 @click.option("--prefix/--no-prefix", default=True, help="Put '[rank] ' before each line of output. Default: on.")

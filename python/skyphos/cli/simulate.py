@@ -38,7 +38,7 @@ _STRAGGLERS = 'write SHARE:DISTRIBUTION, such as "0.05:uniform(2, 4)"'
 @click.option("--collective", default="allreduce", show_default=True, help="The collective; --list lists them.")
 @click.option("--list", "listed", is_flag=True, help="List the collectives.")
 @click.option(
-    "--size", "n", type=Size(), default=None, help="Size of the index space, or rows of a message; 60e6 is taken."
+    "--size", "n", type=Size(), default=None, help="Size of the index space, or rows of a message, such as 60e6."
 )
 @click.option("--cols", type=Size(), default=None, help="Columns of outer_product_sum. Default: as many as rows.")
 @shared_options.density
@@ -46,7 +46,8 @@ _STRAGGLERS = 'write SHARE:DISTRIBUTION, such as "0.05:uniform(2, 4)"'
     "--entries",
     type=Size(),
     default=None,
-    help="Instead: entries of a rank. For topk_allreduce k, for shuffle rows, for outer_product_sum pairs.",
+    help="Instead of --density: entries of a rank. For topk_allreduce k, for shuffle rows, for outer_product_sum "
+    "pairs.",
 )
 @shared_options.alpha
 @shared_options.row_bytes
@@ -54,7 +55,7 @@ _STRAGGLERS = 'write SHARE:DISTRIBUTION, such as "0.05:uniform(2, 4)"'
     "--algorithm",
     default="auto",
     show_default=True,
-    help="Of allreduce, allreduce_dense, broadcast or outer_product_sum.",
+    help="Algorithm of allreduce, allreduce_dense, broadcast or outer_product_sum.",
 )
 @click.option("--chunk-bytes", type=click.IntRange(min=1), default=None, help="Of a broadcast. Default: chosen.")
 @click.option(
@@ -78,7 +79,7 @@ _STRAGGLERS = 'write SHARE:DISTRIBUTION, such as "0.05:uniform(2, 4)"'
 @click.option("--rate", type=RATE, default=None, help="Rate of a host's link in each direction.  [default: 10Gbit]")
 @shared_options.seconds("--latency", "Latency of a small message.", f"{Network.latency_s:g}")
 @shared_options.seconds("--message", "Time for which each message occupies a link.", f"{Network.message_s:g}")
-@click.option("--mtu", type=click.IntRange(min=1), default=None, help="Most bytes of a packet.  [default: 1500]")
+@click.option("--mtu", type=click.IntRange(min=1), default=None, help="Bytes of the largest packet.  [default: 1500]")
 @click.option("--incast", type=float, default=None, help="Slowdown for each further rank that sends to the same one.")
 @click.option(
     "--ranks-per-host", type=click.IntRange(min=1), default=None, help="Ranks that share a link.  [default: 1]"
@@ -98,7 +99,7 @@ _STRAGGLERS = 'write SHARE:DISTRIBUTION, such as "0.05:uniform(2, 4)"'
     type=float,
     default=None,
     metavar="TIMES",
-    help="Factor by which racks' uplinks are; takes racks.",
+    help="Factor by which racks' uplinks are oversubscribed; needs --hosts-per-rack.",
 )
 @click.option("--jitter", default=None, metavar="DISTRIBUTION", help='Lateness of messages: "exponential(1e-4)".')
 @click.option(
@@ -107,7 +108,7 @@ _STRAGGLERS = 'write SHARE:DISTRIBUTION, such as "0.05:uniform(2, 4)"'
 @click.option("--skew", default=None, metavar="DISTRIBUTION", help="Seconds by which ranks enter late.")
 @click.option("--seed", type=int, default=1, show_default=True)
 @shared_options.chart
-@click.option("--trace", type=click.Path(dir_okay=False), default=None, metavar="FILE.json", help="For Perfetto.")
+@click.option("--trace", type=click.Path(dir_okay=False), default=None, metavar="FILE.json", help="Trace for Perfetto.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def command(
     *,
@@ -250,7 +251,7 @@ def _network(described: str | None, ranks: int | None, options: dict[str, str | 
     hosts = math.ceil(network.ranks / max(1, network.ranks_per_host))
     if times is not None and not 0 < network.hosts_per_rack < hosts:
         raise BadInput(
-            f"--oversubscribed is of racks' uplinks, and all {hosts} hosts are in one rack: --hosts-per-rack"
+            f"--oversubscribed is for racks' uplinks, but all {hosts} hosts are in one rack: pass --hosts-per-rack"
         )
     return network
 
@@ -263,7 +264,7 @@ def _run(work: Callable[[Callable[[str, int, float], None] | None], Simulation])
 
     with Console(stderr=True).status("simulating") as status:
         return work(
-            lambda phase, ranks, at: status.update(f"{phase}: {human_seconds(at)} there, {ranks:,} ranks are done")
+            lambda phase, ranks, at: status.update(f"{phase}: simulated {human_seconds(at)}, {ranks:,} ranks are done")
         )
 
 

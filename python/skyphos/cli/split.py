@@ -12,7 +12,7 @@ __all__ = ["command"]
 @click.command("split")
 @click.argument("data", nargs=-1, required=True)
 @click.argument("folder", type=click.Path(file_okay=False))
-@click.option("--partitions", "-p", type=click.IntRange(1), required=True, help="How many.")
+@click.option("--partitions", "-p", type=click.IntRange(1), required=True, help="Number of partitions.")
 @click.option(
     "--format", type=click.Choice(["text", "npy", "parquet", "hdf5", "netcdf"]), help="Format, if not by DATA's suffix."
 )

@@ -36,8 +36,8 @@ __all__ = [
 P = ParamSpec("P")
 T = TypeVar("T")
 
-# Most bytes of an error's message that are sent to other ranks.
-_MESSAGE = 1024
+# An error's message is sent to other ranks up to this many bytes.
+_MESSAGE_BYTES = 1024
 
 
 def reduce_number(comm: Comm, number: float, op: str = "sum", dtype: npt.DTypeLike = np.int64) -> Any:
@@ -113,10 +113,11 @@ def together(comm: Comm, work: Callable[[], T]) -> T:
         kind = "B" if isinstance(error, BadInput) else "S"
         is_ours = isinstance(error, SkyphosError)
         said = text_of(error) if is_ours else f"rank {first}: {_named(error)}"
-        text = (kind + said).encode()[:_MESSAGE]
+        text = (kind + said).encode()[:_MESSAGE_BYTES]
     letters = np.frombuffer(text, np.uint8)
-    positions = np.arange(_MESSAGE)
-    received = comm.configure_reduce(positions[: len(letters)], positions, letters, n=_MESSAGE, missing="identity")
+    positions = np.arange(_MESSAGE_BYTES)
+    sent = positions[: len(letters)]
+    received = comm.configure_reduce(sent, positions, letters, n=_MESSAGE_BYTES, missing="identity")
     if error is not None and not isinstance(error, Exception):
         raise mark_raised_by_all(error)  # this rank re-raises Ctrl-C and sys.exit() unchanged
     said = received.tobytes().rstrip(b"\0").decode("utf-8", "replace")
@@ -127,8 +128,8 @@ def report_error(comm: Comm, error: BaseException, *, goes_on: bool = False) -> 
     """Make the group's next call fail on all ranks with an error found on this one; return what to raise here.
 
     A Python exception becomes a :class:`BadInput` with the same text; Ctrl-C and ``sys.exit()`` are not changed.
-    ``goes_on``: this rank's following calls are the same as those of ranks in which this call is under way and which
-    have not received the error yet.
+    With ``goes_on`` this rank's following calls match those of the ranks that are in this call and have not received
+    the error yet.
     """
     wire, text, raised = error_for_peers(error, comm.rank)
     if comm.size > 1 and not comm._native.closed:
@@ -217,7 +218,7 @@ def agree_arguments(comm: Comm, function: str, **arguments: Any) -> None:
         comm._native.agree_arguments(function, [(name, _as_text(value)) for name, value in arguments.items()])
 
 
-# Most characters of an argument that are sent to other ranks; longer ones are compared by a checksum.
+# An argument's text is sent to other ranks up to this many characters, and longer ones with a checksum.
 _MOST_CHARACTERS = 200
 
 

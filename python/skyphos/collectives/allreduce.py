@@ -254,7 +254,7 @@ def _allreduce(
     if is_number(x):
         if out is not None or keep_plan or explain or native_options is not _DEFAULT_OPTIONS:
             raise BadInput(
-                f"options beside op= are for arrays and vectors: np.asarray(x) makes one of {type(x).__name__}"
+                f"options beside op= are for arrays and vectors: np.asarray(x) turns a {type(x).__name__} into one"
             )
         return reduce_numbers(comm, x, op, "allreduce", async_op=async_op)
     vector, back, kind, operation = opened(x, op)

@@ -77,7 +77,7 @@ def alltoall(comm: Comm, xs: Any, *, async_op: bool = False) -> Any:
     vectors, back = of_one_form(opened)
     shapes = {matrix_shape(x) for x in xs} - {None}
     if len(shapes) > 1:
-        raise BadInput(f"matrices of shapes {' and '.join(map(str, shapes))} in one alltoall: all have the same")
+        raise BadInput(f"matrices of shapes {' and '.join(map(str, shapes))} in one alltoall: all must have one shape")
     agree_on_shape(comm, "alltoall", xs[0])
     first = vectors[0]
     sent = [native_vector(vector) for vector in vectors]

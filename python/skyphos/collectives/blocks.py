@@ -19,7 +19,7 @@ __all__ = ["exchange_blocks"]
 def exchange_blocks(
     comm: Comm, blocks: list[Bytes], take: Callable[[int, Bytes], None], *, push_bytes: int, fetches: int
 ) -> tuple[int, int, int]:
-    """Send a block to each rank, and take the received ones in the order of ranks from this one on. Collective.
+    """Send a block to each rank, and pass the received blocks to ``take``, in rank order from this rank on. Collective.
 
     Parameters
     ----------
@@ -28,7 +28,8 @@ def exchange_blocks(
     take : callable
         Called with (rank, its block). An exception ends the exchange on all ranks.
     push_bytes, fetches : int
-        Blocks up to ``push_bytes`` are pushed; of longer ones ``fetches`` are requested at a time.
+        Blocks of up to ``push_bytes`` are sent at once. Longer ones are fetched by their receiver, at most ``fetches``
+        at a time.
 
     Returns
     -------

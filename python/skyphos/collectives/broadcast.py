@@ -23,7 +23,7 @@ __all__ = ["BroadcastExplanation", "broadcast"]
 BroadcastAlgorithm = Literal["auto", "chain", "binomial", "scatter_allgather", "simple"]
 OnLoss = Literal["raise", "continue"]
 _WHY = {
-    "chain": "every link carries it once, and all at the same time",
+    "chain": "every link carries the message once, and all at the same time",
     "binomial": "the fewest rounds",
     "scatter_allgather": "in parts, where a chain would be long",
 }
@@ -133,7 +133,7 @@ def broadcast(
         ``binomial`` (a tree), ``scatter_allgather`` (a part to each, then around a ring) or ``simple`` (from root
         to each). ``auto``: the one with the least time that root predicts; up to 32 KB a binomial tree.
     chunk_bytes : int, optional
-        Most bytes of a chunk, up to 131,072; root's value counts. None: chosen by prediction.
+        Upper bound on the bytes of a chunk, up to 131,072; root's value counts. None: chosen by prediction.
     on_loss : str
         If a rank is lost, the remaining ranks complete the broadcast, and then ``raise`` :class:`PeerLost` with the
         object as ``result``, or ``continue`` and return it.
@@ -152,7 +152,7 @@ def broadcast(
     Raises
     ------
     BadInput
-        If the object cannot be pickled, or not be read on some rank; for an unknown root or algorithm. Also for pickles
+        If the object cannot be pickled, or read on some rank; for an unknown root or algorithm. Also for pickles
         between hosts in a group without a token: reading a pickle runs code of its sender, so :func:`skyphos.init`
         needs ``token=`` (or TLS).
     PeerLost
@@ -178,22 +178,22 @@ def broadcast(
     number = as_rank(root, comm.size, "root")
     as_name(algorithm, "algorithm")
     as_one_of(on_loss, get_args(OnLoss), "on_loss")
-    most = None if chunk_bytes is None else whole(chunk_bytes, "chunk_bytes", 1, 2**63 - 1)
+    chunk = None if chunk_bytes is None else whole(chunk_bytes, "chunk_bytes", 1, 2**63 - 1)
     limit_s = None if ack_timeout is None else real(ack_timeout, "ack_timeout", 0.0)
     explain, async_op = truth(explain, "explain"), truth(async_op, "async_op")
     parts = _packed(comm, obj) if comm.rank == number else None
-    options = native.BroadcastOptions(algorithm, most, limit_s)
+    options = native.BroadcastOptions(algorithm, chunk, limit_s)
     done = native.broadcast(comm._native, parts, number, options, async_op)
 
     def finish(done: native.Broadcasted) -> Any:
         received: list[Bytes] = done.parts
         lost: PeerLost | None = done.missed
         pickled = is_pickle(received if parts is None else parts)
-        brought = [obj] if parts is not None else []
+        objects = [obj] if parts is not None else []
 
         def read() -> None:
             if parts is None:
-                brought.append(read_object(comm, received))
+                objects.append(read_object(comm, received))
 
         # A blocking call has the same outcome on all ranks, so an unreadable pickle on one is an error on all.
         if pickled and lost is None and not async_op:
@@ -201,13 +201,13 @@ def broadcast(
                 together(comm, read)
             except PeerLost as error:
                 lost = error
-        if not brought:
+        if not objects:
             read()
-        whole = (brought[0], _explanation(algorithm, done)) if explain else brought[0]
+        result = (objects[0], _explanation(algorithm, done)) if explain else objects[0]
         if lost is not None and on_loss == "raise":
-            lost.result = whole
+            lost.result = result
             raise lost
-        return whole
+        return result
 
     return perform(done, async_op, finish)
 

@@ -219,9 +219,9 @@ def configure_reduce(
     async_op = truth(async_op, "async_op")
     contribute, want = as_indices(contribute, "contribute"), as_indices(want, "want")
     rows = as_numpy(values, "values")
-    each = (max(1, rows.shape[1]) if rows.ndim == 2 else 1) if width is None else width
+    row_width = (max(1, rows.shape[1]) if rows.ndim == 2 else 1) if width is None else width
     fix = "" if width is None else f"width={width} was given, not {{}}"
-    options = _options(n, each, degrees, missing, min_packet=min_packet, expected_nnz=expected_nnz)
+    options = _options(n, row_width, degrees, missing, min_packet=min_packet, expected_nnz=expected_nnz)
     array = as_values(rows, len(contribute), options.width, "contribute", fix=fix)
     kind = result_type(op, array.dtype)
     result = as_out(out, (len(want), *array.shape[1:]), kind, array, contribute, want)

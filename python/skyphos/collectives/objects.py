@@ -67,7 +67,7 @@ def _read(comm: Comm, received: Sequence[Any], *, is_agreed: bool) -> list[Any]:
 
 
 def allgather_bytes(comm: Comm, block: Bytes, finish: Callable[[list[Bytes]], Any], *, async_op: bool) -> Any:
-    """``finish`` of the bytes of all ranks, padded with zeros to a multiple of 64. Collective."""
+    """Gather the bytes of all ranks, padded with zeros to a multiple of 64; return ``finish`` of them. Collective."""
     done = native.allgather(comm._native, _words_of(block, NUMBERS), "auto", async_op)
     return perform(done, async_op, lambda result: finish([_bytes_of(one) for one in result.vectors]))
 
@@ -112,7 +112,7 @@ def alltoall_objects(comm: Comm, xs: Sequence[Any], *, async_op: bool) -> Any:
 
 
 def scatter_objects(comm: Comm, xs: Sequence[Any] | None, root: int, *, async_op: bool) -> Any:
-    """One of ``root``'s objects."""
+    """The object that ``root`` sends to this rank."""
     mine = [_packed(comm, x) for x in ([] if xs is None else xs)] if comm.rank == root else []
     done = native.scatter(comm._native, mine, _NO_WORDS, root, async_op)
     return perform(done, async_op, lambda received: _read(comm, [received], is_agreed=not async_op)[0])

@@ -159,8 +159,8 @@ def outer_product_sum(
     exchange : str
         For ``allgather`` and ``factors``: as ``algorithm`` of :meth:`allgather`.
     owners : {"all", "rack", "host", "rank"}
-        For ``rabenseifner``: the ranks that together own the matrix. With "host" blocks are not sent over the
-        network, and factors are sent to each host.
+        For ``rabenseifner``: the ranks that together own the matrix. "host" keeps blocks within a host, and sends
+        factors to each host.
     grid : (int, int), optional
         For ``rabenseifner``: rows and columns of blocks of the matrix; None: such that owners need the fewest factors.
     explain : bool
@@ -216,11 +216,11 @@ def outer_product_sum(
     as_one_of(owners, get_args(Owners), "owners")
     pair = open_factors(a, b)
     blocks = None if grid is None else _grid(grid)
-    whose = None if owners == "all" and blocks is None else owners
+    named_owners = None if owners == "all" and blocks is None else owners
     options = native.OuterOptions(
         algorithm,
         exchange=None if exchange == "auto" else exchange,
-        owners=whose,
+        owners=named_owners,
         grid=blocks,
         scatter=scatter,
         fresh=out is None,

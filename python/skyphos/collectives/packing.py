@@ -47,13 +47,13 @@ _JSON, _PICKLE = b"J", b"P"
 #: Types whose values JSON represents exactly.
 _PLAIN = (type(None), bool, int, float, str)
 
-#: Most elements of a list that is described in JSON; longer lists of mixed kinds are pickled.
+#: A list of up to this many elements is described in JSON; longer lists of mixed kinds are pickled.
 _MOST_LISTED = 256
 
 #: Alignment of the parts of a joined block, which suits numbers of any type.
 _ALIGN = 64
 
-_HOW = "install the packages of its classes on all ranks, or send arrays"
+_ADVICE = "install the packages of its classes on all ranks, or send arrays"
 
 
 def pack(x: Any) -> list[Bytes]:
@@ -141,14 +141,14 @@ def unpack(parts: list[Bytes]) -> Any:
         try:
             return pickle.loads(head.data, buffers=blocks)
         except Exception as error:  # such as a class that does not exist on this rank
-            raise BadInput(f"an object was received that cannot be read here: {error}; {_HOW}") from error
+            raise BadInput(f"an object was received that cannot be read here: {error}; {_ADVICE}") from error
     try:
         text = head.tobytes()
         is_kept = text.startswith(_OF_ARRAY) and len(text) < _MOST_KEPT
         header = _read_head_of_array(text) if is_kept else json.loads(text)
         return _READERS[header["kind"]](header, blocks)
     except ImportError as error:
-        raise BadInput(f"an object was received that cannot be read here: {error}; {_HOW}") from error
+        raise BadInput(f"an object was received that cannot be read here: {error}; {_ADVICE}") from error
     except (KeyError, IndexError, StopIteration, TypeError, ValueError) as error:
         raise BadInput(f"the received blocks describe no object: {error!r}") from error
 

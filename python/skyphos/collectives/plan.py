@@ -220,7 +220,7 @@ class Plan:
             group's size), ``mean_present`` (sum over the number of ranks that contribute the index); or a
             ufunc with an identity. For booleans ``sum`` and ``prod`` give int64, the others booleans.
         out : array, optional
-            Receives the result: of its dtype, one row for each index of ``want``. Not ``values``.
+            Receives the result: of its dtype, one row for each index of ``want``. It must not be ``values``.
         order : {"rank", "arrival"}, default "rank"
             Rank: additions in a fixed order, with the same bits every time. Arrival: in the order of arrival.
         async_op : bool

@@ -314,7 +314,7 @@ def _status(status: native.MessageStatus) -> Status:
 
 
 def _filter(comm: Comm, source: Any, tag: Any) -> tuple[int | None, int | None]:
-    """Source and tag of a receive. MPI's ``ANY_SOURCE`` and ``ANY_TAG`` are negative numbers, by library."""
+    """Source and tag of a receive. MPI's ``ANY_SOURCE`` and ``ANY_TAG``, negative numbers, get an error that helps."""
     source = None if source is None else _or_any(source, "source", lambda: as_rank(source, comm.size, "source"))
     tag = None if tag is None else _or_any(tag, "tag", lambda: whole(tag, "tag", 0, _MOST_TAG))
     return source, tag

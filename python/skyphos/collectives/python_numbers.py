@@ -81,7 +81,7 @@ def reduce_numbers(comm: Comm, x: Any, op: Op, call: str, *, root: int = -1, asy
 
     Parameters
     ----------
-    x : int, float, bool, NumPy scalar, or list or tuple of them, nested as it may be
+    x : int, float, bool, NumPy scalar, or list or tuple of them, nested or not
         A number on all ranks, or lists of one shape on all ranks.
     op : str or ufunc
         As in :meth:`Comm.allreduce`.
@@ -243,8 +243,8 @@ def _reduced(comm: Comm, all_given: list[_Given], mine: npt.NDArray[Any], op: Op
     elif dtype is None and not _fits(all_given, op):
         rows = _all_rows(comm, mine)  # the result may fit 64 bits although intermediate sums do not
     else:
-        numbers: Any = comm
-        reduced: npt.NDArray[Any] = numbers.allreduce(mine.astype(dtype or np.int64), op=op)
+        untyped_comm: Any = comm
+        reduced: npt.NDArray[Any] = untyped_comm.allreduce(mine.astype(dtype or np.int64), op=op)
         return reduced
     if dtype is None or dtype.kind in "iub":
         return _exact([np.array(row, object) for row in rows], dtype, op)
@@ -253,7 +253,7 @@ def _reduced(comm: Comm, all_given: list[_Given], mine: npt.NDArray[Any], op: Op
 
 def _common(kinds: list[str], op: Op) -> np.dtype[Any] | None:
     """The type of the result by NumPy's rules, in which Python numbers take the type of the others. None: exact Python
-    integers, for these, and for int64 and uint64 together."""
+    integers, because all numbers are Python integers, or ranks mix int64 and uint64."""
     known = set(kinds) - {"none"}
     strong = [type_named(kind) for kind in sorted(known - {"bool", "int", "float"})]
     dtype: np.dtype[Any] | None
@@ -283,8 +283,8 @@ def _can_hold(given: _Given, dtype: np.dtype[Any]) -> bool:
     if given.kind not in ("int", "float") or given.shape is not None:
         return True
     with np.errstate(all="ignore"):
-        there = float(np.asarray(float(given.values)).astype(dtype))
-    return there == given.values if given.kind == "int" else math.isfinite(there) or not math.isfinite(given.values)
+        held = float(np.asarray(float(given.values)).astype(dtype))
+    return held == given.values if given.kind == "int" else math.isfinite(held) or not math.isfinite(given.values)
 
 
 def _fits(all_given: list[_Given], op: Op) -> bool:

@@ -74,15 +74,15 @@ def scatter(comm: Comm, xs: Any, like: Any = None, *, root: int = 0, async_op: b
         check_count(comm, xs)
     if like is None or not is_vector(like):
         return scatter_objects(comm, xs, root, async_op=async_op)
-    shape, back, kind, _ = opened(like)
+    template, back, kind, _ = opened(like)
     agree_on_shape(comm, "scatter", like)
-    if isinstance(shape, np.ndarray):
-        stacked = stacked_like(xs, shape) if comm.rank == root else np.empty(0, kind)
-        out = np.empty_like(shape)
+    if isinstance(template, np.ndarray):
+        stacked = stacked_like(xs, template) if comm.rank == root else np.empty(0, kind)
+        out = np.empty_like(template)
         arrays = as_sent(stacked, kind), as_native_out(out)
         done = native.move_arrays(comm._native, native.ArrayMove.scatter(root), *arrays, async_op)
         return perform(done, async_op, lambda _: back(settled(out, kind)))
     vectors = of_one_form([open_vector(x) for x in (*(xs or ()), like)])[0][:-1] if comm.rank == root else []
     sent = [native_vector(vector) for vector in vectors]
-    done = native.scatter(comm._native, sent, native_vector(shape), root, async_op)
-    return perform(done, async_op, lambda found: back(vector_of(found, shape)))
+    done = native.scatter(comm._native, sent, native_vector(template), root, async_op)
+    return perform(done, async_op, lambda found: back(vector_of(found, template)))

@@ -82,7 +82,7 @@ def _is_single(xs: Any) -> bool:
 
 
 def of_one_form(opened: list[Any]) -> tuple[list[SparseVector], Any]:
-    """Vectors that differ only in their entries."""
+    """The opened vectors, refused if they differ in more than their entries, and the conversion back."""
     vectors = [as_vector(vector) for vector, _ in opened]
     for vector in vectors[1:]:
         first = vectors[0]

@@ -139,7 +139,7 @@ def _why_not(name: str) -> str:
         return "it is an argument of run itself"
     if name in ("replication", "share_hosts"):
         return "run ends with the first worker that is lost, so replicas would save nothing"
-    return "the engine says it"
+    return "the engine sets it"
 
 
 def hold(host: str) -> tuple[socket.socket, str]:

@@ -18,12 +18,12 @@ from typing import Any, BinaryIO, cast
 
 from ..errors import BadInput
 
-__all__ = ["ERRORS", "bare_name", "binary_kind", "compression_of", "decompressed", "in_place_of_binary", "looks_binary"]
+__all__ = ["ERRORS", "bare_name", "binary_error", "binary_kind", "compression_of", "decompressed", "looks_binary"]
 
 #: Errors of decompressing damaged files.
 ERRORS = (gzip.BadGzipFile, EOFError, zlib.error, lzma.LZMAError)
 
-#: First bytes of a file, by format.
+#: Number of bytes at the start of a file from which its format is recognised.
 HEAD_BYTES = 512
 
 _SUFFIXES = {".gz": "gzip", ".bz2": "bzip2", ".xz": "xz", ".lzma": "xz", ".zst": "Zstandard", ".zstd": "Zstandard"}
@@ -104,17 +104,16 @@ def binary_kind(head: bytes) -> str | None:
     return next((kind for magic, kind in _BINARY.items() if head.startswith(magic)), None)
 
 
-def in_place_of_binary(kind: str, instead: str) -> str:
-    """Error text for a binary file (:func:`binary_kind`): its kind, and ``instead`` or, for UTF-16, to save it as
-    UTF-8.
+def binary_error(kind: str, advice: str) -> str:
+    """Error text for a binary file of a kind (:func:`binary_kind`). Text in UTF-16 has its own advice.
 
     Examples
     --------
-    >>> from skyphos.files.compression import in_place_of_binary
-    >>> in_place_of_binary("a pickle", "which has no lines")
-    'a pickle, which has no lines'
+    >>> from skyphos.files.compression import binary_error
+    >>> binary_error("a pickle", "which has no lines: save it as text")
+    'a pickle, which has no lines: save it as text'
     """
-    return f"{kind}: save it as UTF-8" if kind == _UTF_16 else f"{kind}, {instead}"
+    return f"{kind}: save it as UTF-8" if kind == _UTF_16 else f"{kind}, {advice}"
 
 
 def looks_binary(head: bytes) -> bool:
@@ -159,7 +158,7 @@ def decompressed(stored: BinaryIO, kind: str, path: str) -> BinaryIO:
         return cast(
             BinaryIO, io.BufferedReader(cast(Any, pa.CompressedInputStream(pa.PythonFile(stored, "r"), "zstd")))
         )
-    raise BadInput(f"{path}: to read Zstandard takes a package: pip install zstandard")
+    raise BadInput(f"{path}: reading Zstandard needs a package: pip install zstandard")
 
 
 def _has(package: str) -> bool:

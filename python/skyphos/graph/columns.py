@@ -37,7 +37,7 @@ _WEIGHT_NAMES = frozenset(
         "count",
     )
 )
-# Names of columns that are never weights: numbers of edges, labels, times.
+# Names of columns that are never weights: edge numbers, labels, times.
 _OTHERS = frozenset(
     ("", "id", "edgeid", "index", "unnamed", "key", "label", "type", "relation", "relationship", "reltype", "edgetype")
 ) | frozenset(("timeset", "time", "timestamp", "date", "datetime", "year", "name", "color", "colour", "directed"))
@@ -88,9 +88,9 @@ class Columns:
         named = dict(pairs)
         for role, name in pairs:
             if role not in _ROLES or not name:
-                raise BadInput(f"columns: {role}={name}: the roles are source, target and weight, each of a column")
+                raise BadInput(f"columns: {role}={name}: the roles are source, target and weight, each =column")
         if len(named) != len(pairs) or not {"source", "target"} <= named.keys():
-            raise BadInput(f"columns {given!r}: names source and target once each, and weight at most once")
+            raise BadInput(f"columns {given!r}: must name source and target once each, and weight at most once")
         return cls(**named)
 
     def find(self, names: Sequence[str] | None, count: int, where: str) -> Roles:

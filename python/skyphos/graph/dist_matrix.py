@@ -222,11 +222,11 @@ class DistMatrix:
     def column_maxima(self) -> Array:
         """Return the largest entry of each column over all ranks, aligned with ``index``; 1 where all are 0 or less."""
         local = self._local
-        most = np.zeros(len(self.index))
-        np.maximum.at(most, local.columns, 1.0 if local.values is None else local.values)
-        most = self.comm.configure_reduce(self.index, self.index, most, n=max(1, self.shape[1]), op="max")
-        most[most <= 0.0] = 1.0
-        return most
+        largest = np.zeros(len(self.index))
+        np.maximum.at(largest, local.columns, 1.0 if local.values is None else local.values)
+        largest = self.comm.configure_reduce(self.index, self.index, largest, n=max(1, self.shape[1]), op="max")
+        largest[largest <= 0.0] = 1.0
+        return largest
 
     def divide_columns(self, divisors: Array) -> DistMatrix:
         """Return A diag(divisors)^-1: entry (i, j) divided by the divisor at j. Not collective.
@@ -286,9 +286,9 @@ class DistMatrix:
             self.plan.reduce(send, op=ADD[add][1], out=whole)
             return
         # Truth values are sent as bytes. The identity of "and" for bytes is 255, which is not a truth value.
-        letters = whole.view(np.uint8)
-        self.plan.reduce(send.view(np.uint8), op="or" if add in ("plus", "max", "or") else "and", out=letters)
-        np.minimum(letters, 1, out=letters)
+        whole_bytes = whole.view(np.uint8)
+        self.plan.reduce(send.view(np.uint8), op="or" if add in ("plus", "max", "or") else "and", out=whole_bytes)
+        np.minimum(whole_bytes, 1, out=whole_bytes)
 
     def _check_product(
         self, x: Array, numbers: Sequence[float], add: str, multiply: str, out: Array | None

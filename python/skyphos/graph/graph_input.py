@@ -44,7 +44,7 @@ def as_graph(graph: Any) -> Edges | DistMatrix:
     if networkx is not None and isinstance(graph, networkx.Graph):
         return _of_networkx(graph)
     if isinstance(graph, (str, bytes)) or hasattr(graph, "__fspath__"):
-        raise BadInput(f"a graph, not the name of a file: pass load(comm, {graph!r})")
+        raise BadInput(f"pass a graph, not the name of a file: load(comm, {graph!r}) reads it")
     if scipy_sparse is not None and scipy_sparse.issparse(graph):
         matrix = graph
     elif isinstance(graph, np.ndarray) or hasattr(graph, "__array__"):

@@ -49,7 +49,7 @@ def load(
     columns : str or mapping, optional
         Columns by role, as for :func:`~skyphos.graph.read_edges`.
     undirected : bool
-        Whether an edge is one for both directions. The file may list it once or, as a symmetric matrix does, in both
+        Whether each edge stands for both directions. The file may list it once or, as a symmetric matrix does, in both
         directions: the last weight counts (:mod:`skyphos.graph.undirected`), as in a ``networkx.Graph``.
     seed : int
         For the hashes of the partition.

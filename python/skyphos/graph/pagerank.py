@@ -223,7 +223,7 @@ def pagerank(
     dA = adjacency.divide_columns(divisors)
     p = _Personalization(adjacency, count, personalization)
     seconds = TimeSplit(configure=time.perf_counter() - begin)
-    below = tol * count if stop == "per_vertex" else tol
+    threshold = tol * count if stop == "per_vertex" else tol
 
     x, other, change = dA.full(1.0 / count), dA.empty(), _Change(dA.owned)
     moved, iteration = 0.0, 0
@@ -244,7 +244,7 @@ def pagerank(
             residuals.append(residual)
             if callback is not None:
                 callback(iteration, residual)
-            if residual < below or iteration == max_iterations:
+            if residual < threshold or iteration == max_iterations:
                 break
         dAx += p.times(damping * mass + 1.0 - damping)
         moved = change(dAx, x)
@@ -259,7 +259,7 @@ def pagerank(
         owned=adjacency.owned,
         count=count,
         residuals=residuals,
-        converged=residuals[-1] < below,
+        converged=residuals[-1] < threshold,
         matrix=adjacency,
         seconds=seconds,
     )
@@ -418,10 +418,10 @@ class _Saved:
 
     def __init__(self, comm: Comm, checkpoint: Checkpoint, graph: tuple[npt.NDArray[Any], ...], settings: str) -> None:
         self._comm, self._checkpoint = comm, checkpoint
-        whole = hashlib.blake2b(settings.encode(), digest_size=16)
+        checksum = hashlib.blake2b(settings.encode(), digest_size=16)
         for part in graph:
-            whole.update(part.tobytes())
-        self._of = np.frombuffer(whole.digest(), np.uint8)
+            checksum.update(part.tobytes())
+        self._checksum = np.frombuffer(checksum.digest(), np.uint8)
 
     def restore(self) -> tuple[Weights, float, int, list[float]] | None:
         found = self._checkpoint.restore(self._comm)
@@ -432,9 +432,12 @@ class _Saved:
         return found["x"], float(found["moved"]), found.iteration, residuals
 
     def _check(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
-        if not np.array_equal(state.get("of", self._of[:0]), self._of):
-            raise BadInput(f"{self._checkpoint.path}: of another graph, its parts or settings: name another folder")
+        if not np.array_equal(state.get("of", self._checksum[:0]), self._checksum):
+            raise BadInput(
+                f"{self._checkpoint.path}: holds a checkpoint of another graph, or with other parts or settings: name "
+                "another folder"
+            )
 
     def save(self, iteration: int, x: Weights, moved: float, residuals: list[float]) -> None:
-        state: dict[str, npt.ArrayLike] = {"of": self._of, "x": x, "moved": moved, "residuals": residuals}
+        state: dict[str, npt.ArrayLike] = {"of": self._checksum, "x": x, "moved": moved, "residuals": residuals}
         self._checkpoint.save(self._comm, iteration, state)

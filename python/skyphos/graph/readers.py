@@ -21,7 +21,7 @@ from dataclasses import replace
 import numpy as np
 
 from ..errors import BadInput
-from ..files.compression import HEAD_BYTES, bare_name, binary_kind, in_place_of_binary
+from ..files.compression import HEAD_BYTES, bare_name, binary_error, binary_kind
 from ..inputs.settings import as_path, truth, whole
 from . import spool
 from .columns import Columns, Roles, roles_by_name
@@ -113,7 +113,7 @@ def read_file(
             head = stream.read(HEAD_BYTES)
         kind = _kind(path, head, of_stream=of_stream)
         if columns is not None and kind in (".npz", ".mtx"):
-            raise BadInput(f"{path}: a matrix has rows and columns, none that columns= could name: leave it out")
+            raise BadInput(f"{path}: columns= is for edge lists, and this is a matrix: leave it out")
         if kind == ".npz":
             edges = _read_npz(path, part, parts, weights)
         elif kind == ".mtx":
@@ -141,8 +141,8 @@ def _kind(path: str, head: bytes, *, of_stream: bool) -> str:
     if kind == ".npz" or (of_stream and binary == "a zip archive"):
         return ".npz"
     if binary is not None and kind != ".mtx":
-        instead = "which is not a graph: edge lists (.txt, .csv, .tsv), .mtx and .npz are read"
-        raise BadInput(f"{path}: {in_place_of_binary(binary, instead)}")
+        advice = "which is not a graph: edge lists (.txt, .csv, .tsv), .mtx and .npz are read"
+        raise BadInput(f"{path}: {binary_error(binary, advice)}")
     return kind
 
 

@@ -109,7 +109,7 @@ def read_share(path: str, layout: Layout, part: int, parts: int) -> Edges:
     # The last share has no end: the size of a compressed file's text may be an estimate.
     high = None if part == parts - 1 else layout.body + (size - layout.body) * (part + 1) // parts
     with open_text(path) as stream:
-        text, lines_before = _cut(stream, low, high, layout.body, sought=packed is None)
+        text, lines_before = _cut(stream, low, high, layout.body, can_seek=packed is None)
     # pyarrow would take 0x1F for a number.
     regular = b"0x" not in text and b"0X" not in text
     columns = _parse_fast(text, layout, threads=parts == 1) if regular else None
@@ -189,12 +189,12 @@ def _text_size(path: str, packed: str | None) -> int:
     return last if last > size else 4 * size
 
 
-def _cut(stream: BinaryIO, low: int, high: int | None, body: int, *, sought: bool) -> tuple[bytes, int | None]:
+def _cut(stream: BinaryIO, low: int, high: int | None, body: int, *, can_seek: bool) -> tuple[bytes, int | None]:
     """The lines whose first byte is in [low, high), and the number of lines before them if that costs nothing."""
     # Step to the byte before the share, then over the rest of the line that it is in.
     skip = low - 1 if low > body else low
     position, lines = 0, 0
-    if not sought:
+    if not can_seek:
         while position < skip and (chunk := stream.read(min(_CHUNK, skip - position))):
             position, lines = position + len(chunk), lines + chunk.count(b"\n")
     else:
@@ -211,7 +211,7 @@ def _cut(stream: BinaryIO, low: int, high: int | None, body: int, *, sought: boo
         position += len(chunk)
     if pieces and not pieces[-1].endswith(b"\n"):
         pieces.append(stream.readline())
-    return b"".join(pieces), None if sought else lines
+    return b"".join(pieces), None if can_seek else lines
 
 
 def _count_lines(path: str, text: bytes, low: int, body: int) -> int:

@@ -2,7 +2,7 @@
 
 An edge {a, b} may be written as a b, as b a, or as both. Where it is written several times with different weights, the
 last one in the order of the file counts, in whichever direction it was written. In a matrix (``combine="sum"``) entries
-of the same row and column are added first, as SciPy does; then of (a, b) and (b, a) the later counts.
+of the same row and column are added first, as SciPy does; then the later one of (a, b) and (b, a) counts.
 
 Cost: one exchange, which brings both directions of an edge to one rank, and a sort of its edges.
 """

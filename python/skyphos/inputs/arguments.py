@@ -49,7 +49,7 @@ NAMED_UFUNCS: dict[Any, str] = {
 
 Op = str | Callable[..., Any]
 
-#: Built-in functions of Python that are accepted as operations, with the names of these.
+#: Functions of Python, with the operations that correspond to them: errors suggest these names.
 _BUILTINS: dict[Any, str] = {max: "max", min: "min", sum: "sum", any: "or", all: "and"}
 _BUILTINS |= {operator.add: "sum", operator.mul: "prod", operator.or_: "or", operator.and_: "and"}
 

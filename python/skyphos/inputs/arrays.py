@@ -121,7 +121,7 @@ def _refuse_others(x: Any, argument: str) -> None:
     if isinstance(x, (set, frozenset)):
         raise BadInput(f"{argument} must be an array or a list, not {name}: pass sorted(x)")
     if isinstance(x, dict):
-        instead = "pass list(x) for its keys, list(x.values())"
+        instead = "pass list(x) for its keys, or list(x.values())"
         raise BadInput(f"{argument} must be an array or a list, not {name}: {instead}")
     if hasattr(x, "__next__") or (hasattr(x, "__iter__") and not hasattr(x, "__len__") and not _shows_array(x)):
         raise BadInput(f"{argument} must be an array or a list, not {name}: pass list(x)")

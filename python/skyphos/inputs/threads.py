@@ -11,7 +11,7 @@ __all__ = ["named_threads", "thread_count"]
 
 
 def thread_count(threads: int | None, local_size: int) -> int:
-    """Merge threads: the argument, SKYPHOS_THREADS, or this host's cores over its ranks."""
+    """Merge threads: the argument, SKYPHOS_THREADS, or this host's cores divided by its ranks."""
     named = named_threads(threads)
     if named is not None:
         return named

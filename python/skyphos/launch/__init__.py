@@ -29,7 +29,7 @@ def __getattr__(name: str) -> Any:
     """Import the launcher when a name of it is used: ranks that were started need only :mod:`.bootstrap`."""
     if name == "Place":
         warnings.warn(
-            "skyphos.launch.Place is HostRanks now; the old name goes with the next version", DeprecationWarning, 2
+            "skyphos.launch.Place is HostRanks now; the next version drops the old name", DeprecationWarning, 2
         )
         name = "HostRanks"
     if name in __all__:

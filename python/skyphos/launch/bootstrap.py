@@ -257,8 +257,8 @@ def _from_torch(env: _Environment, rendezvous: str | None, token: str | None) ->
     # torchrun says "True" here when its own store listens on MASTER_PORT for the whole job. `init` asks that store
     # (launch/torchrun.py); without torch the next port is ours.
     agent_holds_port = env.text("TORCHELASTIC_USE_AGENT_STORE") == "True"
-    how = "set MASTER_ADDR and MASTER_PORT, or SKYPHOS_RENDEZVOUS=host:port"
-    address = _address(env, rendezvous, pair[1], how, port_offset=int(agent_holds_port))
+    fix = "set MASTER_ADDR and MASTER_PORT, or SKYPHOS_RENDEZVOUS=host:port"
+    address = _address(env, rendezvous, pair[1], fix, port_offset=int(agent_holds_port))
     # Some launchers set LOCAL_RANK alone; then nothing is known of the other ranks on this host.
     local = env.pair("LOCAL_RANK", "LOCAL_WORLD_SIZE") if env.text("LOCAL_WORLD_SIZE") else None
     launcher = "torchrun" if env.text("TORCHELASTIC_RUN_ID") or agent_holds_port else "environment"
@@ -313,7 +313,7 @@ def _mpi_pair(env: _Environment) -> tuple[int, int] | None:
     return env.pair("PMI_RANK", "PMI_SIZE") or env.pair("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE")
 
 
-def _address(env: _Environment, rendezvous: str | None, world_size: int, how: str, port_offset: int = 0) -> str | None:
+def _address(env: _Environment, rendezvous: str | None, world_size: int, fix: str, port_offset: int = 0) -> str | None:
     """The rendezvous from the argument, SKYPHOS_RENDEZVOUS or MASTER_ADDR and MASTER_PORT, checked."""
     if rendezvous is not None:
         split_address(rendezvous, "rendezvous")
@@ -328,7 +328,7 @@ def _address(env: _Environment, rendezvous: str | None, world_size: int, how: st
     if world_size == 1 and (host is None or port is None):
         return None  # there is no other rank to meet
     if host is None and port is None:
-        raise BadInput(f"{world_size} ranks but no rendezvous: {how}")
+        raise BadInput(f"{world_size} ranks but no rendezvous: {fix}")
     if host is None or port is None:
         here, absent = ("MASTER_ADDR", "MASTER_PORT") if port is None else ("MASTER_PORT", "MASTER_ADDR")
         raise BadInput(f"{here} is set but {absent} is not: set both or neither")

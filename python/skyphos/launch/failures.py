@@ -20,9 +20,9 @@ __all__ = ["VARIABLE", "Failure", "tell_launcher"]
 #: Variable that holds the marker at the start of such a line. Only a launcher that reads stderr sets it.
 VARIABLE = "SKYPHOS_FAILURE_WORD"
 
-# Most characters of an error in a line that is not the last.
+# Upper bound on the characters of an error's summary in one line.
 _SHORT = 300
-# Most characters of a traceback; longer ones lose their beginning.
+# Upper bound on the characters of a traceback; longer ones lose their beginning.
 _LONG = 16_000
 
 
@@ -56,7 +56,7 @@ class Failure:
         follows = isinstance(error, SkyphosError) and error._wire is not None
         try:
             whole = "".join(traceback.format_exception(error))
-        except Exception:  # an error whose text cannot be had
+        except Exception:  # an error whose text cannot be made
             whole = f"{type(error).__name__}: {text_of(error)}\n"
         return cls(type(error).__name__, text_of(error), where, whole[-_LONG:], follows)
 

@@ -77,10 +77,10 @@ def _line(words: list[str], where: str) -> tuple[str, int]:
         if name in counts or (name == "slots" and count is not None):
             raise BadInput(f"{where}: says twice how many ranks the host takes")
         counts[name] = int(found["count"])
-    most = counts.get("max_slots")
+    max_slots = counts.get("max_slots")
     count = counts.get("slots", count)
-    if count is not None and most is not None and count > most:
-        raise BadInput(f"{where}: slots={count} is more than max_slots={most}")
+    if count is not None and max_slots is not None and count > max_slots:
+        raise BadInput(f"{where}: slots={count} is more than max_slots={max_slots}")
     return host, count or 1
 
 

@@ -77,13 +77,13 @@ def tasks_on_node(text: str, node: int) -> int:
     >>> [tasks_on_node("4(x2),3", node) for node in range(3)]
     [4, 4, 3]
     """
-    first = 0
+    end = 0  # number of nodes in the parts so far
     for part in text.split(","):
         match = re.fullmatch(r"(\d+)(?:\(x(\d+)\))?", part.strip())
         if match is None:
             break
-        first += int(match[2] or 1)
-        if node < first:
+        end += int(match[2] or 1)
+        if node < end:
             return int(match[1])
     raise BadInput(f"the Slurm list of tasks per node {text!r} says nothing of node {node}")
 

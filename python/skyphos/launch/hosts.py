@@ -4,8 +4,8 @@ On each host ssh starts one *agent*, ``python -m skyphos.launch.hosts``, which s
 :func:`.launch.run_local` does. Launcher and agent exchange lines of JSON over ssh's stdin and stdout. So neither the
 token nor the user's arguments are on a command line, where other users could read them and a shell would expand them:
 
-- the launcher sends the job; the agent on the first host opens the socket for rank 0 and answers with its
-  port, and only then the others are sent theirs;
+- the launcher sends the first host's agent its job; that agent opens the socket for rank 0 and answers with its
+  address, and only then do the other agents get their jobs;
 - an agent reports that it has started its ranks, and the exit of each; the launcher decides what follows for the
   others;
 - the launcher sends ``{"signal": 15}`` to pass a signal on;

@@ -124,7 +124,7 @@ def run_local(
     if n < 1:
         raise BadInput(f"a group has at least one rank, not {n}")
     fill_gaps()  # before the socket, which must not become stdin
-    # A queue for every rank at once: all of them connect in the same moment.
+    # The queue has room for every rank, because all of them connect at the same moment.
     with (
         socket.create_server(("127.0.0.1", 0), backlog=max(128, n)) as listener,
         Supervisor(grace_s, keep_going=keep_going, report=report) as group,
@@ -175,8 +175,8 @@ def start_ranks(
 def rank_environment(share: HostRanks, local_rank: int, env: Mapping[str, str]) -> dict[str, str]:
     """Return the environment of one rank.
 
-    ``OMP_NUM_THREADS``, if not set, becomes this host's cores over its ranks: NumPy's matrix products would
-    else start as many threads as there are cores in every rank.
+    ``OMP_NUM_THREADS``, if not set, becomes this host's cores divided by its ranks: else NumPy's matrix products
+    would start as many threads in every rank as there are cores.
 
     Examples
     --------
@@ -253,7 +253,7 @@ def _open_descriptors(command: Sequence[str]) -> tuple[int, ...]:
 
 
 def _has_input() -> bool:
-    """Whether stdin is something other than a terminal or nothing."""
+    """Whether stdin is open and is not a terminal."""
     return sys.stdin is not None and not sys.stdin.closed and not sys.stdin.isatty()
 
 

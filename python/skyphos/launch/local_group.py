@@ -87,6 +87,6 @@ class LocalGroup(list["Comm"]):
         return results
 
     def close(self) -> None:
-        """Close all of them."""
+        """Close all Comms."""
         for comm in self:
             comm.close()

@@ -50,7 +50,7 @@ def start_group(
     subcommand, arguments : str, sequence of str
         As on the command line, without ``skyphos``.
     n : int or None
-        Number of ranks. Without a host file it must be given.
+        Number of ranks. None: one for each usable core; with a host file one for each slot.
     hostfile, ssh, python : str, optional
         A host file; the ssh command with its options; the path of Python on the hosts.
     """

@@ -375,7 +375,7 @@ class Supervisor:
                 exited = silent
         if self._first_end is not None and exited is not None:
             self._failed = exited.status
-            # `skyphos run` reports all of them.
+            # Only `skyphos run` reports every failure, and it has the option --keep-going.
             may_go_on = self._report == "failed" and exited.died and not self._keep_going
             hint = " (--keep-going: they go on)" if may_go_on else ""
             others = f"; the others are ended{hint}" if others_left else ""

@@ -33,14 +33,13 @@ def assign(parts: Sequence[Collection[str]], workers: Sequence[str]) -> list[int
     >>> assign([["a"], ["a"], ["b", "a"], ["b"]], ["a", "b"])
     [0, 0, 1, 1]
     """
-    count, share, more = len(parts), len(parts) // len(workers), len(parts) % len(workers)
+    count, share, extra = len(parts), len(parts) // len(workers), len(parts) % len(workers)
     chosen = np.full(count, -1)
     local = [(part, worker) for part, hosts in enumerate(parts) for worker, host in enumerate(workers) if host in hosts]
     if local:
-        for part, worker in _flow(local, count, len(workers), share, more):
+        for part, worker in _flow(local, count, len(workers), share, extra):
             chosen[part] = worker
     loads = np.bincount(chosen[chosen >= 0], minlength=len(workers))
-    more -= int((loads > share).sum())
     for part in np.flatnonzero(chosen < 0).tolist():
         worker = int(np.argmin(loads))
         if loads[worker] >= share:  # all have their equal share, so some get one more
@@ -50,8 +49,8 @@ def assign(parts: Sequence[Collection[str]], workers: Sequence[str]) -> list[int
     return chosen.tolist()
 
 
-def _flow(local: list[tuple[int, int]], parts: int, workers: int, share: int, more: int) -> list[tuple[int, int]]:
-    """Partitions that a maximum flow assigns to workers which have their data."""
+def _flow(local: list[tuple[int, int]], parts: int, workers: int, share: int, extra: int) -> list[tuple[int, int]]:
+    """Partitions that a maximum flow assigns to workers which have their data; ``extra`` workers get one more."""
     from scipy.sparse import csr_array  # here, since it takes long to import
     from scipy.sparse.csgraph import maximum_flow
 
@@ -60,7 +59,7 @@ def _flow(local: list[tuple[int, int]], parts: int, workers: int, share: int, mo
     edges = [(source, part, 1) for part in range(parts)]
     edges += [(part, parts + worker, 1) for part, worker in local]
     edges += [(parts + worker, sink, share) for worker in range(workers)]
-    edges += [(parts + worker, beyond, 1) for worker in range(workers)] + [(beyond, sink, more)]
+    edges += [(parts + worker, beyond, 1) for worker in range(workers)] + [(beyond, sink, extra)]
     tails, heads, capacity = np.array([edge for edge in edges if edge[2]], np.int32).T
     graph = csr_array((capacity, (tails, heads)), shape=(sink + 1, sink + 1))
     flow = maximum_flow(graph, source, sink).flow.tocoo()

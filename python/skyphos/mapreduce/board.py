@@ -16,7 +16,7 @@ __all__ = ["Board", "Status"]
 # rank, which decides between two copies.
 _DONE = 1 << 40
 
-# Numbers of a rank after those of its tasks: time of a task, threads, and idle threads.
+# After the numbers of the tasks each rank has this many of its own: time of a task, threads, and idle threads.
 _NUMBERS = 3
 
 # A running task is copied when it has run this many times as long as a task takes on the rank of the copy, and at least
@@ -128,22 +128,22 @@ class Board:
         self._seconds, self._threads, self._idle = by_rank[:, 0] / 1e6, np.maximum(by_rank[:, 1], 1), by_rank[:, 2]
         return completed
 
-    def _each(self) -> npt.NDArray[np.float64]:
-        """Seconds of a task on each rank; where unknown, as on other ranks."""
+    def _task_seconds(self) -> npt.NDArray[np.float64]:
+        """Seconds per task of each rank with all its threads; where unknown, the median of other ranks."""
         known = self._seconds[self._seconds > 0]
         usual = float(np.median(known)) if known.size else 1.0
         return np.where(self._seconds > 0, self._seconds, usual) / self._threads
 
     def moves(self) -> list[tuple[int, int]]:
-        """Waiting tasks to move to ranks with idle threads, with those ranks.
+        """Pairs of a waiting task and the rank with idle threads to which it moves.
 
-        Tasks move as long as the rank that would end last ends earlier for it.
+        Tasks move as long as that lets the rank that would end last end earlier.
         """
-        hungry = np.flatnonzero(self._idle > 0)
+        idle = np.flatnonzero(self._idle > 0)
         left = self.winner < 0
-        if not hungry.size or not left.any():
+        if not idle.size or not left.any():
             return []
-        each = self._each()
+        each = self._task_seconds()
         loads = np.bincount(self.owner[left], minlength=self._size)
         for rank in self.copies.values():
             loads[rank] += 1
@@ -158,7 +158,7 @@ class Board:
             if not givers:
                 return moved
             giver = max(givers, key=lambda rank: float(ends[rank]))
-            taker = int(hungry[np.argmin((ends + each)[hungry])])
+            taker = int(idle[np.argmin((ends + each)[idle])])
             if ends[taker] + each[taker] >= ends[giver]:
                 return moved
             theirs = waits[giver]
@@ -170,11 +170,11 @@ class Board:
             moved.append((task, taker))
 
     def second_copies(self) -> list[tuple[int, int]]:
-        """Running tasks to copy to ranks with idle threads, with those ranks, the slowest first.
+        """Pairs of a running task and the rank with idle threads that runs a copy of it, the slowest task first.
 
-        A copy goes to a rank on which tasks take far less time than this one has taken.
+        A copy goes to a rank on which tasks take far less time than the running one has taken.
         """
-        each = self._each() * self._threads
+        each = self._task_seconds() * self._threads
         free = {int(rank): int(self._idle[rank]) for rank in np.flatnonzero(self._idle > 0)}
         for rank in self.copies.values():
             free.pop(rank, None)  # one copy per rank at a time

@@ -16,7 +16,7 @@ __all__ = ["to_root"]
 
 
 def to_root(comm: Comm, keys: Any, results: Any) -> tuple[Any, Any]:
-    """Gather all keys and results on rank 0, each key of one rank; the others get none. Collective."""
+    """Gather all keys and results on rank 0; no key may be on two ranks. Other ranks get nothing. Collective."""
     if comm.size == 1:
         return keys, results
     numbers = isinstance(results, np.ndarray)  # the same on all ranks, because it depends on the kind of reduction

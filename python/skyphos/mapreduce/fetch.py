@@ -70,11 +70,11 @@ def plan(parts: Sequence[Partition], chosen: Sequence[int], hosts: Sequence[str]
         one = Fetch(part, min(sources, key=lambda rank: int(sent[rank])), target)
         sent[one.source] += max(part.bytes, 1)
         free = (some for some in rounds if all(one.source != o.source and one.target != o.target for o in some))
-        some = next(free, None)
-        if some is None:
+        free_round = next(free, None)
+        if free_round is None:
             rounds.append([one])
         else:
-            some.append(one)
+            free_round.append(one)
     return rounds
 
 
@@ -92,25 +92,25 @@ def fetch(comm: Comm, rounds: list[list[Fetch]], loader: Loader, put: Callable[[
         On all ranks, if a file is missing on the host that should have it, or damaged.
     """
     received_bytes = 0
-    for some in rounds:
+    for this_round in rounds:
         blocks = [np.empty(0, np.uint8) for _ in range(comm.size)]
 
-        def read(some: list[Fetch] = some, blocks: list[Any] = blocks) -> None:
-            for one in some:
+        def read(this_round: list[Fetch] = this_round, blocks: list[Any] = blocks) -> None:
+            for one in this_round:
                 if one.source == comm.rank:
                     blocks[one.target] = _bytes_of(comm, one.part)
 
         together(comm, read)
         failed: list[Exception] = []
-        mine = {one.source: one.part for one in some if one.target == comm.rank}
+        mine = {one.source: one.part for one in this_round if one.target == comm.rank}
 
-        def take(source: int, letters: Any, mine: dict[int, Partition] = mine, failed: list[Any] = failed) -> None:
+        def take(source: int, content: Any, mine: dict[int, Partition] = mine, failed: list[Any] = failed) -> None:
             nonlocal received_bytes
             if source not in mine:
                 return
-            received_bytes += letters.nbytes
+            received_bytes += content.nbytes
             try:
-                put(mine[source], _loaded(loader, mine[source], letters))
+                put(mine[source], _loaded(loader, mine[source], content))
             except BadInput as error:
                 failed.append(BadInput(f"rank {comm.rank}: {error}; rank {source} sent the file"))
             except Exception as error:  # any error of a user's loader
@@ -138,12 +138,12 @@ def _bytes_of(comm: Comm, part: Partition) -> Any:
         ) from None
 
 
-def _loaded(loader: Loader, part: Partition, letters: Any) -> Any:
+def _loaded(loader: Loader, part: Partition, content: Any) -> Any:
     """The content of a file that was received as bytes."""
     file, dataset = _file_of(part.path)
     with TemporaryDirectory(prefix="skyphos-") as folder:
         here = Path(folder, os.path.basename(file))
-        letters.tofile(here)
+        content.tofile(here)
         try:
             return loader.load(f"{here}{dataset}")
         except BadInput as error:

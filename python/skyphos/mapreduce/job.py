@@ -58,7 +58,7 @@ class MapReduce:
         values are None.
     reduce : str, ufunc or callable
         A named operation of :meth:`~skyphos.Comm.shuffle`, by which values also merge before they reach their owner; or
-        a function (key, values) → result of a list of all values of the key (an array of rows, if they are numbers).
+        a function (key, values) → result, which gets all values of the key in a list (numbers: in an array of rows).
     combine : callable, optional
         (keys, results) → the next state, from all keys, on one rank or on each (``collective``). None: results stay
         with the owners of their keys, and the state does not change.
@@ -71,12 +71,12 @@ class MapReduce:
     reducers : int, optional
         Number of parts of the keys, in the whole group, that are reduced one after the other. None: one per rank.
     threads : int, optional
-        Concurrent map tasks of a rank. None: the processors of the host over its ranks.
+        Concurrent map tasks of a rank. None: the host's processors divided by its ranks.
     loader : Loader or str, optional
         Reads partitions. None: the loader of their format.
     schedule : str
         ``static``: each rank runs the tasks assigned to it. ``dynamic``: idle ranks take over tasks that have not
-        started, if the iteration ends sooner for it, and keep their data. ``speculative``: idle ranks also run second
+        started, if that ends the iteration sooner, and keep their data. ``speculative``: idle ranks also run second
         copies of tasks that take far longer than others; the first copy to end counts, so ``map`` must have no effect
         but its result. The last two need a partition file, and the last bits of rounded sums then depend on which rank
         ran which task.
@@ -208,7 +208,7 @@ class MapReduce:
         state : object
             The first state, from rank 0; ignored if there is a checkpoint.
         iterations : int
-            Most iterations, including those before a checkpoint.
+            Upper bound on all iterations, those before the checkpoint included.
         until : callable, optional
             (state before, state after) → True to stop; called on one rank.
 
@@ -301,7 +301,7 @@ class MapReduce:
         """The agreed allreduce that replaces the shuffle and all later stages; None for a shuffle."""
         comm, is_wanted = self.comm, self._collective == "allreduce"
         start = perf_counter()
-        sums = Sums.agreed(comm, shuffle, Combine.of(self._merge), self._state, whatever_it_moves=is_wanted)
+        sums = Sums.agreed(comm, shuffle, Combine.of(self._merge), self._state, at_any_size=is_wanted)
         iteration.count("shuffle" if sums is None else "allreduce", start)
         if sums is None and is_wanted:
             shuffle.close()
@@ -371,18 +371,22 @@ class MapReduce:
     ) -> bool:
         """Make the next state on every rank; return rank 0's decision to stop."""
         comm = self.comm
-        enough, seen = False, 0
+        enough, checksum = False, 0
         failed: BaseException | None = None
         try:
             assert self._combine is not None
             self._state = self._combine(keys, results)
             enough = until is not None and bool(until(before, self._state))
+<<<<<<< HEAD
             seen = checksum_of(self._state) if comm.size > 1 else 0
+=======
+            checksum = checksum_of(self._state) if comm.size > 1 else 0
+>>>>>>> p4
         except Exception as error:  # whatever it raises
             failed = raised(f"rank {comm.rank}: combine", error)
         except BaseException as error:
             failed = error
-        by_rank = comm.allgather(np.array([failed is not None, enough, seen], np.int64))
+        by_rank = comm.allgather(np.array([failed is not None, enough, checksum], np.int64))
         if by_rank[:, 0].any():
             together(comm, lambda: raise_if(failed))
         check_same(by_rank[:, 2])

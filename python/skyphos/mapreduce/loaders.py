@@ -17,10 +17,10 @@ from ..errors import BadInput
 from ..files.compression import (
     ERRORS,
     HEAD_BYTES,
+    binary_error,
     binary_kind,
     compression_of,
     decompressed,
-    in_place_of_binary,
     looks_binary,
 )
 
@@ -43,7 +43,7 @@ class Loader(Protocol):
         """The content of a file, as ``map`` gets it."""
 
     def cut(self, path: str, ends: Sequence[int], targets: Sequence[str]) -> list[int]:
-        """Write the rows up to each of ``ends`` to a file of their own; return the number of rows in each."""
+        """Write rows ``ends[k - 1]`` to ``ends[k] - 1`` to ``targets[k]``; return the number of rows in each."""
 
 
 class Text:
@@ -277,8 +277,8 @@ def check_text(path: str, *, strictly: bool) -> None:
         what = "binary: it holds control characters that no text has"
         hint = '; format="text" (--format text) takes it all the same'
     if what is not None:
-        instead = f"which has no lines; formats are {', '.join(LOADERS)}{hint}"
-        raise BadInput(f"{path}: {in_place_of_binary(what, instead)}")
+        advice = f"which has no lines; formats are {', '.join(LOADERS)}{hint}"
+        raise BadInput(f"{path}: {binary_error(what, advice)}")
 
 
 @contextmanager

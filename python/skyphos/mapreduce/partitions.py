@@ -88,10 +88,10 @@ class Partitions:
         location = Path(path)
         content = {"kind": _KIND, "version": _VERSION, "format": self.format, "rows": self.rows, "parts": []}
         for part in self.parts:
-            words = asdict(part)
-            del words["number"]
-            words["path"] = _below(location.parent, part.path)
-            content["parts"].append(words)  # type: ignore[attr-defined]
+            fields = asdict(part)
+            del fields["number"]
+            fields["path"] = _below(location.parent, part.path)
+            content["parts"].append(fields)  # type: ignore[attr-defined]
         try:
             location.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -121,7 +121,7 @@ class Partitions:
         if content.get("version") != _VERSION:
             raise BadInput(f"{path}: a partition file of version {content.get('version')}, and this reads {_VERSION}")
         try:
-            parts = [_part(number, words, location.parent) for number, words in enumerate(content["parts"])]
+            parts = [_part(number, fields, location.parent) for number, fields in enumerate(content["parts"])]
             return cls(_text(content["format"]), parts)
         except (KeyError, TypeError, ValueError) as error:
             raise BadInput(f"{path}: a partition file that is damaged: {error!r}") from None
@@ -160,9 +160,9 @@ def _text(word: Any) -> str:
     return word
 
 
-def _part(number: int, words: dict[str, Any], folder: Path) -> Partition:
-    rows, size = words["rows"], words["bytes"]
+def _part(number: int, fields: dict[str, Any], folder: Path) -> Partition:
+    rows, size = fields["rows"], fields["bytes"]
     if not all(isinstance(count, int) and count >= 0 for count in (rows, size)):
         raise ValueError(f"partition {number} has {rows!r} rows in {size!r} bytes")
-    path = str(folder.absolute() / _text(words["path"]))
-    return Partition(number, path, rows, size, tuple(map(_text, words["hosts"])))
+    path = str(folder.absolute() / _text(fields["path"]))
+    return Partition(number, path, rows, size, tuple(map(_text, fields["hosts"])))

@@ -17,7 +17,7 @@ _SHORTEST, _LONGEST = 2e-3, 5e-2
 
 
 class GivenUp(Exception):
-    """Raised in a task that another rank has completed when the task hands over output."""
+    """Raised when a task hands over output after another rank has completed it."""
 
 
 class Runner:
@@ -98,8 +98,8 @@ class Runner:
         """Mean seconds of a task; running tasks count once they have taken longer than completed ones."""
         now = perf_counter()
         mean_seconds = self._busy / self._count if self._count else 0.0
-        late = max((now - started for task, started in self._started.items() if task not in self._dropped), default=0.0)
-        return max(mean_seconds, late)
+        running = (now - started for task, started in self._started.items() if task not in self._dropped)
+        return max(mean_seconds, max(running, default=0.0))
 
     @property
     def _idle(self) -> int:
@@ -107,7 +107,10 @@ class Runner:
         return max(0, self._threads - wanted)
 
     def wait(self, quickest: float) -> None:
-        """Wait for a share of ``quickest``, after which ranks exchange their progress, or until a thread is idle."""
+        """Wait until ranks are to exchange their progress: for a share of ``quickest``, or until a thread is idle.
+
+        ``quickest`` is the time of a task on the fastest rank.
+        """
         with self._changed:
             pause = min(max(quickest / 8, _SHORTEST), _LONGEST)
             end = perf_counter() + pause
@@ -127,11 +130,11 @@ class Runner:
                 raise self._failed
             self._exchanging, self._exchange_start = True, perf_counter()
             seconds = self._seconds
-            # Tasks that may start until the other ranks have answered.
-            most = math.ceil(2 * self._threads * self._exchange_s / seconds - 0.1) if seconds else 0
+            # The number of tasks that may start until the other ranks have answered.
+            claims = math.ceil(2 * self._threads * self._exchange_s / seconds - 0.1) if seconds else 0
             while self._claimed:
                 self._waiting.appendleft(self._claimed.pop())
-            for _ in range(min(most, len(self._waiting))):
+            for _ in range(min(claims, len(self._waiting))):
                 self._claimed.append(self._waiting.popleft())
             now, unlisted = perf_counter(), self._dropped | self._copies
             own = {task: now - at for task, at in self._started.items() if task not in unlisted}

@@ -106,22 +106,22 @@ def run_scheduled(
                 fail(comm, error)
             maxima = comm.allreduce(board.encode(me, status), op="max", algorithm="recursive_doubling")
             try:
-                for task, late in board.update(maxima.indices, maxima.values):
+                for task, assigned in board.update(maxima.indices, maxima.values):
                     if board.winner[task] == me:
                         store.release(task)
-                    elif me in late:
+                    elif me in assigned:
                         runner.drop(task)
                         store.drop(task)
             except BaseException as error:  # for instance a full disk, where output goes to a file
                 fail(comm, error)
             if board.is_complete:
                 return Scheduled(board.owner, runner.taken, runner.copied)
-            whose = board.owner.copy()
+            owner_before = board.owner.copy()
             moves = board.moves()
             second = board.second_copies() if copies else []
             if moves or second:
                 bring(moves + second)
-            lost = [task for task, _ in moves if whose[task] == me]
+            lost = [task for task, _ in moves if owner_before[task] == me]
             runner.go_on([task for task, to in moves if to == me], lost, [task for task, to in second if to == me])
     finally:
         runner.close()

@@ -57,9 +57,7 @@ class Sums:
     n: int
 
     @classmethod
-    def agreed(
-        cls, comm: Comm, shuffle: Shuffle, combine: Combine, state: Any, *, whatever_it_moves: bool
-    ) -> Sums | None:
+    def agreed(cls, comm: Comm, shuffle: Shuffle, combine: Combine, state: Any, *, at_any_size: bool) -> Sums | None:
         """Agree whether an allreduce sums the output of the tasks. Collective.
 
         Parameters
@@ -68,7 +66,7 @@ class Sums:
             Has the output, and continues if no allreduce is used.
         state : object
             The current state; the next one is assumed to be as large.
-        whatever_it_moves : bool
+        at_any_size : bool
             Use an allreduce whenever it is possible, whatever the sizes.
 
         Returns
@@ -90,7 +88,7 @@ class Sums:
         if (by_rank[:, 0] == _NOT).any() or not len(rows) or (rows[:, 3:] != rows[0, 3:]).any():
             return None
         row_bytes = int(rows[:, 2].sum())
-        if not whatever_it_moves and row_bytes > _MANY:
+        if not at_any_size and row_bytes > _MANY:
             state_bytes = sum(part.nbytes for part in pack(state))  # pickles of one state may differ in length
             if 4 * reduce_number(comm, state_bytes, op="max") < row_bytes:
                 return None
@@ -117,9 +115,9 @@ class Sums:
 
 def _degrees(comm: Comm) -> list[int]:
     """Degrees with the ranks of a host in the first layer, if all hosts have the same number of ranks."""
-    each = {len(ranks) for ranks in comm.topology.hosts}
-    here = each.pop()
-    return [comm.size] if each or here in (1, comm.size) else [here, comm.size // here]
+    sizes = {len(ranks) for ranks in comm.topology.hosts}
+    per_host = sizes.pop()
+    return [comm.size] if sizes or per_host in (1, comm.size) else [per_host, comm.size // per_host]
 
 
 def checksum_of(state: Any) -> int:
@@ -131,7 +129,11 @@ def checksum_of(state: Any) -> int:
     >>> from skyphos.mapreduce.sums import checksum_of
     >>> checksum_of(np.arange(3)) == checksum_of(np.arange(3)), checksum_of(np.arange(3)) == checksum_of(np.arange(4))
     (True, False)
+<<<<<<< HEAD
     >>> checksum_of({"a": 1, "b": {2, 3}}) == checksum_of({"b": {3, 2}, "a": 1}), checksum_of(1.0) == checksum_of(2.0)
+=======
+    >>> checksum_of({"a": 1.0, "b": {2, 3}}) == checksum_of({"b": {3, 2}, "a": 1.0}), checksum_of(1) == checksum_of(2)
+>>>>>>> p4
     (True, False)
     """
     return _checksum_of(state, set())
@@ -180,15 +182,15 @@ def _crc(text: str) -> int:
     return zlib.crc32(text.encode("utf-8", "surrogatepass"))
 
 
-def check_same(prints: npt.NDArray[np.int64]) -> None:
+def check_same(checksums: npt.NDArray[np.int64]) -> None:
     """Refuse a state that differs between ranks.
 
     Raises
     ------
     Mismatch
-        On all ranks; ``prints`` are the checksums by rank, the same everywhere.
+        On all ranks; ``checksums`` are by rank, the same everywhere.
     """
-    other = np.flatnonzero(prints != prints[0])
+    other = np.flatnonzero(checksums != checksums[0])
     if other.size:
         raise Mismatch(
             f"combine made different states on rank 0 and on rank {other[0]} from the same keys and results: with "

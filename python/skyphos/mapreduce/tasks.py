@@ -111,7 +111,7 @@ class Tasks:
         A rank keeps partitions that it has read.
         """
         if self._schedule != "static" and comm.replication > 1:
-            raise BadInput(f"schedule={self._schedule!r}: replicas of a rank must run the same tasks, which is static")
+            raise BadInput(f"schedule={self._schedule!r}: replicas of a rank must run the same tasks, so pass static")
         if self._parts is None:
             self.mine = list(range(len(self._own)))
             return
@@ -122,7 +122,7 @@ class Tasks:
         here = np.full(len(self._parts), -1, np.int64)
         here[[number for number in self.mine if number in self._data]] = comm.rank
         holders = comm.allreduce(here, op="max") if comm.size > 1 else here
-        chosen = comm.broadcast(self._dealt(holders.tolist(), hosts) if comm.rank == 0 else None)
+        chosen = comm.broadcast(self._assigned(holders.tolist(), hosts) if comm.rank == 0 else None)
         self._own_as(chosen, comm.rank)
         self._bring(comm, [(number, int(chosen[number])) for number in np.flatnonzero(holders < 0).tolist()])
 
@@ -148,8 +148,8 @@ class Tasks:
         self.read_bytes += fetched_bytes
         self.remote_bytes += fetched_bytes
 
-    def _dealt(self, holders: list[int], hosts: list[str]) -> Any:
-        """The rank of each partition: its holder if it has one (else -1); the others are distributed evenly."""
+    def _assigned(self, holders: list[int], hosts: list[str]) -> Any:
+        """The rank of each partition: its holder; partitions without one (-1) are distributed evenly."""
         assert self._parts is not None
         free = [part.number for part in self._parts if holders[part.number] < 0]
         chosen = np.array(holders)

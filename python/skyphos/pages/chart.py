@@ -12,7 +12,7 @@ from markupsafe import Markup, escape
 
 __all__ = ["Chart", "Point", "scale"]
 
-#: x to the right, y down.
+#: Coordinates: x to the right, y down.
 Point = tuple[float, float]
 
 
@@ -25,9 +25,9 @@ def scale(low: float, high: float, start: float, end: float, *, log: bool = Fals
     >>> scale(0, 10, 100, 200)(5), scale(1, 100, 0, 200, log=True)(10)
     (150.0, 100.0)
     """
-    of = math.log if log else float
-    span = max(of(high) - of(low), 1e-12)
-    return lambda value: start + (end - start) * ((of(value) - of(low)) / span)
+    along = math.log if log else float
+    span = max(along(high) - along(low), 1e-12)
+    return lambda value: start + (end - start) * ((along(value) - along(low)) / span)
 
 
 class Chart:

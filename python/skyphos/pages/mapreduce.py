@@ -64,7 +64,7 @@ def render(report: JobReport) -> str:
     # The slowest iteration, and the last one.
     drawn = dict.fromkeys((max(numbers, key=lengths.__getitem__), numbers[-1])) if numbers else {}
     stages = {stage for spans in report.spans for _, stage, *_ in spans}
-    names = {"moving": "transfer of keys, meanwhile"}
+    names = {"moving": "transfer of the next keys, meanwhile"}
     return fill(
         "mapreduce.html",
         facts=_facts(report, lengths),
@@ -75,22 +75,22 @@ def render(report: JobReport) -> str:
 
 
 def _facts(report: JobReport, lengths: dict[int, float]) -> list[tuple[str, str]]:
-    total = {name: sum(counts.get(name, 0) for counts in report.counts) for name in report.counts[0]}
+    totals = {name: sum(counts.get(name, 0) for counts in report.counts) for name in report.counts[0]}
 
-    def of(name: str) -> int:
-        return total.get(name, 0)
+    def total(name: str) -> int:
+        return totals.get(name, 0)
 
     facts = [
         ("ranks", f"{len(report.spans):,}"),
         ("iterations", f"{len(lengths):,}"),
-        ("in all", human_seconds(sum(lengths.values()))),
-        ("map tasks", f"{of('tasks'):,}"),
-        ("keys reduced", f"{of('keys'):,}"),
-        ("sent between ranks", human_bytes(of("sent_bytes"))),
-        ("read", f"{human_bytes(of('read_bytes'))}, {human_bytes(of('remote_bytes'))} of it from other hosts"),
+        ("time of all iterations", human_seconds(sum(lengths.values()))),
+        ("map tasks", f"{total('tasks'):,}"),
+        ("keys reduced", f"{total('keys'):,}"),
+        ("sent between ranks", human_bytes(total("sent_bytes"))),
+        ("read", f"{human_bytes(total('read_bytes'))}, {human_bytes(total('remote_bytes'))} of it from other hosts"),
     ]
-    if of("taken") or of("copied"):
-        facts.append(("taken over; second copies", f"{of('taken'):,}; {of('copied'):,}"))
+    if total("taken") or total("copied"):
+        facts.append(("tasks taken over; copied", f"{total('taken'):,}; {total('copied'):,}"))
     return facts
 
 

@@ -24,10 +24,10 @@ _PARTS = {
     "merge": "rose",
 }
 
-#: Most ranks with a bar of their own; of more ranks the mean and the slowest are shown.
+#: Up to this many ranks have a bar each; of more ranks the mean and the slowest are shown.
 _MOST_RANKS = 16
 
-#: Most iterations with a dot of their own.
+#: Up to this many iterations have a dot each.
 _MOST_DOTS = 80
 
 
@@ -120,12 +120,12 @@ def _volume(layers: Sequence[Layer]) -> Markup:
     down = [layer for layer in layers if layer.direction == "down"]
     up = sorted((layer for layer in layers if layer.direction == "up"), key=lambda layer: -layer.layer)
     rows = [*down, *up]
-    most = max(layer.sent_bytes + layer.kept_bytes for layer in rows)
+    largest = max(layer.sent_bytes + layer.kept_bytes for layer in rows)
     axis, half, height, gap, between = 480.0, 260.0, 34.0, 10.0, 28.0
     tops = [8 + k * (height + gap) + between * (k >= len(down)) for k in range(len(rows))]
     chart = Chart("Bytes by layer")
     rim = [
-        (half * (layer.sent_bytes + layer.kept_bytes) / most, at)
+        (half * (layer.sent_bytes + layer.kept_bytes) / largest, at)
         for layer, y in zip(rows, tops, strict=True)
         for at in (y, y + height)
     ]
@@ -133,8 +133,8 @@ def _volume(layers: Sequence[Layer]) -> Markup:
     if up:
         chart.text(axis, tops[len(down)] - between + 12, "reduced", "middle", "note")
     for layer, y in zip(rows, tops, strict=True):
-        both = half * (layer.sent_bytes + layer.kept_bytes) / most
-        sent, expected = half * layer.sent_bytes / most, half * min(layer.predicted_bytes / most, 1.1)
+        both = half * (layer.sent_bytes + layer.kept_bytes) / largest
+        sent, expected = half * layer.sent_bytes / largest, half * min(layer.predicted_bytes / largest, 1.1)
         middle = y + height / 2
         chart.bar(axis - both, y, 2 * both, height, "pale")
         chart.bar(axis - sent, y, 2 * sent, height, "clay")

@@ -16,11 +16,11 @@ __all__ = ["render"]
 #: compare.
 _MOST_ROWS, _LONGEST_BAR = 16, 4.0
 
-#: By collective: its name in the page's title, and the heading of the bars.
+#: By collective: its name in the page's title, and what each bar stands for.
 _TITLES = {
-    "allreduce": ("an allreduce", "Of each algorithm"),
-    "reduce_scatter": ("a reduce-scatter", "Of each choice of degrees"),
-    "reduce": ("a configured reduction", "Of each choice of degrees, once it is configured"),
+    "allreduce": ("an allreduce", "Each algorithm"),
+    "reduce_scatter": ("a reduce-scatter", "Each choice of degrees"),
+    "reduce": ("a configured reduction", "Each choice of degrees, once it is configured"),
 }
 
 
@@ -62,14 +62,15 @@ def _facts(forecast: Forecast) -> list[tuple[str, str]]:
         ("fastest", f"{fastest.name}, {human_seconds(fastest.seconds)}"),
     ]
     if forecast.chosen != fastest:
-        facts.append(("taken", f"{forecast.chosen.name}, {human_seconds(forecast.chosen.seconds)}"))
+        facts.append(("runs by default", f"{forecast.chosen.name}, {human_seconds(forecast.chosen.seconds)}"))
     if forecast.configure_s is not None:
         facts.append(("configured once, in", human_seconds(forecast.configure_s)))
     if forecast.survey is not None:
         facts.append(("survey of the ranks, once", human_seconds(forecast.survey.seconds)))
     if forecast.ranks > 1:
         degrees = "x".join(map(str, forecast.papers_degrees))
-        facts.append((f"papers' rule, {human_bytes(forecast.min_packet_bytes)}", degrees))
+        packet = human_bytes(forecast.min_packet_bytes)
+        facts.append((f"degrees by Kylix's rule, messages of at least {packet}", degrees))
     return facts
 
 
@@ -99,11 +100,11 @@ def _times(forecast: Forecast) -> Markup:
 def _layers(best: Prediction) -> Markup:
     """Bytes by layer, mirrored about an axis: the cup that *Kylix* is named for."""
     rows = layers(best)
-    most = max(1e-12, *(stage.sent_bytes for *_, stage in rows))
+    largest = max(1e-12, *(stage.sent_bytes for *_, stage in rows))
     axis, half, height = 480.0, 260.0, 34.0
     chart, y = Chart("Bytes of the best butterfly by layer"), 8.0
     for direction, number, degree, stage in rows:
-        width = half * stage.sent_bytes / most
+        width = half * stage.sent_bytes / largest
         each = human_bytes(stage.sent_bytes / max(1.0, stage.messages))
         messages = f"{stage.messages:,.0f} message{'' if round(stage.messages) == 1 else 's'}"
         chart.bar(axis - half, y, 2 * half, height, "cup")

@@ -21,7 +21,7 @@ __all__ = ["render"]
 
 Matrix = npt.NDArray[np.float64]
 
-#: Most ranks with numbers in the cells of a map, and most ranks with a row of their own.
+#: Up to this many ranks a map has numbers in its cells, and up to this many ranks each has a row.
 _WITH_NUMBERS, _MOST_ROWS = 8, 64
 
 #: Most hosts of a rack that are listed.
@@ -50,7 +50,7 @@ def render(found: Measured) -> str:
         ("hosts", ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")),
         *([("racks", f"{len(racks)}")] if len(racks) > 1 else []),
         ("half of the best rate at", half_rate(found)),
-        ("all exchange", f"{together(profile)}; {human_bytes(profile.rate)}/s"),
+        ("all ranks at once", f"{together(profile)}; {human_bytes(profile.rate)}/s"),
         ("measured", f"{found.measured[:16].replace('T', ' ')} UTC"),
     ]
     return fill(
@@ -133,7 +133,7 @@ def _curve(found: Measured) -> Markup:
 
 @dataclass(frozen=True)
 class _Rows:
-    """Ranks in the order of the map's rows, and the numbers of ranks of hosts and racks."""
+    """Ranks in the order of the map's rows, and how many ranks each host and each rack has."""
 
     order: list[int]
     hosts: list[int]
@@ -211,12 +211,12 @@ def _heat_map(
 
 def _incast(found: Measured) -> Markup:
     """Bytes a second of several senders to one rank together, compared with one sender."""
-    most = max(rate for _, rate in found.incast)
+    largest = max(rate for _, rate in found.incast)
     chart, y = Chart("Bytes a second that reach one rank"), 6.0
     for senders, rate in found.incast:
         chart.text(0, y + 17, f"{senders} sender{'' if senders == 1 else 's'}")
         chart.bar(110, y, 560, 24, "cup")
-        chart.bar(110, y, 560 * rate / most, 24, "clay")
+        chart.bar(110, y, 560 * rate / largest, 24, "clay")
         chart.text(790, y + 17, f"{human_bytes(rate)}/s", "end")
         chart.text(900, y + 17, f"{human_bytes(rate / senders)}/s each", "end", "note")
         y += 34
@@ -231,43 +231,43 @@ def _numbers(found: Measured) -> list[tuple[str, list[tuple[str, str, str]]]]:
         (
             "LogGP, one pair",
             [
-                ("L", times(loggp.L_s), "on the way, of a small message"),
-                ("o_s", times(loggp.o_s_s), "the sender's processor"),
-                ("o_r", times(loggp.o_r_s), "the receiver's processor"),
-                ("g", times(loggp.g_s), "between small messages of a stream"),
-                ("G", times(loggp.G_s), f"a byte of a stream of large ones: {human_bytes(1 / loggp.G_s)}/s"),
+                ("L", times(loggp.L_s), "time of a small message on the way"),
+                ("o_s", times(loggp.o_s_s), "time of the sender's processor"),
+                ("o_r", times(loggp.o_r_s), "time of the receiver's processor"),
+                ("g", times(loggp.g_s), "gap between small messages of a stream"),
+                ("G", times(loggp.G_s), f"per byte of a stream of large messages: {human_bytes(1 / loggp.G_s)}/s"),
             ],
         ),
         (
             "All ranks at once",
             [
-                ("latency", times(p.latency_s), "until a small message is there"),
-                ("message", times(p.message_s), "that each message occupies a link, whatever its length"),
-                ("call", times(p.call_s), "more, where ranks share processors: until all have had a turn"),
+                ("latency", times(p.latency_s), "until a small message arrives"),
+                ("message", times(p.message_s), "for which each message occupies a link, whatever its length"),
+                ("call", times(p.call_s), "more for each call if ranks share processors, until all have had a turn"),
                 ("rate", f"{human_bytes(p.rate)}/s", "of a rank's link, each way"),
-                ("ring", f"{p.ring_gain:.2f}", "times that rate, when each rank sends to the next by hosts and racks"),
+                ("ring", f"{p.ring_gain:.2f}", "times that rate, if each rank sends to the next by hosts and racks"),
                 ("cores", f"{p.cores:.2f}", "share of a core that a rank has"),
             ],
         ),
         (
             "Processor time",
             [
-                ("wake", times(p.wake_s), "of a message that is waited for"),
-                ("frame", times(p.frame_s), "of a frame, at either end"),
-                ("byte", times(p.byte_s), "of a byte in frames of up to 32 KB, at either end"),
-                ("array byte", times(p.array_byte_s), "of a byte in frames of 128 KB"),
-                ("encode", times(p.encode_s), "an entry of a sparse vector, to the wire"),
-                ("place", times(p.place_s), "an entry received, into the result"),
-                ("merge", f"{times(p.merge_s)} + {times(p.merge_more_s)}", "an entry into a sum; more for each source"),
-                ("block", f"{times(p.block_s)}; {times(p.position_s)}", "an entry by blocks; a position of a block"),
-                ("dense byte", times(p.dense_byte_s), "of an array, read, added or copied"),
-                ("fresh byte", times(p.fresh_byte_s), "of an array, given by the system and cleared"),
-                ("bitmap", times(p.bitmap_s), "an entry more, where an array has a bitmap"),
-                ("gather", times(p.gather_s), "a row of a plan into a message"),
-                ("fold", times(p.fold_s), "a row received, onto a sum"),
-                ("row byte", times(p.row_byte_s), "more of either, for each byte of a row"),
-                ("set code", times(p.set_code_s), "an index of a configuration, to the wire or from it"),
-                ("set join", times(p.set_join_s), "an index, with those of other ranks"),
+                ("wake", times(p.wake_s), "to wake up for an awaited message"),
+                ("frame", times(p.frame_s), "for a frame, at either end"),
+                ("byte", times(p.byte_s), "for a byte in frames of up to 32 KB, at either end"),
+                ("array byte", times(p.array_byte_s), "for a byte in frames of 128 KB, at either end"),
+                ("encode", times(p.encode_s), "to encode an entry of a sparse vector"),
+                ("place", times(p.place_s), "to write a received entry into the result"),
+                ("merge", f"{times(p.merge_s)} + {times(p.merge_more_s)}", "to merge an entry; more for each source"),
+                ("block", f"{times(p.block_s)}; {times(p.position_s)}", "to add an entry by blocks; skip a position"),
+                ("dense byte", times(p.dense_byte_s), "to read, add or copy a byte of an array"),
+                ("fresh byte", times(p.fresh_byte_s), "to allocate a byte of an array"),
+                ("bitmap", times(p.bitmap_s), "more for an entry of an array with a bitmap"),
+                ("gather", times(p.gather_s), "to copy a row of a plan into a message"),
+                ("fold", times(p.fold_s), "to add a received row of a plan to a sum"),
+                ("row byte", times(p.row_byte_s), "more for either, for each byte of the row"),
+                ("set code", times(p.set_code_s), "to encode or decode an index of a configuration"),
+                ("set join", times(p.set_join_s), "to merge an index with those of other ranks"),
             ],
         ),
         (

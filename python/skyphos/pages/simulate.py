@@ -1,4 +1,4 @@
-"""The page of ``skyphos simulate``: time and volume of each phase by layer, a timeline, and the ends of ranks."""
+"""The page of ``skyphos simulate``: time and volume of each phase by layer, a timeline, and when ranks were done."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def render(network: Network, n: int | None, entries: float | None, found: Simula
         ("placement", _placement(network)),
         ("links", f"{human_bytes(network.rate_out)}/s out, {human_bytes(network.rate_in)}/s in"),
         ("latency", human_seconds(network.latency_s)),
-        ("each message takes", human_seconds(network.message_s)),
+        ("link time of each message", human_seconds(network.message_s)),
         ("jitter", str(network.jitter) if network.jitter != "0" else "none"),
         ("stragglers", _stragglers(network)),
         *((p.name, human_seconds(p.last_s)) for p in found.phases),
@@ -83,7 +83,7 @@ def _phase(phase: Phase) -> dict[str, object]:
 
 def _layers(rounds: Sequence[Round], ranks: int) -> Markup:
     """Time and volume of each layer; volume mirrored about an axis, as in *Kylix*."""
-    most = max(1, *(r.sent_bytes for r in rounds))
+    largest = max(1, *(r.sent_bytes for r in rounds))
     longest = max(1e-12, *(r.last_s - r.first_s for r in rounds))
     axis, half, height = 330.0, 170.0, 30.0
     left, right = 545.0, 690.0
@@ -91,7 +91,7 @@ def _layers(rounds: Sequence[Round], ranks: int) -> Markup:
     chart.text(axis, 14, "bytes sent", "middle", "note")
     chart.text(left, 14, "time", kind="note")
     for r in rounds:
-        width = half * r.sent_bytes / most
+        width = half * r.sent_bytes / largest
         spent = (right - left) * (r.last_s - r.first_s) / longest
         each = r.sent_bytes / max(1, r.messages)
         chart.bar(axis - half, y, 2 * half, height, "cup")

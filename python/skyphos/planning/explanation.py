@@ -158,10 +158,10 @@ _WHY_AUTO = {
     "split_allgather": "each rank reduces a part, and parts stay sparse",
     "split_allgather_dense": "each rank reduces a part, and parts turn dense",
     "ring": "parts around a ring",
-    "dense": "as arrays, for nearly every index is some rank's",
-    "dense_ring": "as arrays around a ring, for nearly every index is some rank's",
-    "dense_rabenseifner": "as arrays by halves, for nearly every index is some rank's",
-    "dense_mpi": "as arrays by the MPI library, for nearly every index is some rank's",
+    "dense": "as arrays, because nearly every index is an entry of some rank",
+    "dense_ring": "as arrays around a ring, because nearly every index is an entry of some rank",
+    "dense_rabenseifner": "as arrays by halves, because nearly every index is an entry of some rank",
+    "dense_mpi": "as arrays by the MPI library, because nearly every index is an entry of some rank",
 }
 #: Reasons of other collectives.
 WHY_ARRAY = {
@@ -172,10 +172,10 @@ WHY_ARRAY = {
 
 
 WHY_SCHEDULE = {
-    "direct": "from each to each at once",
+    "direct": "from each rank to each, in one round",
     "ring": "around a ring, which copies least",
-    "recursive_doubling": "twice as many at a time, in fewer messages",
-    "bruck": "twice as many at a time, in fewer messages",
+    "recursive_doubling": "twice as much in each round, in fewer messages",
+    "bruck": "twice as much in each round, in fewer messages",
 }
 WHY_PARTS = {"butterfly": "the layers that should take the least time"}
 
@@ -227,13 +227,13 @@ def _not_by_prediction(
     least, least_s = min(others, key=lambda other: other[1], default=("", math.inf))
     is_least = predicted.seconds <= least_s * (1 + 1e-9)
     if tried:
-        took = f"; it was the fastest of those that were tried, at most {_ms(min(seconds for _, seconds in tried))}"
-        return took if is_least else f"{took}, although {least} was predicted to be faster"
+        won = f"; it was the fastest of those that were tried, at most {_ms(min(seconds for _, seconds in tried))}"
+        return won if is_least else f"{won}, although {least} was predicted to be faster"
     if is_least:
         return ""
     if limited:
         return f"; the options may exclude {least}, which was predicted to be faster"
-    return f"; a try, for it should take about as long as {least}"
+    return f"; a try, because it should take about as long as {least}"
 
 
 def _named(timed: list[native.TimedAlgorithm]) -> tuple[tuple[str, float], ...]:

@@ -114,7 +114,7 @@ class Forecast:
     result_entries : float
         Entries of the result.
     found : tuple of Prediction
-        The fastest first; for a plan, its reductions.
+        Predictions, the fastest first; of a plan those of its reductions.
     chosen : Prediction
         Prediction of the algorithm that runs unless an algorithm or degrees are named.
     configure : tuple of tuple of Stage
@@ -230,15 +230,15 @@ def forecast(
     ('allgather', 'recursive_doubling')
     """
     law: dict[str, Any] = {"model": "uniform" if alpha is None else "power_law", "alpha": alpha or 0.0}
-    more: dict[str, Any] = {"profile": assumed.profile, "row_bytes": row_bytes, **law}
+    options: dict[str, Any] = {"profile": assumed.profile, "row_bytes": row_bytes, **law}
     plans: list[PlanPrediction] = []
     if collective == "reduce":
-        plans = predict_plans(ranks, n, entries, **more)
+        plans = predict_plans(ranks, n, entries, **options)
         found = [Prediction("butterfly", p.degrees, p.reduce) for p in plans]
     else:
         predict = predict_allreduce if collective == "allreduce" else predict_reduce_scatter
-        found = predict(ranks, n, entries, **more)
-    asks = collective != "reduce" and ranks > 1
+        found = predict(ranks, n, entries, **options)
+    has_survey = collective != "reduce" and ranks > 1
     degrees = greedy_degrees(
         ranks, n, entries, min_packet_bytes=min_packet_bytes, row_bytes=row_bytes, alpha=alpha or 0.0
     )
@@ -254,7 +254,7 @@ def forecast(
         found=tuple(found),
         chosen=chosen(collective, ranks, entries, row_bytes, found),
         configure=tuple(p.configure for p in plans),
-        survey=predict_agreement(ranks, profile=assumed.profile) if asks else None,
+        survey=predict_agreement(ranks, profile=assumed.profile) if has_survey else None,
         min_packet_bytes=min_packet_bytes,
         papers_degrees=tuple(degrees),
     )

@@ -59,15 +59,15 @@ def line(x: Sequence[float], y: Sequence[float]) -> tuple[float, float]:
     return float(start), float(slope)
 
 
-def half_rate_bytes(sizes: Sequence[float], seconds: Sequence[float], most: float = math.inf) -> float:
+def half_rate_bytes(sizes: Sequence[float], seconds: Sequence[float], stream_rate: float = math.inf) -> float:
     """The smallest size that reaches half of the best rate, interpolated linearly in log-log.
 
     Parameters
     ----------
     sizes, seconds : sequences of float
         Sizes in bytes, ascending, and the time of a message of each size.
-    most : float
-        Upper bound of the best rate: that of a stream, in bytes a second. A single message may be faster, because
+    stream_rate : float
+        Rate of a stream in bytes a second, an upper bound of the best rate. A single message may be faster, because
         traffic shapers and buffers let some bytes pass at once.
 
     Examples
@@ -77,7 +77,7 @@ def half_rate_bytes(sizes: Sequence[float], seconds: Sequence[float], most: floa
     8896
     """
     rates = [size / time for size, time in zip(sizes, seconds, strict=True)]
-    half = min(max(rates), most) / 2
+    half = min(max(rates), stream_rate) / 2
     for (size, rate), (larger, faster) in pairwise(zip(sizes, rates, strict=True)):
         if rate < half <= faster:
             return float(size * (larger / size) ** (math.log(half / rate) / math.log(faster / rate)))

@@ -397,11 +397,11 @@ def _model(
     try:
         points = [(float(m), float(count)) for m, count in curve]
     except (TypeError, ValueError, OverflowError):
-        raise BadInput("a curve of unions is pairs of numbers: ranks, and entries") from None
+        raise BadInput("a curve of unions must be pairs of numbers: ranks, and entries") from None
     if any(not 0 < m < math.inf or not 0 <= count < math.inf for m, count in points):
-        raise BadInput("a curve of unions is of more than 0 ranks, and of 0 entries or more")
+        raise BadInput("a curve of unions must have numbers of ranks above 0, and of entries from 0")
     if not points or any(b[0] <= a[0] or b[1] < a[1] for a, b in pairwise(points)):
-        raise BadInput("a curve of unions is pairs of ranks and entries, both ascending")
+        raise BadInput("a curve of unions must be pairs of ranks and entries, both ascending")
     return native.UnionModel.measured(points)
 
 
@@ -443,9 +443,9 @@ def union_entries(
     try:
         counts = [float(m) for m in ranks]
     except (TypeError, ValueError, OverflowError):
-        raise BadInput(f"a union is of numbers of ranks, not of {short(ranks)}") from None
+        raise BadInput(f"ranks must be a sequence of numbers of ranks, not {short(ranks)}") from None
     if wrong := [m for m in counts if not 0 <= m < math.inf]:
-        raise BadInput(f"a union is of 0 ranks or more, not of {wrong[0]:g}")
+        raise BadInput(f"a number of ranks must be finite and at least 0, not {wrong[0]:g}")
     return native.union_entries(_model(n, entries, model, alpha, curve), counts)
 
 
@@ -532,12 +532,12 @@ def _check(ranks: int, row_bytes: int) -> None:
 
 
 def _reductions(
-    ranks: int, n: int, row_bytes: int, of: native.UnionModel, profile: Profile, *, to_parts: bool
+    ranks: int, n: int, row_bytes: int, union: native.UnionModel, profile: Profile, *, to_parts: bool
 ) -> list[Prediction]:
     _check(ranks, row_bytes)
     return [
         Prediction(one.algorithm, tuple(one.degrees), tuple(map(Stage._of, one.stages)))
-        for one in native.predict_reductions(ranks, n, row_bytes, of, profile, to_parts)
+        for one in native.predict_reductions(ranks, n, row_bytes, union, profile, to_parts)
     ]
 
 
@@ -605,5 +605,5 @@ def greedy_degrees(
     _check(ranks, row_bytes)
     _check_entries(n, entries, alpha)
     if not is_real(min_packet_bytes) or not 0 <= min_packet_bytes < math.inf:
-        raise BadInput(f"the least message worth sending takes 0 bytes or more, not {short(min_packet_bytes)}")
+        raise BadInput(f"the smallest message worth sending must have 0 bytes or more, not {short(min_packet_bytes)}")
     return native.greedy_degrees(ranks, n, float(entries), float(row_bytes), float(alpha), float(min_packet_bytes))

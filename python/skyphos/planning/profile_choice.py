@@ -167,8 +167,8 @@ def _find_profile(
     if fitted.differences:
         what = f"the profile {os.fspath(requested)}" if isinstance(requested, str | os.PathLike) else "the profile"
         _warn(
-            f"{what} was measured on another group: {'; '.join(fitted.differences)}. It is used with care; "
-            "`skyphos probe` measures this one."
+            f"{what} was measured on another group: {'; '.join(fitted.differences)}. Its numbers are adapted; "
+            "`skyphos probe` measures this group."
         )
     return fitted.profile, found
 
@@ -297,8 +297,8 @@ def fit(found: Measured, here: Sequence[tuple[str, str]], usable_cores: int) -> 
     elif one_now:
         network = {"latency_s": profile.latency_s * max(1.0, profile.cores / share)}
     else:
-        most = max(profile.rate, 1.0 / max(found.loggp.G_s, 1e-15))
-        rate = min(most, profile.rate * ranks_before / ranks_now)
+        link_rate = max(profile.rate, 1.0 / max(found.loggp.G_s, 1e-15))
+        rate = min(link_rate, profile.rate * ranks_before / ranks_now)
         # Around a ring only one rank of a host sends to another host, whatever the number of ranks.
         network = {"rate": rate, "ring_gain": profile.ring_gain * profile.rate / rate}
     return Fitted(replace(profile, cores=share, **network), tuple(differences))

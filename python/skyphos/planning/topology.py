@@ -75,7 +75,7 @@ class Topology:
         if racks is None:
             racks = [""] * len(names)
         if len(racks) != len(names):
-            raise BadInput(f"{len(names)} hosts and {len(racks)} racks: a topology has one of each a rank")
+            raise BadInput(f"{len(names)} hosts and {len(racks)} racks: pass one host and one rack for each rank")
         found = groups(names)
         for ranks in found:
             different = {str(racks[rank]) for rank in ranks}
@@ -200,8 +200,8 @@ class Topology:
         return ordered, [rack_of[host] for host in ordered]
 
     def __repr__(self) -> str:
-        def count(of: Sequence[object], what: str) -> str:
-            return f"{len(of)} {what}{'s' * (len(of) != 1)}"
+        def count(items: Sequence[object], what: str) -> str:
+            return f"{len(items)} {what}{'s' * (len(items) != 1)}"
 
         ranks = count(range(self.size), "rank")
         return f"Topology({ranks} on {count(self.hosts, 'host')} in {count(self.racks, 'rack')})"

@@ -56,7 +56,8 @@ _TEXT_BYTES = 512
 _SMALL = 2000
 #: Measurements of each pair's latency.
 _TURNS = 3
-_MOST = 1 << 30
+#: Upper bound on the messages of a stream; its time limit ends it first.
+_STREAM_MESSAGES = 1 << 30
 #: Rounds in which each message size is measured, and seconds for which ranks sleep before each round.
 _ROUNDS, _PAUSE_S = 5, 0.01
 
@@ -135,8 +136,8 @@ class _Probe:
         busy = [self._busy_byte_s(streams, size, share) for size in (_SEGMENT, _FRAME)]
         # The planner counts a frame for each 128 KB in addition to the bytes.
         byte_s, array_byte_s = (
-            max(0.0, one if np.isnan(all_) else all_ - frame_s / _FRAME)
-            for one, all_ in zip((byte_s, array_byte_s), busy, strict=True)
+            max(0.0, of_pair if np.isnan(of_all) else of_all - frame_s / _FRAME)
+            for of_pair, of_all in zip((byte_s, array_byte_s), busy, strict=True)
         )
         self._report("many to one", _INCAST)
         incast = self._incast(incast_flows(ranks))
@@ -164,7 +165,7 @@ class _Probe:
             transport=comm.transport,
             measured=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
             seconds=time.perf_counter() - begin,
-            topology=Topology([list(of) for of in ranks], in_racks, latency, rate),
+            topology=Topology([list(host) for host in ranks], in_racks, latency, rate),
             loggp=loggp,
             curve=curve,
             half_rate_bytes=float(np.median(halves)),
@@ -210,14 +211,14 @@ class _Probe:
             found.append(Host(name, address, tuple(ranks)))
         return found
 
-    def _ping(self, pairs: Pairs, size: int, limit_s: float, most: int = 2000) -> list[float]:
-        """One-way times of this rank's pair, in seconds, if it is the first in it; the first two rounds warm up."""
-        times = native.ping(self._native, pairs, size, most, limit_s)
+    def _ping(self, pairs: Pairs, size: int, limit_s: float, rounds: int = 2000) -> list[float]:
+        """One-way times, in seconds, of the pair in which this rank is first, if any; the first two rounds warm up."""
+        times = native.ping(self._native, pairs, size, rounds, limit_s)
         return times[2:] if len(times) > 6 else times[-1:]
 
     def _stream(self, flows: Pairs, limit_s: float) -> list[native.ReceivedFlow]:
         """The flows to this rank; the first third of the time does not count."""
-        return native.stream(self._native, flows, _FRAME, _MOST, limit_s, limit_s / 3).received
+        return native.stream(self._native, flows, _FRAME, _STREAM_MESSAGES, limit_s, limit_s / 3).received
 
     def _barrier_round_s(self) -> float:
         """Seconds until a small message arrives while all ranks exchange them: the time of a round of a barrier."""
@@ -344,7 +345,7 @@ class _Probe:
         NaN if these wait for the network and not for the processors, because polling is not a cost.
         """
         limit_s = _TOGETHER / 4 * self._seconds
-        report = native.stream(self._native, flows, size, _MOST, limit_s, 0.0)
+        report = native.stream(self._native, flows, size, _STREAM_MESSAGES, limit_s, 0.0)
         total = self._all([float(report.sent_bytes), report.seconds, report.cpu_s]).sum(axis=0)
         bound = total[2] > _BUSY * share * total[1]
         return float(total[2] / (2 * total[0])) if bound and total[0] > 0 else np.nan

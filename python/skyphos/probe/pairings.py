@@ -12,8 +12,8 @@ __all__ = ["across", "incast_flows", "message_sizes", "neighbours", "pair_rounds
 
 Pairs = list[tuple[int, int]]
 
-#: Most ranks of which each pair measures alone; most ranks of which all pairs measure; most hosts of which all pairs
-#: measure, by one rank of each.
+#: Up to this many ranks each pair measures alone; up to this many ranks all pairs measure; up to this many hosts all
+#: pairs of hosts measure, by one rank of each.
 _ALONE, _ALL_RANKS, _ALL_HOSTS = 8, 16, 32
 
 
@@ -49,8 +49,8 @@ def _some(rounds: list[Pairs], most: int) -> list[Pairs]:
 def pair_rounds(hosts: Sequence[Sequence[int]]) -> list[Pairs]:
     """Rounds of pairs to measure, for ranks by host.
 
-    All pairs of up to 16 ranks, of up to 8 one after the other. Of more: one rank of each host with one of every
-    other (of 32 rounds at most), the first ranks within each host, and 15 rounds of all ranks.
+    Up to 16 ranks: all pairs, up to 8 ranks one after the other. More ranks: one rank of each host with one of every
+    other host (in at most 32 rounds), the first ranks within each host, and 15 rounds of all ranks.
 
     Examples
     --------
@@ -100,7 +100,7 @@ def across(hosts: Sequence[Sequence[int]], racks: Sequence[Sequence[int]]) -> li
 
 
 def ring(hosts: Sequence[Sequence[int]]) -> Pairs:
-    """Flows in which every rank sends to the next one; of each host one flow leaves it.
+    """Flows in which every rank sends to the next one; one flow leaves each host.
 
     Examples
     --------
@@ -113,7 +113,7 @@ def ring(hosts: Sequence[Sequence[int]]) -> Pairs:
 
 
 def incast_flows(hosts: Sequence[Sequence[int]]) -> list[Pairs]:
-    """Flows of 1, 2, 4 … all ranks of other hosts to the first rank; on a single host of its other ranks.
+    """Flows to the first rank from 1, 2, 4 … all ranks of other hosts; on a single host from its other ranks.
 
     Examples
     --------

@@ -72,7 +72,7 @@ def shuffle(
         IPC files in ``spill_dir`` (needs pyarrow) and sent in several waves. None: a quarter of this rank's share of
         the host's free memory; no limit with replicas.
     spill_dir : path, optional
-        Folder of those files, which have no names there; None: the system's folder for temporary files.
+        Folder for those files, which are removed in the end; None: the system's folder for temporary files.
     debug : bool, optional
         Check on the first values of 64 keys that the function is associative and commutative. None: under
         ``python -X dev``.

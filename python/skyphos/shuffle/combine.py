@@ -161,11 +161,11 @@ class Checker:
             a, b, c = values
             self._same(key, "associative", f"f of {a!r}, {b!r}, {c!r}", f(f(a, b), c), f(a, f(b, c)))
 
-    def _same(self, key: Any, what: str, of: str, left: Any, right: Any) -> None:
+    def _same(self, key: Any, what: str, call: str, left: Any, right: Any) -> None:
         if not _equal(left, right):
             raise BadInput(
-                f"rank {self._rank}: combine={self._combine.name} is not {what}: {of} for key {key!r} is {left!r} one "
-                f"way and {right!r} the other, so the result would depend on which rank comes first"
+                f"rank {self._rank}: combine={self._combine.name} is not {what}: {call} for key {key!r} is {left!r} "
+                f"one way and {right!r} the other, so the result would depend on which rank comes first"
             )
 
 

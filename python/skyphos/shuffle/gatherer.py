@@ -127,15 +127,15 @@ class Gatherer:
             rows, back = self._rows(values)
             objects = rows is None
         if objects:
-            opened, each = hashable(keys)
+            opened, key_list = hashable(keys)
             refuse_masked(values, "values")
             if not hasattr(values, "__len__") or isinstance(values, (dict, set, str, bytes)):
                 raise BadInput(f"values must be a list or an array, not {type(values).__name__}: pass list(values)")
-            if len(values) != len(each):
-                raise BadInput(f"{len(values)} values for {len(each)} keys")
+            if len(values) != len(key_list):
+                raise BadInput(f"{len(values)} values for {len(key_list)} keys")
             form = Form(opened.form, "objects", key_signs=opened.signs)
             self._open(form, opened.back, back)
-            self._add_objects(self._store_number(task, form), each, values)
+            self._add_objects(self._store_number(task, form), key_list, values)
         else:
             opened = open_keys(keys)
             if rows is not None and rows.dtype == np.bool_:
@@ -160,7 +160,7 @@ class Gatherer:
             if self._combine.lists and not isinstance(values, np.ndarray):
                 return None, back
             why = "ragged rows" if "inhomogeneous" in str(error) else str(error)
-            rows = "numbers or rows of as many numbers each"
+            rows = "numbers or rows of numbers of one length"
             raise BadInput(f"values must be {rows} for combine={self._combine.name}: {why}") from None
         if not isinstance(array, np.ndarray):
             raise BadInput(f"values must be an array or a list, not {type(values).__name__}")
@@ -231,8 +231,8 @@ class Gatherer:
         else:
             values = np.ones(keys.count, np.int64) if rows is None else rows
             mask = split_by(self._mergeable, listed(keys.back(keys.arrays)), self._comm.rank)
-            for part, some in ((store.store, mask), (store.apart, ~mask)):
-                part.add(select(keys.arrays, some), bytes_of(values[some]))
+            for part, selected in ((store.store, mask), (store.apart, ~mask)):
+                part.add(select(keys.arrays, selected), bytes_of(values[selected]))
         self._spill_if_full(task, store)
 
     def _add_objects(self, task: int, keys: list[Any], values: Any) -> None:
@@ -242,8 +242,8 @@ class Gatherer:
             store.add(self._form.keys, *_as_lists(keys, values))
         else:
             mask = split_by(self._mergeable, keys, self._comm.rank)
-            for part, some in ((store.store, mask), (store.apart, ~mask)):
-                part.add(self._form.keys, *_as_lists(list(chosen(some, keys)), chosen(some, list(values))))
+            for part, selected in ((store.store, mask), (store.apart, ~mask)):
+                part.add(self._form.keys, *_as_lists(list(chosen(selected, keys)), chosen(selected, list(values))))
         self._spill_if_full(task, store)
 
     def _spill_if_full(self, task: int, store: Any) -> None:

@@ -32,7 +32,7 @@ def memory_of_rank(ranks_on_host: int) -> int:
 
 
 class Spill:
-    """Temporary files of one rank and shuffle. They have no names in the file system, and end when this is closed."""
+    """Temporary files of one rank and shuffle, in a folder that :meth:`close` removes."""
 
     def __init__(self, folder: str | os.PathLike[str] | None) -> None:
         self._parent = folder
@@ -88,7 +88,7 @@ class Spill:
                     yield np.frombuffer(batch.column(1)[0].as_buffer(), np.uint8)
 
     def close(self) -> None:
-        """Forget all written blocks."""
+        """Remove the files."""
         self._files.clear()
         if self._folder is not None:
             self._folder.cleanup()

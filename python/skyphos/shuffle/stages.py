@@ -28,7 +28,7 @@ Failed: TypeAlias = list[BadInput]
 class Link:
     """Exchange of blocks, with counts of bytes and frames sent and of bytes received.
 
-    Blocks up to ``push_bytes`` are pushed; of longer ones ``fetches`` are requested at a time.
+    Blocks of up to ``push_bytes`` are sent at once. Longer ones are fetched by their receiver, ``fetches`` at a time.
     """
 
     push_bytes: int
@@ -66,7 +66,7 @@ class Stages:
         self._group: Comm | None = None
 
     def _host_group(self) -> Comm:
-        """The ranks of this host. Collective, the first time."""
+        """The group of this host's ranks. The first call is collective."""
         if self._group is None:
             group = self._comm._split_within(int(self._host_of[self._comm.rank]))
             assert group is not None
@@ -81,7 +81,7 @@ class Stages:
     def on_host(
         self, store: Store, owners: Destinations, new: Callable[[], Any], link: Link, failed: Failed | None = None
     ) -> Any:
-        """Send each key to one rank of this host, its owner if that is here. As :func:`exchange`."""
+        """Send each key to one rank of this host, its owner if that is here. See :func:`exchange`."""
         group = self._host_group()
         if group.size == 1:
             return store
@@ -95,7 +95,7 @@ class Stages:
     def to_owners(
         self, store: Store, owners: Destinations, new: Callable[[], Any], link: Link, failed: Failed | None = None
     ) -> Any:
-        """Send each key to its owner. As :func:`exchange`."""
+        """Send each key to its owner. See :func:`exchange`."""
         return exchange(self._comm, store, owners, new, link, failed)
 
 

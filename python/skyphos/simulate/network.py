@@ -161,19 +161,20 @@ def _checked(name: str, value: Any) -> Any:
     is_number = is_real(value)
     if name in _WHOLE:
         is_whole = isinstance(value, Integral) and not isinstance(value, bool)
-        right, wanted = is_whole and 0 <= int(value) < 2**32, "a whole number"
-        wanted += " of at least 0, below 2^32" if is_whole else ""
+        is_valid, expected = is_whole and 0 <= int(value) < 2**32, "a whole number"
+        expected += " of at least 0, below 2^32" if is_whole else ""
     elif name in _DRAWN:
-        right, wanted = is_number or isinstance(value, str), 'a number, or a distribution such as "uniform(0, 1e-3)"'
+        is_valid = is_number or isinstance(value, str)
+        expected = 'a number, or a distribution such as "uniform(0, 1e-3)"'
         value = (repr(float(value)) if value else "0") if is_number else value
     elif name in _YES_OR_NO:
-        right, wanted = isinstance(value, bool), "true or false"
+        is_valid, expected = isinstance(value, bool), "true or false"
     elif name == "machine":
-        right, wanted = isinstance(value, Profile), "a skyphos.planning.Profile"
+        is_valid, expected = isinstance(value, Profile), "a skyphos.planning.Profile"
     else:
-        right, wanted = is_number or (name == "uplink_rate" and value is None), "a number"
-    if not right:
-        raise BadInput(f"{name} of a network must be {wanted}, not {short(value)}")
+        is_valid, expected = is_number or (name == "uplink_rate" and value is None), "a number"
+    if not is_valid:
+        raise BadInput(f"{name} of a network must be {expected}, not {short(value)}")
     return value
 
 

@@ -51,7 +51,7 @@ class Phase:
     ----------
     name, algorithm : str
     chunk_bytes : int or None
-        Most bytes of a chunk of a broadcast.
+        Upper bound on the bytes of a broadcast's chunk.
     degrees : tuple of int
         Layers of a butterfly.
     seconds : tuple of float

@@ -50,7 +50,7 @@ class DenseFactors:
             except (MemoryError, ValueError) as error:
                 raise BadInput(
                     f"a sum of {rows} by {self.m} numbers of {self.a.dtype} does not fit the memory ({error}): "
-                    "scatter=True keeps a rank's rows alone, factors=True the factors"
+                    "scatter=True keeps only a rank's own rows, factors=True only the factors"
                 ) from None
         refuse_masked(out, "out")
         out = out if isinstance(out, np.ndarray) else _memory_of(out)
@@ -91,16 +91,16 @@ class Factors:
     def matrix_of(self, entries: tuple[npt.NDArray[Any], npt.NDArray[Any]], rows: int, width: int) -> Any:
         """A sparse array of the caller's kind; SciPy's CSR if that is a vector."""
         indices, values = entries
-        at, cols = np.divmod(indices.astype(np.int64), max(width, 1))
+        row_of, cols = np.divmod(indices.astype(np.int64), max(width, 1))
         torch = sys.modules.get("torch")
         if torch is not None and isinstance(self.kind, torch.Tensor):
-            positions = torch.from_numpy(np.stack([at, cols]))
+            positions = torch.from_numpy(np.stack([row_of, cols]))
             return torch.sparse_coo_tensor(
                 positions, torch.from_numpy(values), (rows, width), is_coalesced=True, check_invariants=False
             ).to(self.kind.device)
         from scipy.sparse import csr_array, csr_matrix, spmatrix
 
-        starts = np.searchsorted(at, np.arange(rows + 1))
+        starts = np.searchsorted(row_of, np.arange(rows + 1))
         kind: Any = csr_matrix if isinstance(self.kind, spmatrix) else csr_array
         made = kind((values, cols, starts), shape=(rows, width))
         made.has_canonical_format = True

@@ -119,9 +119,7 @@ def _array_in(x: Any) -> np.ndarray[Any, Any] | None:
             return np.from_dlpack(x)
         except (BufferError, RuntimeError, TypeError, ValueError) as error:
             if not hasattr(x, "__array__"):
-                raise BadInput(
-                    f"{type(x).__name__} cannot be had by DLPack in the processor's memory: {error}"
-                ) from None
+                raise BadInput(f"DLPack does not give {type(x).__name__} in the processor's memory: {error}") from None
     if hasattr(x, "__array__"):
         return as_numpy(x, "the array")
     try:

@@ -18,7 +18,7 @@ def entries_of(x: Any) -> tuple[npt.NDArray[np.int64], npt.NDArray[Any]]:
     """The flat positions of all entries in C order, and their values. A position may be repeated."""
     _check_type(x)
     if prod(x.shape) > 2**63:
-        raise BadInput(f"a sparse array of shape {x.shape} has more than 2^63 places: fewer can be numbered")
+        raise BadInput(f"a sparse array of shape {x.shape} has more than 2^63 places, too many to number")
     coo = x.tocoo()  # returns a COO array itself; nothing below changes it
     positions = np.zeros(len(coo.data), np.int64)
     for length, coords in zip(x.shape, _coords(coo), strict=True):

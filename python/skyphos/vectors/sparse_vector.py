@@ -299,7 +299,7 @@ class SparseVector:
     def to_scipy(self) -> scipy.sparse.coo_array | scipy.sparse.csr_array:
         """Return a 1-D ``coo_array``; with rows of numbers a ``csr_array`` of shape (n, width).
 
-        Zero rows of a dense vector whose rows are all entries are left out.
+        If the vector is dense and all its rows are entries, rows of zeros are left out.
         """
         import scipy.sparse
 
@@ -316,7 +316,7 @@ class SparseVector:
     def to_torch(self) -> torch.Tensor:
         """Return a coalesced sparse COO tensor that shares the memory of the values (and of int64 indices).
 
-        Zero rows of a dense vector whose rows are all entries are left out.
+        If the vector is dense and all its rows are entries, rows of zeros are left out.
         """
         import torch
 
@@ -350,7 +350,7 @@ def _column(table: Any, name: str) -> Array:
     numbers = column if width is None else column.flatten()
     array: Array = np.asarray(numbers)
     if array.dtype.hasobject or (width is not None and numbers.null_count):
-        raise BadInput(f"column {name!r} holds {column.type}: numbers, or lists of as many numbers each")
+        raise BadInput(f"column {name!r} holds {column.type}: it must hold numbers, or lists of numbers of one length")
     return array if width is None else array.reshape(-1, width)
 
 
@@ -398,12 +398,12 @@ def _sorted(positions: Array, rows: Array, op: str) -> tuple[Array, Array]:
     """Sort by index and combine the values of repeated indices."""
     order = positions.argsort(kind="stable")
     positions, rows = positions[order], rows[order]
-    fresh = np.empty(len(positions), bool)
-    fresh[:1] = True
-    np.not_equal(positions[1:], positions[:-1], out=fresh[1:])
-    if fresh.all():
+    is_first = np.empty(len(positions), bool)
+    is_first[:1] = True
+    np.not_equal(positions[1:], positions[:-1], out=is_first[1:])
+    if is_first.all():
         return positions, rows
-    starts = np.flatnonzero(fresh)
+    starts = np.flatnonzero(is_first)
     ufunc: np.ufunc = _UFUNCS[op]
     if rows.dtype == np.bool_:
         ufunc = np.logical_and if op in ("prod", "min", "and") else np.logical_or

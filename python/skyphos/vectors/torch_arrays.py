@@ -50,7 +50,7 @@ def entries_of(x: torch.Tensor) -> tuple[npt.NDArray[np.int64], npt.NDArray[Any]
     dims = x.sparse_dim()
     shape, dense = tuple(x.shape[:dims]), tuple(x.shape[dims:])
     if prod(shape) > 2**63:
-        raise BadInput(f"a sparse tensor of shape {tuple(x.shape)} has more than 2^63 places: fewer can be numbered")
+        raise BadInput(f"a sparse tensor of shape {tuple(x.shape)} has more than 2^63 places, too many to number")
     if prod(dense) == 0:
         raise BadInput(f"a sparse tensor of shape {tuple(x.shape)} has no numbers at a place")
     indices, values = x._indices().detach().cpu().numpy(), _numpy(x._values().detach().cpu().contiguous())
@@ -79,7 +79,7 @@ def _numpy(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
         try:
             import ml_dtypes
         except ModuleNotFoundError:
-            raise BadInput("tensors of bfloat16 take the package ml_dtypes, or .to(torch.float32)") from None
+            raise BadInput("tensors of bfloat16 need the package ml_dtypes, or .to(torch.float32)") from None
         halves: np.ndarray[Any, Any] = tensor.view(torch.int16).numpy().view(ml_dtypes.bfloat16)
         return halves
     try:

@@ -88,7 +88,7 @@ def test_the_text_says_when_timings_overrule_predictions() -> None:
     assert "tried, and slower (measured): dense 5 ms, butterfly 4x2 4 ms" in won
     against = said(more + less, [timed("dense", [], 5e-3)]).splitlines()[0]
     assert against.endswith("at most 5 ms, although allgather was predicted to be faster")
-    assert "; a try, for it should take about as long as allgather" in said(more + less, [])
+    assert "; a try, because it should take about as long as allgather" in said(more + less, [])
     assert "; the options may exclude allgather" in said(less, [], limited=True)
 
 

@@ -281,6 +281,6 @@ def test_settings_of_equivalent_types_are_accepted() -> None:
         given = {"max_iterations": 4, "tol": 0, "personalization": {"1": 1}} | options
         found = combined(rank_rows(rows, 2, False, **given))
         assert all(abs(found[vertex] - expected[vertex]) < 1e-6 for vertex in expected)
-    for graph, told in ((None, "a graph is Edges, "), ("edges.txt", "pass load(comm, 'edges.txt')"), (5, "a graph is")):
+    for graph, told in ((None, "a graph is Edges, "), ("edges.txt", "load(comm, 'edges.txt')"), (5, "a graph is")):
         for error in errors_on_ranks(2, lambda comm, graph=graph: pagerank(comm, graph)):  # type: ignore[arg-type]
             assert isinstance(error, BadInput) and told in str(error)

@@ -446,7 +446,7 @@ def test_a_package_that_is_missing_is_named(folder: Path, monkeypatch: pytest.Mo
         pytest.skip("Python has Zstandard itself")
     (folder / "z.txt.zst").write_bytes(PACKERS["zst"](LINES))
     monkeypatch.setattr("skyphos.files.compression._has", lambda package: False)
-    with pytest.raises(BadInput, match=r"z\.txt\.zst: to read Zstandard takes a package: pip install zstandard"):
+    with pytest.raises(BadInput, match=r"z\.txt\.zst: reading Zstandard needs a package: pip install zstandard"):
         read_edges(folder / "z.txt.zst")
 
 

@@ -237,7 +237,7 @@ def test_fits() -> None:
     times = [50e-6 + s / 1e9 for s in sizes]
     assert half_rate_bytes(sizes, times) == pytest.approx(50e-6 * 1e9, rel=0.05)
     # A shaper's bucket lets some sizes pass faster than a stream.
-    assert half_rate_bytes(sizes, times, most=1e8) < 6e3
+    assert half_rate_bytes(sizes, times, stream_rate=1e8) < 6e3
     start, slope = line(sizes, times)
     assert (start, slope) == (pytest.approx(50e-6), pytest.approx(1e-9))
     assert line([1, 2, 3], [3.0, 2.0, 1.0])[1] == 0 and line([1, 2, 3], [0.5, 2.0, 3.5])[0] == 0

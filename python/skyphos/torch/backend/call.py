@@ -88,7 +88,7 @@ def one_of_each_rank(comm: Comm, one: Tensors, lists: list[Tensors], call: str) 
 
 
 def same_type(comm: Comm, tensor: torch.Tensor, lists: list[Tensors], call: str) -> Tensors:
-    """The list of all ranks' tensors, which must have a tensor's type."""
+    """The list of all ranks' tensors, which must have the type of ``tensor``."""
     if len(lists) != 1 or len(lists[0]) != comm.size:
         raise BadInput(f"{call} takes a list of {comm.size} tensors, one a rank")
     check(lists[0])

@@ -20,12 +20,12 @@ _comms: weakref.WeakKeyDictionary[Any, Comm] = weakref.WeakKeyDictionary()
 
 
 def comm_of(process_group: Any = None) -> Comm:
-    """The :class:`skyphos.Comm` of a torch process group. Collective, the first time.
+    """The :class:`skyphos.Comm` of a torch process group. The first call for a group is collective.
 
     Parameters
     ----------
     process_group : ProcessGroup, optional
-        None: the default one. A group of the backend skyphos has its comm already. The ranks of another backend (gloo,
+        None: the default one. A group of the backend skyphos has a comm already. The ranks of another backend (gloo,
         nccl) meet through torch's store, once.
 
     Returns

@@ -56,9 +56,9 @@ class MonitoredBarrier:
             self._raise_timeout(cause, seconds, missing)
 
     def _collect(self, seconds: float | None) -> list[int]:
-        """On rank 0: the missing ranks."""
+        """Rank 0's part. Returns the missing ranks."""
         until, others = _deadline(seconds), range(1, self._comm.size)
-        # Start all receives first: a missing rank uses up the time of those after it.
+        # Start all receives first: waiting for a missing rank leaves no time for the ranks after it.
         for rank in others:
             self._start_receive(rank, 1)
         missing = [rank for rank in others if self._receive(rank, 1, until) is None]
@@ -70,9 +70,9 @@ class MonitoredBarrier:
         return missing
 
     def _check_in(self, seconds: float | None) -> list[int]:
-        """On other ranks: the missing ranks, as rank 0 names them."""
+        """The other ranks' part. Returns the missing ranks, as rank 0 names them."""
         self._send(0, np.array([self._number], np.int64))
-        # Rank 0 may come one time-out later than this rank, and answers one time-out after that.
+        # Rank 0 may come one time-out later than this rank, and answer up to one time-out after that.
         answer = self._receive(0, self._comm.size, _deadline(None if seconds is None else 2 * seconds))
         if answer is None:
             cause = "it does not answer, so it is not here, or gave up before this rank came"

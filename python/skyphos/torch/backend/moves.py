@@ -67,7 +67,7 @@ def _allgather(comm: Comm, parts: Tensors, source: torch.Tensor) -> Call:
 
 
 def allgather_coalesced(comm: Comm, outputs: list[Tensors], inputs: Tensors) -> list[Call]:
-    """Several of :func:`allgather`."""
+    """Make one :func:`allgather` for each tensor of ``inputs``."""
     all_or_none(comm, lambda: check([*inputs, *(tensor for rank in outputs for tensor in rank)]))
     return [_allgather(comm, [rank[k] for rank in outputs], source) for k, source in enumerate(inputs)]
 
@@ -80,8 +80,8 @@ def allgather_single(comm: Comm, output: torch.Tensor, source: torch.Tensor) -> 
         check_written([output])
         if (output.numel(), output.dtype) != (source.numel() * comm.size, source.dtype):
             raise BadInput(
-                f"{source.numel()} elements of {source.dtype} of each of {comm.size} ranks into "
-                f"{output.numel()} of {output.dtype}"
+                f"{source.numel()} elements of {source.dtype} from each of {comm.size} ranks do not fit an output of "
+                f"{output.numel()} elements of {output.dtype}"
             )
         array = as_moved(source.contiguous())
         # Receive directly into the output if it is plain and does not overlap what is sent.
@@ -141,7 +141,7 @@ def alltoall(comm: Comm, outputs: Tensors, inputs: Tensors) -> Call:
         check_written(outputs)
         if not len(outputs) == len(inputs) == comm.size:
             raise BadInput(
-                f"all_to_all takes a list of {comm.size} tensors and fills as many, not {len(inputs)} and "
+                f"all_to_all takes {comm.size} tensors and fills {comm.size}, one a rank, not {len(inputs)} and "
                 f"{len(outputs)}"
             )
         parts = [as_bytes(tensor.contiguous()) for tensor in inputs]
@@ -158,15 +158,17 @@ def alltoall(comm: Comm, outputs: Tensors, inputs: Tensors) -> Call:
     return Call(_exchange(comm, array, out, sends, receives), finish, list(outputs))
 
 
-def all_to_all_single(comm: Comm, output: torch.Tensor, source: torch.Tensor, outs: list[int], ins: list[int]) -> Call:
-    """Send each rank some rows of a tensor and receive some from each: equal numbers, or those of the lists."""
+def all_to_all_single(
+    comm: Comm, output: torch.Tensor, source: torch.Tensor, output_rows: list[int], input_rows: list[int]
+) -> Call:
+    """Send each rank some rows of ``source`` and receive some from each: the lists' numbers, or equal ones."""
 
     def check_arguments() -> Any:
         check([output, source])
         check_written([output])
         if output.dtype != source.dtype:
-            raise BadInput(f"{source.dtype} in and {output.dtype} out")
-        sends, receives = _row_bytes(comm, source, ins, "in"), _row_bytes(comm, output, outs, "out")
+            raise BadInput(f"the input is of {source.dtype} and the output of {output.dtype}")
+        sends, receives = _row_bytes(comm, source, input_rows, "input"), _row_bytes(comm, output, output_rows, "output")
         array = as_bytes(source.contiguous())
         is_direct = is_plain(output) and not np.may_share_memory(array, as_bytes(output))
         return array, as_bytes(output) if is_direct else np.empty(output.nbytes, np.uint8), is_direct, sends, receives
@@ -182,10 +184,10 @@ def _row_bytes(comm: Comm, tensor: torch.Tensor, rows: list[int], what: str) -> 
     size, length = comm.size, tensor.shape[0] if tensor.dim() else 1
     if not rows:
         if length % size:
-            raise BadInput(f"{length} rows {what} cannot be split evenly between {size} ranks: pass split sizes")
+            raise BadInput(f"{length} {what} rows cannot be split evenly between {size} ranks: pass split sizes")
         rows = [length // size] * size
     if len(rows) != size or sum(rows) != length or min(rows) < 0:
-        raise BadInput(f"splits {list(rows)} of {length} rows {what}, between {size} ranks")
+        raise BadInput(f"split sizes {list(rows)} do not divide {length} {what} rows between {size} ranks")
     each = tensor.nbytes // length if length else 0
     return [each * count for count in rows]
 

@@ -1,4 +1,4 @@
-"""Ordered worker: a thread that runs tasks in the order of their submission. Promises end with their results."""
+"""Ordered worker: a thread that runs tasks in the order of their submission. Each task sets a promise."""
 
 from __future__ import annotations
 

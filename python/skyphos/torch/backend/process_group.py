@@ -59,7 +59,7 @@ class SkyphosBackend(Backend):
 
     Made by ``dist.init_process_group("skyphos")`` and ``dist.new_group(backend="skyphos")``; ``comm`` is the group.
     ``torch.distributed`` calls the methods. Numbers of 8 to 64 bits, bool and complex are reduced, any type is moved.
-    Tensors of other sizes, types or devices are ``BadInput``, or ``Mismatch`` where ranks differ, on all ranks.
+    Wrong sizes, types or devices raise ``BadInput``, or ``Mismatch`` where ranks differ, on all ranks.
 
     Examples
     --------
@@ -81,7 +81,7 @@ class SkyphosBackend(Backend):
         self._monitored_barrier = MonitoredBarrier(comm)
         hold(self)
 
-    # C++ asks Python for these properties and answers by asking Python again, without end, unless they are here.
+    # Without these attributes the C++ base class looks them up in Python, which asks C++ again, without end.
     supports_coalescing = supports_splitting = supports_shrinking = supports_reconfigure = supports_window = _FALSE
     _supports_time_estimate = _FALSE
 
@@ -141,7 +141,7 @@ class SkyphosBackend(Backend):
         return self._perform(opts, reductions.reduce_scatter_single(self.comm, output, source, opts))
 
     def reduce_scatter_single_coalesced(self, outputs: Tensors, inputs: Tensors, opts: Any) -> TorchWork:
-        """Several of :meth:`reduce_scatter_single`, which travel together."""
+        """Make several :meth:`reduce_scatter_single` calls, which travel together."""
         pairs = zip(outputs, inputs, strict=True)
         calls = [reductions.reduce_scatter_single(self.comm, output, source, opts) for output, source in pairs]
         return self._perform_together(opts, calls, list(outputs))
@@ -157,7 +157,7 @@ class SkyphosBackend(Backend):
         return self._perform(opts, moves.allgather(self.comm, outputs, inputs))
 
     def allgather_coalesced(self, outputs: list[Tensors], inputs: Tensors, opts: Any) -> TorchWork:
-        """Several of :meth:`allgather`, which travel together."""
+        """Make several :meth:`allgather` calls, which travel together."""
         calls = moves.allgather_coalesced(self.comm, outputs, inputs)
         return self._perform_together(opts, calls, [tensor for rank in outputs for tensor in rank])
 
@@ -166,7 +166,7 @@ class SkyphosBackend(Backend):
         return self._perform(opts, moves.allgather_single(self.comm, output, source))
 
     def all_gather_single_coalesced(self, outputs: Tensors, inputs: Tensors, opts: Any) -> TorchWork:
-        """Several of :meth:`all_gather_single`, which travel together."""
+        """Make several :meth:`all_gather_single` calls, which travel together."""
         calls = [moves.allgather_single(self.comm, *pair) for pair in zip(outputs, inputs, strict=True)]
         return self._perform_together(opts, calls, list(outputs))
 
@@ -183,15 +183,15 @@ class SkyphosBackend(Backend):
         return self._perform(opts, moves.alltoall(self.comm, outputs, inputs))
 
     def all_to_all_single(
-        self, output: torch.Tensor, source: torch.Tensor, outs: list[int], ins: list[int], opts: Any
+        self, output: torch.Tensor, source: torch.Tensor, output_rows: list[int], input_rows: list[int], opts: Any
     ) -> TorchWork:
-        """Send each rank some rows of a tensor and receive some from each: equal numbers, or those of the lists."""
-        return self._perform(opts, moves.all_to_all_single(self.comm, output, source, outs, ins))
+        """Send each rank some rows of ``source`` and receive some from each: the lists' numbers, or equal ones."""
+        return self._perform(opts, moves.all_to_all_single(self.comm, output, source, output_rows, input_rows))
 
     # -- Messages between two ranks.
 
     def send(self, tensors: Tensors, to: int, tag: int) -> TorchWork:
-        """Send a tensor to one rank. It is over once the bytes are handed over: up to 8 MB without the receiver."""
+        """Send a tensor to one rank. Over once the bytes are handed over: up to 8 MB before the receiver calls."""
         tensor = only(tensors, "send", strided=True)
         self._check_message(to, tag, "send")
         work = self._messages.send(to, tag, _described(tensor), as_moved(tensor.contiguous()))
@@ -239,10 +239,10 @@ class SkyphosBackend(Backend):
         return self._perform(opts, Call(start, lambda _: None, []))
 
     def monitored_barrier(self, opts: Any, wait_all_ranks: bool = False) -> None:
-        """Wait until all ranks are here. The error names the missing ranks, all of them in any case."""
+        """Wait until all ranks are here. The error names all missing ranks, also without ``wait_all_ranks``."""
         self._monitored_barrier.wait(_seconds(opts.timeout), wait_all_ranks)
 
-    # Names of these in PyTorch 2.14.
+    # PyTorch 2.14 calls these methods by other names.
     _allgather_base = all_gather_single
     alltoall_base = all_to_all_single
     allgather_into_tensor_coalesced = all_gather_single_coalesced
@@ -271,7 +271,7 @@ class SkyphosBackend(Backend):
 
 
 def _seconds(timeout: timedelta) -> float | None:
-    """A time-out in seconds. Torch passes a negative one for none."""
+    """A time-out in seconds. None if it is negative, which is how torch says that there is none."""
     seconds = timeout.total_seconds()
     return seconds if seconds >= 0 else None
 

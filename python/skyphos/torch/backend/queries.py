@@ -1,7 +1,7 @@
 """Answers of PyTorch's ``Work`` for Skyphos calls: ``source_rank``, ``is_completed`` and ``is_success``.
 
 ``torch.distributed`` hands its callers a C++ object for each call. That object passes ``wait`` and ``get_future`` on to
-a backend made in Python and answers everything else itself: no call is ever completed or has a source.
+a backend made in Python and answers everything else itself, as if no call were ever completed or had a source.
 :func:`extend_work` makes these methods ask the call, which they find through ``get_future``. Calls of other backends
 get PyTorch's answers.
 """

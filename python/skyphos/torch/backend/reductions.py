@@ -44,7 +44,7 @@ _BOOL_OPS = {
 
 
 def _op_of(given: Any, dtype: torch.dtype) -> Any:
-    """The Skyphos operation of a ``ReduceOp``, refused if the type has none such."""
+    """The Skyphos operation of a ``ReduceOp``, refused if the type does not have it."""
     op = _OPS.get(given.op if hasattr(given, "op") else given)
     if op is None:
         raise BadInput(f"{given} is no operation of the backend skyphos: SUM, AVG, PRODUCT, MIN, MAX, BAND, BOR, BXOR")
@@ -121,7 +121,7 @@ def reduce(comm: Comm, tensors: Tensors, opts: Any) -> Call:
 
 
 def reduce_scatter(comm: Comm, outputs: Tensors, inputs: list[Tensors], opts: Any) -> Call | list[Call]:
-    """Reduce a list of tensors, one a rank, each of which goes to its rank. Uneven ones take a call each."""
+    """Reduce a list of tensors, one a rank, each of which goes to its rank. If lengths differ, each takes a call."""
 
     def check_arguments() -> Any:
         output = only(outputs, "reduce_scatter", strided=True)
@@ -155,7 +155,9 @@ def reduce_scatter_single(comm: Comm, output: torch.Tensor, source: torch.Tensor
         check([output, source])
         check_written([output])
         if source.numel() != output.numel() * comm.size:
-            raise BadInput(f"{source.numel()} numbers in, {output.numel()} out of each of {comm.size} ranks")
+            raise BadInput(
+                f"an input of {source.numel()} numbers does not fill outputs of {output.numel()} on {comm.size} ranks"
+            )
 
     all_or_none(comm, check_arguments)
     return _reduce_scatter_even(comm, output, source, opts.reduceOp)
@@ -164,7 +166,7 @@ def reduce_scatter_single(comm: Comm, output: torch.Tensor, source: torch.Tensor
 def _reduce_scatter_even(comm: Comm, output: torch.Tensor, source: torch.Tensor, given: Any) -> Call:
     def check_arguments() -> Any:
         if output.dtype != source.dtype:
-            raise BadInput(f"{source.dtype} in and {output.dtype} out")
+            raise BadInput(f"the input is of {source.dtype} and the output of {output.dtype}")
         return as_numbers(source), resolve_op(_op_of(given, source.dtype))
 
     array, op = all_or_none(comm, check_arguments)

@@ -1,7 +1,7 @@
 """Threads that are stopped before the interpreter exits.
 
-A thread that still runs then is stopped where it next asks for the interpreter lock. Inside an operation of torch, C++
-does not allow that and aborts the process, so a script that has succeeded would return 134.
+A thread that still runs at exit is stopped where it next asks for the interpreter lock. Inside an operation of torch,
+C++ does not allow that and aborts the process, so a script that has succeeded would return 134.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 __all__ = ["is_shutting_down", "start_thread"]
 
-#: Seconds that the exit waits for all threads together. One may wait for a rank that does not come.
+#: Seconds that the exit waits for all threads together. A thread may wait for a rank that does not come.
 _JOIN_S = 2.0
 
 _running: dict[threading.Thread, Callable[[], None]] = {}

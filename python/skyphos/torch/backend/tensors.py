@@ -156,7 +156,7 @@ def fill_sparse(tensor: torch.Tensor, vector: SparseVector) -> None:
 
 
 def of_array(array: npt.NDArray[Any], like: torch.Tensor) -> torch.Tensor:
-    """A tensor of another one's shape and type, from the bytes or numbers of such a tensor."""
+    """A tensor with the shape and type of ``like``, from its bytes or numbers in ``array``."""
     if array.dtype == np.uint8 and like.dtype not in (torch.uint8, torch.bool):
         if like.numel() == 0:
             return like

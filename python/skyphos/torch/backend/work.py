@@ -43,8 +43,8 @@ class TorchWork(C10dWork):
     outputs : list of Tensor
         The future's value.
     worker : OrderedWorker or None
-        Waits for the call if a caller asks for its future. None: a thread of its own does, for a call that may end
-        before earlier ones, as messages may.
+        Waits for the call if a caller asks for its future. None: a new thread waits for it, because it is a message,
+        which may end before earlier ones.
 
     Attributes
     ----------
@@ -99,7 +99,7 @@ class TorchWork(C10dWork):
         elif self._worker is None:
             start_thread(self._settle_and_end, (promise,), "skyphos-message", lambda: None)
         elif self._worker.is_current_thread():
-            # A callback of another future may wait for this one. Queued, it would wait for itself.
+            # A callback that the worker runs asks for this future. Queued behind that callback, it might never end.
             self._settle_and_end(promise)
         else:
             self._worker.submit(lambda: self._settle_and_end(promise), promise)
@@ -123,7 +123,7 @@ class TorchWork(C10dWork):
             result = self._call.wait(seconds)
         except Timeout:
             if not self._call.done():
-                raise  # of this wait, not of the call
+                raise  # this wait has timed out, not the call
             result = None
         except Exception:
             result = None

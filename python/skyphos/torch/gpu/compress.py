@@ -60,8 +60,8 @@ def take_topk(
     Raises
     ------
     BadInput
-        Tensors of the CPU (for :class:`skyphos.TopK`) or of a device other than CUDA's or ROCm's; tensors that do not
-        fit each other; k below 1 or above the bucket; 2^31 values or more.
+        Tensors on the CPU (:class:`skyphos.TopK` takes those) or on a device other than CUDA's or ROCm's; tensors that
+        do not fit each other; k below 1 or above the bucket; 2^31 values or more.
 
     Notes
     -----
@@ -137,9 +137,9 @@ def quantise(
     ...     assert packed.tolist() == [0, 0, 254, 66, 127, 253]
     """
     _check(values, "values")
-    for name, number, most in (("call", call, 64), ("rank", rank, 32), ("first_bucket", first_bucket, 64)):
-        if not 0 <= index(number) < 1 << most:
-            raise BadInput(f"{name} must be from 0 to 2^{most} - 1, not {number}")
+    for name, number, bits in (("call", call, 64), ("rank", rank, 32), ("first_bucket", first_bucket, 64)):
+        if not 0 <= index(number) < 1 << bits:
+            raise BadInput(f"{name} must be from 0 to 2^{bits} - 1, not {number}")
     n = values.numel()
     if n == 0:
         return values.new_empty(0, dtype=torch.uint8)

@@ -2,8 +2,8 @@
 
 A bucket of d values is its scale S, a little-endian float32, followed by d levels in two's complement of ``bits`` bits,
 from the lowest bits on, padded to a whole byte. A random number depends only on (seed, call, rank, bucket, index in the
-bucket): a 64-bit mixer (SplitMix64's output function) makes a key of the first four, and a 32-bit mixer (the constants
-of Wellons' ``lowbias32``) makes the number of key and index.
+bucket): a 64-bit mixer (SplitMix64's output function) makes a key from the first four, and a 32-bit mixer (the
+constants of Wellons' ``lowbias32``) makes the number from key and index.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SUMS = 16
 GOLDEN = 0x9E3779B97F4A7C15
 #: Shifts and factors of the 64-bit mixer's rounds, then its last shift.
 MIX = (30, 0xBF58476D1CE4E5B9, 27, 0x94D049BB133111EB, 31)
-#: The same of the 32-bit mixer, which mixes in the key's upper half between its rounds.
+#: Likewise for the 32-bit mixer, which mixes in the key's upper half between its rounds.
 MIX32 = (16, 0x7FEB352D, 15, 0x846CA68B, 16)
 
 _MASK = (1 << 64) - 1
@@ -75,7 +75,7 @@ def signed(x: int) -> int:
 
 
 def _mix(x: int) -> int:
-    first, one, second, two, last = MIX
-    x = (x ^ x >> first) * one & _MASK
-    x = (x ^ x >> second) * two & _MASK
-    return x ^ x >> last
+    shift_1, factor_1, shift_2, factor_2, last_shift = MIX
+    x = (x ^ x >> shift_1) * factor_1 & _MASK
+    x = (x ^ x >> shift_2) * factor_2 & _MASK
+    return x ^ x >> last_shift

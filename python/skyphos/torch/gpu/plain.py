@@ -1,7 +1,7 @@
 """The kernels in plain torch: the reference for their tests, and the fallback without Triton.
 
-Results are the same to the bit. It takes several passes over memory, and temporary tensors a few times the input's
-size.
+Results are the same to the bit. Plain torch takes several passes over memory, and temporary tensors a few times the
+input's size.
 """
 
 from __future__ import annotations
@@ -102,10 +102,10 @@ def quantise(values: torch.Tensor, how: Quantize, start: int) -> tuple[torch.Ten
     drawn = _random(start, buckets, bucket, values.device) >> (32 - form.FRACTION)
     levels = exact + drawn >> form.FRACTION
 
-    a_byte = 8 // bits
-    codes = torch.zeros(buckets, -(-bucket // a_byte) * a_byte, dtype=torch.int64, device=values.device)
+    per_byte = 8 // bits
+    codes = torch.zeros(buckets, -(-bucket // per_byte) * per_byte, dtype=torch.int64, device=values.device)
     codes[:, :bucket] = levels & (1 << bits) - 1
-    codes = codes.view(buckets, -1, a_byte) << torch.arange(0, 8, bits, device=values.device)
+    codes = codes.view(buckets, -1, per_byte) << torch.arange(0, 8, bits, device=values.device)
     heads = scales.view(torch.uint8).view(buckets, form.HEAD)
     packed = torch.cat([heads, codes.sum(2).to(torch.uint8)], dim=1)
     return packed.flatten()[: form.quantised_bytes(n, how)], ~finite.all()
@@ -150,8 +150,8 @@ def _lengths(rows: torch.Tensor) -> torch.Tensor:
 
 def _steps(scales: torch.Tensor, levels: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Two factors that scale values to levels with :data:`form.FRACTION` bits of fraction."""
-    # Two, because s/S may not fit a float32.
-    # A tensor, because torch computes number / tensor by a rounded reciprocal.
+    # Two factors, because s/S may not fit a float32.
+    # `top` is a tensor, because torch computes number / tensor by a rounded reciprocal.
     top = torch.full_like(scales, levels << form.FRACTION)
     lift = torch.where(scales < 2.0**-64, 2.0**64, 1.0).to(torch.float32)
     lifted = scales * lift
@@ -164,17 +164,17 @@ def _steps(scales: torch.Tensor, levels: int) -> tuple[torch.Tensor, torch.Tenso
 def _random(start: int, buckets: int, bucket: int, device: torch.device) -> torch.Tensor:
     """32 random bits for each value of each bucket. An int64 wraps around like an unsigned one."""
     keys = torch.arange(buckets, device=device) * form.signed(form.GOLDEN) + form.signed(start)
-    first, one, second, two, last = form.MIX
-    keys = (keys ^ _shifted(keys, first)) * form.signed(one)
-    keys = (keys ^ _shifted(keys, second)) * form.signed(two)
-    keys = (keys ^ _shifted(keys, last))[:, None]
+    shift_1, factor_1, shift_2, factor_2, last_shift = form.MIX
+    keys = (keys ^ _shifted(keys, shift_1)) * form.signed(factor_1)
+    keys = (keys ^ _shifted(keys, shift_2)) * form.signed(factor_2)
+    keys = (keys ^ _shifted(keys, last_shift))[:, None]
 
     mask = (1 << 32) - 1
-    first, one, second, two, last = form.MIX32
+    shift_1, factor_1, shift_2, factor_2, last_shift = form.MIX32
     x = torch.arange(bucket, device=device) * (form.GOLDEN & mask) + keys & mask
-    x = (x ^ x >> first) * one & mask ^ _shifted(keys, 32)
-    x = (x ^ x >> second) * two & mask
-    return x ^ x >> last
+    x = (x ^ x >> shift_1) * factor_1 & mask ^ _shifted(keys, 32)
+    x = (x ^ x >> shift_2) * factor_2 & mask
+    return x ^ x >> last_shift
 
 
 def _shifted(x: torch.Tensor, by: int) -> torch.Tensor:

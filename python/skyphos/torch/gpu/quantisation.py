@@ -13,8 +13,8 @@ on the GPU equals the step on the CPU to the bit. Triton's own generator (Philox
 min(d/s², √d/s) |v|².
 
 **Cost** for n values of b bytes: b n read, bits n / 8 + 4 n / bucket written, about 25 operations a value; the reverse
-for expansion. One program a bucket, 16 values a lane. For the length values are read twice (the second time from the
-cache) and squared in float64, which is slow on GPUs with few float64 units. ``TopK`` uses ``scale="max"``.
+for expansion. One program a bucket, 16 values a lane. With ``scale="l2"`` values are read twice (the second time from
+the cache) and squared in float64, which is slow on GPUs with few float64 units. ``TopK`` uses ``scale="max"``.
 
 **Tested**: Triton's interpreter against plain torch and the native kernel's bytes; compilation for NVIDIA's
 architectures 8.0 and 9.0. **Not tested**: running on a GPU. No number here was measured on one.
@@ -117,12 +117,12 @@ def _encode(  # noqa: PLR0917 - kernels have no keyword-only arguments
     drawn = (_random(start, row, lanes.to(tl.uint32)) >> (32 - _FRACTION)).to(tl.int32)
     fields = (exact + drawn >> _FRACTION) & ((1 << BITS) - 1)
 
-    A_BYTE: tl.constexpr = 8 // BITS
-    BYTES: tl.constexpr = WIDTH // A_BYTE
-    shifts = tl.arange(0, A_BYTE) * BITS
-    codes = tl.sum(tl.reshape(fields, (BYTES, A_BYTE)) << shifts[None, :], 1)
+    PER_BYTE: tl.constexpr = 8 // BITS
+    BYTES: tl.constexpr = WIDTH // PER_BYTE
+    shifts = tl.arange(0, PER_BYTE) * BITS
+    codes = tl.sum(tl.reshape(fields, (BYTES, PER_BYTE)) << shifts[None, :], 1)
     to = tl.arange(0, BYTES)
-    tl.store(packed + _HEAD + to, codes.to(tl.uint8), mask=to * A_BYTE < count)
+    tl.store(packed + _HEAD + to, codes.to(tl.uint8), mask=to * PER_BYTE < count)
 
 
 @kernel
@@ -149,9 +149,9 @@ def _decode(  # noqa: PLR0917 - kernels have no keyword-only arguments
 
     lanes = tl.arange(0, WIDTH)
     there = lanes < count
-    A_BYTE: tl.constexpr = 8 // BITS
-    code = tl.load(packed + _HEAD + lanes // A_BYTE, mask=there, other=0).to(tl.int32)
-    field = code >> (lanes % A_BYTE) * BITS & ((1 << BITS) - 1)
+    PER_BYTE: tl.constexpr = 8 // BITS
+    code = tl.load(packed + _HEAD + lanes // PER_BYTE, mask=there, other=0).to(tl.int32)
+    field = code >> (lanes % PER_BYTE) * BITS & ((1 << BITS) - 1)
     # Sign extension: flip the sign bit, then subtract its weight.
     SIGN: tl.constexpr = 1 << (BITS - 1)
     level = (field ^ SIGN) - SIGN

@@ -30,7 +30,7 @@ class BucketLayouts:
         return self._store.state(self._layouts.values())
 
     def load(self, state: dict[str, Any]) -> None:
-        """Replace all residuals by those of a state. Nothing changes if it cannot be one."""
+        """Replace all residuals by those of a state. Nothing changes if it is not a valid state."""
         self._store.load(state)
 
     def clear(self) -> None:
@@ -62,7 +62,7 @@ class BucketLayouts:
         BadInput
             The bucket does not fit its parameters, or a loaded state.
         Mismatch
-            Ranks have other parameters, or have done another number of steps.
+            Ranks differ in their parameters, or in the number of steps that they have done.
         """
         key = tuple((names[parameter], parameter.numel()) for parameter in parameters)
         layout = self._layouts.get(number)
@@ -91,6 +91,6 @@ class BucketLayouts:
 
     def _facts(self, vector: torch.Tensor, layers: Iterable[Layer], step: int) -> list[str]:
         """Facts that must be the same on all ranks for a new layout."""
-        done = f"{step} steps done{', as of a loaded state' * self._store.is_loaded}"
+        done = f"{step} steps done{', with a loaded state' * self._store.is_loaded}"
         layouts = [f"{layer.name} of {layer.stop - layer.start} values with k={layer.k}" for layer in layers]
         return [done, str(vector.dtype), *layouts]

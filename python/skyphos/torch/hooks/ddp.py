@@ -37,7 +37,7 @@ def topk_hook(state: TopK, bucket: dist.GradBucket) -> torch.futures.Future[torc
     For ``model.register_comm_hook(state, topk_hook)``; see the example of :class:`TopK`. Sparse gradients are reduced
     without compression.
     """
-    return _of(state, TopK).reduce_bucket(bucket)
+    return _checked(state, TopK).reduce_bucket(bucket)
 
 
 def qsgd_hook(state: QSGD, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
@@ -50,7 +50,7 @@ def qsgd_hook(state: QSGD, bucket: dist.GradBucket) -> torch.futures.Future[torc
 
     Returns
     -------
-    Future of the bucket's tensor: the mean over ranks. It raises as that of :func:`topk_hook`.
+    Future of the bucket's tensor: the mean over ranks. It raises the same errors as the future of :func:`topk_hook`.
 
     Raises
     ------
@@ -61,10 +61,10 @@ def qsgd_hook(state: QSGD, bucket: dist.GradBucket) -> torch.futures.Future[torc
     -----
     For ``model.register_comm_hook(state, qsgd_hook)``; see the example of :class:`QSGD`.
     """
-    return _of(state, QSGD).reduce_bucket(bucket)
+    return _checked(state, QSGD).reduce_bucket(bucket)
 
 
-def _of(state: Any, kind: type[HookState]) -> HookState:
+def _checked(state: Any, kind: type[HookState]) -> HookState:
     """The state, if it is of the kind that the hook takes."""
     if not isinstance(state, kind):
         raise BadInput(f"this hook takes a {kind.__name__} as its state, not {state!r}")

@@ -30,7 +30,7 @@ _Array = npt.NDArray[Any]
 
 
 class Levels:
-    """The groups of one or two levels. Making one is collective.
+    """The groups of one or two levels. All ranks of ``comm`` make a ``Levels`` together.
 
     Parameters
     ----------

@@ -10,7 +10,7 @@ __all__ = ["has_flag", "with_flag"]
 
 
 def with_flag(vector: SparseVector, *, is_finite: bool) -> SparseVector:
-    """The vector in an index space of one more. If it is not finite, the entry at that index is its only one.
+    """The vector with one more index in its index space. If it is not finite, its only entry is at that index.
 
     Examples
     --------
@@ -29,5 +29,5 @@ def with_flag(vector: SparseVector, *, is_finite: bool) -> SparseVector:
 
 def has_flag(reduced: SparseVector, length: int) -> bool:
     """Whether a rank set the flag of a vector that has this length without it."""
-    # The first test skips vectors that were sent without a flag: `indices` of a dense result counts its entries.
+    # The first test skips vectors that were sent without a flag, because a dense result has to compute `indices`.
     return reduced.n > length and bool(len(reduced.indices)) and int(reduced.indices[-1]) == length

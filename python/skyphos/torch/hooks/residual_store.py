@@ -91,7 +91,7 @@ class ResidualStore:
         return None
 
     def unclaimed(self) -> str | None:
-        """The residuals that no parameter has taken, as an error text, or None. Call it when all have been asked."""
+        """The residuals that no parameter has taken, as an error text, or None. Called once all have taken theirs."""
         names = [n for n, some in self._pieces["residual"].items() if any(bool(p.values.any()) for p in some)]
         if not names:
             return None
@@ -118,7 +118,7 @@ class ResidualStore:
         self._pieces = _merged([self._pieces, *(levels.allgather_inside(pieces) if levels.has_two else [pieces])])
 
     def give(self, layout: Layout, like: torch.Tensor, wanted: Mapping[str, bool]) -> None:
-        """Move the pieces of a layout's parameters into its residual and velocity, tensors like another one."""
+        """Move the pieces of a layout's parameters into its residual and velocity, new tensors of ``like``'s type."""
         for kind, is_wanted in wanted.items():
             # Removes also pieces of other ranks' shares: those ranks have them too.
             pieces = {name: self._pieces[kind].pop(name, []) for name, _ in layout.key}

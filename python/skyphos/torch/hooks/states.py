@@ -29,8 +29,8 @@ _QUANTISATION_BUCKET = 1024
 class TopK(HookState):
     """Send each layer's largest gradients and keep the rest for the next step: state of :func:`topk_hook`.
 
-    The gradient is added to the residual. Of every ``bucket`` consecutive values of the sum the ``k`` of largest
-    magnitude are sent, and the rest is the new residual. Layers are compressed and sent while backward goes on.
+    The gradient is added to the residual. The ``k`` values of largest magnitude in every ``bucket`` consecutive values
+    of the sum are sent, and the rest is the new residual. Layers are compressed and sent while backward goes on.
 
     Parameters
     ----------
@@ -200,6 +200,7 @@ class QSGD(HookState):
     bucket : int, default 512
         Number of consecutive values that share a scale.
     scale : {"l2", "max"}, default "max"
+        A bucket's scale: its Euclidean length, or its largest magnitude.
     where : {"both", "input", "result"}, default "both"
         What is quantised, as in :class:`skyphos.Quantize`: each rank's gradient ("input"), the reduced parts that
         owners send to all ("result"), or both.

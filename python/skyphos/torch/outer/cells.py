@@ -30,10 +30,11 @@ class _Recurrent(OuterLayer):
         raise NotImplementedError
 
     def _run(self, x: Tensor, sizes: list[int], state: State, suffix: str = "") -> State:
-        found = [getattr(self, name + suffix, None) for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")]
+        names = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
+        w_ih, w_hh, b_ih, b_hh = (getattr(self, name + suffix, None) for name in names)
         weights = self.outer("weight_ih" + suffix), self.outer("weight_hh" + suffix)
         direction = Direction(self.kind, tuple(sizes), suffix.endswith("_reverse"), weights)
-        return recurrent(direction, x, state, (found[0], found[1]), (found[2], found[3]))
+        return recurrent(direction, x, state, (w_ih, w_hh), (b_ih, b_hh))
 
 
 class _Layers(_Recurrent):
@@ -55,9 +56,9 @@ class _Layers(_Recurrent):
             return super().forward(input, hx)
         packed = isinstance(input, PackedSequence)
         nothing: Any = None
-        x, batch_sizes, order, back = input if packed else (input, nothing, nothing, nothing)
-        alone = not packed and x.dim() == 2
-        if alone:
+        x, batch_sizes, order, unsorted = input if packed else (input, nothing, nothing, nothing)
+        unbatched = not packed and x.dim() == 2
+        if unbatched:
             x = x.unsqueeze(1)
         elif not packed and self.batch_first:
             x = x.transpose(0, 1)
@@ -65,37 +66,37 @@ class _Layers(_Recurrent):
             raise BadInput("a sequence has at least one step")
         sizes = batch_sizes.tolist() if packed else [x.shape[1]] * x.shape[0]
         batch = sizes[0] if packed else x.shape[1]
-        state = self._first_state(hx, x, batch, alone, order)
-        torch_takes: Any = self
-        torch_takes.check_forward_args(
+        state = self._first_state(hx, x, batch, unbatched, order)
+        torch_module: Any = self
+        torch_module.check_forward_args(
             x.transpose(0, 1) if self.batch_first and not packed else x,
             state if self.kind == "LSTM" else state[0],
             batch_sizes,
         )
-        rows, last = self._all(x.reshape(-1, x.shape[-1]), sizes, state)
-        if back is not None:
-            last = tuple(each.index_select(1, back) for each in last)
+        rows, last = self._run_layers(x.reshape(-1, x.shape[-1]), sizes, state)
+        if unsorted is not None:
+            last = tuple(each.index_select(1, unsorted) for each in last)
         if packed:
-            output: Any = PackedSequence(rows, batch_sizes, order, back)
+            output: Any = PackedSequence(rows, batch_sizes, order, unsorted)
         else:
             output = rows.view(*x.shape[:2], rows.shape[-1])
-            if alone:
+            if unbatched:
                 output, last = output.squeeze(1), tuple(each.squeeze(1) for each in last)
             elif self.batch_first:
                 output = output.transpose(0, 1)
         return output, last if self.kind == "LSTM" else last[0]
 
-    def _first_state(self, hx: Any, x: Tensor, batch: int, alone: bool, order: Tensor | None) -> State:
+    def _first_state(self, hx: Any, x: Tensor, batch: int, unbatched: bool, order: Tensor | None) -> State:
         """h, or h and c, of shape (layers times directions, batch, hidden)."""
         if hx is None:
             zeros = x.new_zeros(self.num_layers * (1 + self.bidirectional), batch, self.hidden_size)
             return (zeros, zeros) if self.kind == "LSTM" else (zeros,)
         state = hx if self.kind == "LSTM" else (hx,)
-        if alone:
+        if unbatched:
             state = tuple(each.unsqueeze(1) for each in state)
         return tuple(state) if order is None else tuple(each.index_select(1, order) for each in state)
 
-    def _all(self, rows: Tensor, sizes: list[int], state: State) -> tuple[Tensor, State]:
+    def _run_layers(self, rows: Tensor, sizes: list[int], state: State) -> tuple[Tensor, State]:
         """Run all layers. Returns their outputs and last states."""
         directions, ends = 1 + self.bidirectional, []
         for layer in range(self.num_layers):
@@ -125,7 +126,7 @@ class OuterRNN(_Layers, nn.RNN):
 
 
 class _Cell(_Recurrent):
-    """One step."""
+    """A cell: one step of a layer."""
 
     @staticmethod
     def weights_of(module: Any) -> list[str]:
@@ -134,7 +135,7 @@ class _Cell(_Recurrent):
     def forward(self, input: Tensor, hx: Any = None) -> Any:
         if not self.is_outer():
             return super().forward(input, hx)
-        alone, x = input.dim() == 1, torch.atleast_2d(input)
+        unbatched, x = input.dim() == 1, torch.atleast_2d(input)
         if hx is None:
             zeros = x.new_zeros(x.shape[0], self.hidden_size)
             state: State = (zeros, zeros) if self.kind == "LSTM" else (zeros,)
@@ -144,7 +145,7 @@ class _Cell(_Recurrent):
             if each.shape != (len(x), width):
                 raise BadInput(f"{what} of shape {tuple(each.shape)}, where {(len(x), width)} is expected")
         _, *last = self._run(x, [x.shape[0]], state)
-        last = [each.squeeze(0) for each in last] if alone else last
+        last = [each.squeeze(0) for each in last] if unbatched else last
         return tuple(last) if self.kind == "LSTM" else last[0]
 
 

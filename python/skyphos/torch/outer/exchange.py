@@ -82,7 +82,7 @@ class Weight:
         try:
             is_executed: bool = torch._C._will_engine_execute_node(node)
         except RuntimeError:
-            return False  # PyTorch raises where the gradient is returned
+            return False  # PyTorch raises this if backward returns the gradient instead of accumulating it
         return is_executed
 
     def gradient(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor | None:
@@ -122,11 +122,11 @@ class Weight:
             self.parameter.grad = torch.zeros_like(self.parameter)
 
     def _waiting(self) -> Pairs:
-        """Rows of earlier backwards. None if ``.grad`` was set to None since."""
+        """Rows of earlier backwards; empty if ``.grad`` was set to None since."""
         return self._accumulated if self.parameter.grad is not None else []
 
     def take(self, pairs: Pairs, wide: bool) -> tuple[torch.Tensor, torch.Tensor]:
-        """The factors of this exchange, in host memory."""
+        """The factors of this exchange, in host memory; with ``wide`` in the parameter's type."""
         pairs, self._accumulated = self._waiting() + pairs, []
         exchange = self._exchange()
         dtype = self.dtype or (exchange.dtype if exchange else None) or self.parameter.dtype
@@ -282,7 +282,7 @@ class Exchange:
 
     def backward(self) -> _Backward:
         """The current backward."""
-        # By its number: a backward that failed has no end, and reentrant checkpoints run several.
+        # Told apart by number: a backward that failed never ends, and reentrant checkpoints run several at once.
         task = torch._C._current_graph_task_id()
         if self._backward is None or self._backward.task != task:
             self._backward = _Backward(self, task, self._synced and self._pauses == 0)

@@ -1,7 +1,7 @@
 """Gates of LSTM, GRU and RNN layers: their forward, and their derivatives.
 
 Letters are those of PyTorch's documentation. A step is a few operations on views made beforehand, in place where
-possible, because in small layers the number of operations takes the time.
+possible, because in small layers the number of operations determines the time.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Steps:
 
 
 class Forward(NamedTuple):
-    """Tensors of forward for backward: outputs, h before each row, the first state, and others."""
+    """Tensors of forward for backward: outputs, h before each row, the first state, and what the gates saved."""
 
     outputs: Tensor
     before: Tensor
@@ -115,7 +115,7 @@ def _product(a: Tensor, b: Tensor) -> Tensor:
 
 
 class _FirstState:
-    """Gradients of the first state, of sequences that started at different steps."""
+    """Gradients of the first state. Sequences may start at different steps."""
 
     def __init__(self, last: Sequence[Tensor]) -> None:
         self.gradients = [torch.zeros_like(each) for each in last]
@@ -159,9 +159,9 @@ class _LSTM:
         c_before = steps.before(cells, forward.state[1])
         # ∂c by i, f, g; ∂h by o and by c.
         by_c = torch.stack([g * i * (1 - i), c_before * f * (1 - f), i * (1 - g * g)], 1)
-        found = torch.empty_like(rows)
-        parts = found.unflatten(1, (4, -1))
-        of_c, of_o, of_gates = steps.cut(parts[:, :3], parts[:, 3], found)
+        gradients = torch.empty_like(rows)
+        parts = gradients.unflatten(1, (4, -1))
+        of_c, of_o, of_gates = steps.cut(parts[:, :3], parts[:, 3], gradients)
         into_c, into_o, through, forget, arriving = steps.cut(
             by_c, squashed * o * (1 - o), o * (1 - squashed * squashed), f, gradient
         )
@@ -177,7 +177,7 @@ class _LSTM:
             dc = dc * forget[t]
             dh = _product(of_gates[t], w)
         first.put((dh, dc))
-        return found, found, first.gradients
+        return gradients, gradients, first.gradients
 
 
 class _GRU:
@@ -189,10 +189,10 @@ class _GRU:
         self, steps: Steps, rows: Tensor, w_t: Tensor, b_hh: Tensor | None, state: Sequence[Tensor]
     ) -> tuple[Tensor, list[Tensor]]:
         size = w_t.shape[0]
-        brought = rows.new_empty(rows.shape[0], size)
-        outputs = torch.empty_like(brought)
+        all_u = rows.new_empty(rows.shape[0], size)
+        outputs = torch.empty_like(all_u)
         r, z, n = steps.cut(*rows.split(size, 1))
-        both, u, output = steps.cut(rows[:, : 2 * size], brought, outputs)
+        both, u, output = steps.cut(rows[:, : 2 * size], all_u, outputs)
         bias = rows.new_zeros(3 * size) if b_hh is None else b_hh
         (h,) = state
         for t in steps.order:
@@ -202,16 +202,16 @@ class _GRU:
             both[t].add_(candidate[:, : 2 * size]).sigmoid_()
             n[t].addcmul_(r[t], u[t].copy_(candidate[:, 2 * size :])).tanh_()
             h = torch.lerp(n[t], h, z[t], out=output[t])
-        return outputs, [brought, rows]
+        return outputs, [all_u, rows]
 
     def backward(
         self, steps: Steps, w: Tensor, forward: Forward, gradient: Tensor, last: Sequence[Tensor]
     ) -> tuple[Tensor, Tensor, list[Tensor]]:
-        brought, rows = forward.saved
+        u, rows = forward.saved
         r, z, n = rows.chunk(3, 1)
         # ∂h by n's argument, then by r, z and u.
         by_n = (1 - z) * (1 - n * n)
-        by_all = torch.stack([by_n * brought * r * (1 - r), (forward.before - n) * z * (1 - z), by_n * r], 1)
+        by_all = torch.stack([by_n * u * r * (1 - r), (forward.before - n) * z * (1 - z), by_n * r], 1)
         of_states, totals = torch.empty_like(rows), torch.empty_like(gradient)
         into, retained, arriving, total = steps.cut(by_all, z, gradient, totals)
         of_gates, of_rows = steps.cut(of_states.unflatten(1, (3, -1)), of_states)
@@ -250,8 +250,8 @@ class _RNN:
         self, steps: Steps, w: Tensor, forward: Forward, gradient: Tensor, last: Sequence[Tensor]
     ) -> tuple[Tensor, Tensor, list[Tensor]]:
         h = forward.outputs
-        found = torch.empty_like(h)
-        into, arriving, of_gates = steps.cut(1 - h * h if self._is_tanh else (h > 0).to(h.dtype), gradient, found)
+        gradients = torch.empty_like(h)
+        into, arriving, of_gates = steps.cut(1 - h * h if self._is_tanh else (h > 0).to(h.dtype), gradient, gradients)
         first, dh = _FirstState(last), last[0][:0]
         for t in reversed(steps.order):
             count = steps.sizes[t]
@@ -260,7 +260,7 @@ class _RNN:
             dh = _fit(dh, last[0], count) + arriving[t]
             dh = _product(torch.mul(into[t], dh, out=of_gates[t]), w)
         first.put((dh,))
-        return found, found, first.gradients
+        return gradients, gradients, first.gradients
 
 
 GATES: dict[str, Gates] = {"LSTM": _LSTM(), "GRU": _GRU(), "RNN_TANH": _RNN(True), "RNN_RELU": _RNN(False)}

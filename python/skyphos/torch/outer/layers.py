@@ -71,8 +71,8 @@ def outer_product(
         ``GRU`` (without ``proj_size``), ``RNNCell``, ``LSTMCell`` and ``GRUCell``; not subclasses. None: every such
         layer with weights for which ``rows`` rows are smaller than the matrix.
     rows : int
-        Without ``layers``: the least number of rows expected of a rank. A weight is chosen if that many rows of all
-        ranks have fewer numbers than the matrix.
+        Without ``layers``: the least number of rows expected of a rank. A weight is chosen if that many rows from each
+        rank together have fewer numbers than the matrix.
     process_group : ProcessGroup, optional
         Any backend. None: the default group.
     op : {"mean", "sum"}
@@ -302,8 +302,8 @@ def _choose(model: Any, layers: Layers, rows: int) -> list[_Layer]:
     found = _without_shared(model, found, layers is None)
     if not found:
         raise BadInput(
-            f"no layer that can exchange factors has a weight larger than {rows} rows, the least of all ranks: name "
-            "layers in layers=... to choose them regardless"
+            f"no layer that can exchange factors has a weight with more numbers than {rows} rows of factors, the least "
+            "expected of all ranks together: name layers in layers=... to choose them regardless"
         )
     return found
 
@@ -347,7 +347,7 @@ def _exclude_from_ddp(model: nn.Module, weights: dict[nn.Parameter, str]) -> Non
 
 
 class _Ignored(list[str]):
-    """Names that DDP ignores. The copy of a model, which is ordinary, gets only those from before."""
+    """Names that DDP ignores. A copy of the model has ordinary layers, so it gets only the names ignored before."""
 
     def __init__(self, before: list[str], ours: list[str]) -> None:
         super().__init__([*before, *ours])

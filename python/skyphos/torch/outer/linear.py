@@ -52,9 +52,9 @@ class _Linear(torch.autograd.Function):
     """x Wᵀ + bias, with some rows of W or (None) all."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, matrix: Tensor, bias: Tensor | None, of: tuple[Weight, slice | None]) -> Tensor:
+    def forward(ctx: Any, x: Tensor, matrix: Tensor, bias: Tensor | None, use: tuple[Weight, slice | None]) -> Tensor:
         ctx.save_for_backward(x, matrix)
-        ctx.weight, ctx.rows = _, rows = of
+        ctx.weight, ctx.rows = _, rows = use
         result: Tensor = F.linear(x, matrix if rows is None else matrix[rows], bias)
         return result
 
@@ -135,9 +135,9 @@ class OuterAttention(OuterLayer, nn.MultiheadAttention):
             return ordinary
         if is_causal and attn_mask is None:
             raise BadInput("is_causal=True describes attn_mask: pass that too")
-        alone = query.dim() == 2
+        unbatched = query.dim() == 2
         # each of shape (batch, head, position, number)
-        q, k, v = (self._heads(each, alone) for each in self._projected(query, key, value))
+        q, k, v = (self._heads(each, unbatched) for each in self._projected(query, key, value))
         mask = self._mask(q, k, key_padding_mask, attn_mask)
         dropout = self.dropout if self.training else 0.0
         weights = None
@@ -148,44 +148,44 @@ class OuterAttention(OuterLayer, nn.MultiheadAttention):
         else:
             found = F.scaled_dot_product_attention(q, k, v, mask, dropout)
         found = found.transpose(1, 2).flatten(2)
-        if not self.batch_first and not alone:
+        if not self.batch_first and not unbatched:
             found = found.transpose(0, 1)
-        result = _linear(self, "out_proj.weight", found[0] if alone else found, self.out_proj.bias)
+        result = _linear(self, "out_proj.weight", found[0] if unbatched else found, self.out_proj.bias)
         if weights is not None and average_attn_weights:
             weights = weights.mean(1)
-        return result, weights[0] if alone and weights is not None else weights
+        return result, weights[0] if unbatched and weights is not None else weights
 
     def _projected(self, query: Tensor, key: Tensor, value: Tensor) -> list[Tensor]:
         """The projections of query, key and value."""
         size = self.embed_dim
-        third = [slice(at * size, (at + 1) * size) for at in range(3)]
-        biases = [None if self.in_proj_bias is None else self.in_proj_bias[part] for part in third]
+        thirds = [slice(at * size, (at + 1) * size) for at in range(3)]
+        biases = [None if self.in_proj_bias is None else self.in_proj_bias[part] for part in thirds]
         if self.in_proj_weight is None:
             names = ("q_proj_weight", "k_proj_weight", "v_proj_weight")
             parts = zip(names, (query, key, value), biases, strict=True)
             return [_linear(self, name, x, bias) for name, x, bias in parts]
         if query is key and key is value:
             return list(_linear(self, "in_proj_weight", query, self.in_proj_bias).chunk(3, -1))
-        first = _linear(self, "in_proj_weight", query, biases[0], third[0])
+        first = _linear(self, "in_proj_weight", query, biases[0], thirds[0])
         if key is value:
             bias = None if self.in_proj_bias is None else self.in_proj_bias[size:]
             return [first, *_linear(self, "in_proj_weight", key, bias, slice(size, 3 * size)).chunk(2, -1)]
-        rest = [_linear(self, "in_proj_weight", x, biases[at], third[at]) for at, x in ((1, key), (2, value))]
+        rest = [_linear(self, "in_proj_weight", x, biases[at], thirds[at]) for at, x in ((1, key), (2, value))]
         return [first, *rest]
 
-    def _heads(self, x: Tensor, alone: bool) -> Tensor:
+    def _heads(self, x: Tensor, unbatched: bool) -> Tensor:
         """Split into heads: (batch, head, position, number)."""
-        if alone:
+        if unbatched:
             x = x.unsqueeze(0)
         elif not self.batch_first:
             x = x.transpose(0, 1)
         return x.unflatten(-1, (self.num_heads, self.head_dim)).transpose(1, 2)
 
-    def _mask(self, q: Tensor, k: Tensor, padding: Tensor | None, among: Tensor | None) -> Tensor | None:
+    def _mask(self, q: Tensor, k: Tensor, padding: Tensor | None, attention: Tensor | None) -> Tensor | None:
         """Both masks as one, which is added to scores of shape (batch, head, query, key)."""
         shapes = (q.shape[0], 1, 1, k.shape[2]), (-1, self.num_heads, q.shape[2], k.shape[2])
         found: Tensor | None = None
-        for mask, shape in ((padding, shapes[0]), (among, shapes[1])):
+        for mask, shape in ((padding, shapes[0]), (attention, shapes[1])):
             if mask is None:
                 continue
             if mask.dtype != torch.bool and not mask.is_floating_point():
@@ -193,6 +193,6 @@ class OuterAttention(OuterLayer, nn.MultiheadAttention):
             added: Tensor = mask
             if mask.dtype == torch.bool:
                 added = torch.zeros_like(mask, dtype=q.dtype).masked_fill_(mask, float("-inf"))
-            added = added[None, None] if mask is among and added.dim() == 2 else added.reshape(shape)
+            added = added[None, None] if mask is attention and added.dim() == 2 else added.reshape(shape)
             found = added if found is None else found + added
         return found

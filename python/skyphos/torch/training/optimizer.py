@@ -94,7 +94,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self._add_groups(self.param_groups)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Add parameters, which get rank 0's values if the others did. Collective."""
+        """Add parameters; with ``broadcast`` all ranks get rank 0's values of them. Collective."""
         super().add_param_group(param_group)
         if hasattr(self, "compression"):  # otherwise the base class's __init__ calls this
             self._add_groups(self.param_groups[-1:])

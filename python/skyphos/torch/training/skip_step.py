@@ -19,14 +19,17 @@ class SkipSource(Protocol):
         """Number of steps skipped so far."""
 
     def leaves_out(self) -> bool:
-        """Whether the step whose gradients were reduced last is to be skipped."""
+        """Whether the step whose gradients were reduced last is to be skipped.
+
+        Until it is called, the source raises an error instead of skipping a step, which no optimizer would skip.
+        """
 
 
 def skip_steps(optimizer: torch.optim.Optimizer, source: SkipSource) -> Any:
     """Set gradients to None before each step to skip, so that the optimizer does nothing. Returns the hook's handle."""
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise BadInput(f"guard() takes an optimizer of torch, not {optimizer!r}")
-    source.leaves_out()  # tells the source that something asks
+    source.leaves_out()  # from now on the source lets steps be skipped and does not raise an error
     seen = 0
 
     def drop_gradients() -> None:
