@@ -377,11 +377,7 @@ class MapReduce:
             assert self._combine is not None
             self._state = self._combine(keys, results)
             enough = until is not None and bool(until(before, self._state))
-<<<<<<< HEAD
-            seen = checksum_of(self._state) if comm.size > 1 else 0
-=======
             checksum = checksum_of(self._state) if comm.size > 1 else 0
->>>>>>> p4
         except Exception as error:  # whatever it raises
             failed = raised(f"rank {comm.rank}: combine", error)
         except BaseException as error:

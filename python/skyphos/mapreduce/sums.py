@@ -129,11 +129,7 @@ def checksum_of(state: Any) -> int:
     >>> from skyphos.mapreduce.sums import checksum_of
     >>> checksum_of(np.arange(3)) == checksum_of(np.arange(3)), checksum_of(np.arange(3)) == checksum_of(np.arange(4))
     (True, False)
-<<<<<<< HEAD
-    >>> checksum_of({"a": 1, "b": {2, 3}}) == checksum_of({"b": {3, 2}, "a": 1}), checksum_of(1.0) == checksum_of(2.0)
-=======
     >>> checksum_of({"a": 1.0, "b": {2, 3}}) == checksum_of({"b": {3, 2}, "a": 1.0}), checksum_of(1) == checksum_of(2)
->>>>>>> p4
     (True, False)
     """
     return _checksum_of(state, set())
