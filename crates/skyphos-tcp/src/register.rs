@@ -68,7 +68,9 @@ impl Joining {
     fn resolve(&self, attempt: &mut Attempt) -> Result<Vec<SocketAddr>> {
         match sockets::resolve(&self.options.rendezvous) {
             Ok(addresses) => Ok(addresses),
-            Err(e) if attempt.since.elapsed() > NAME_TIME || Instant::now() + LONGEST_PAUSE > self.deadline => {
+            Err(e)
+                if attempt.since.elapsed() > NAME_TIME || Instant::now() + LONGEST_PAUSE > self.deadline =>
+            {
                 Err(sockets::unresolvable(&self.options.rendezvous, &e))
             }
             Err(e) => {
@@ -79,7 +81,12 @@ impl Joining {
     }
 
     /// Answers rank 0's challenge: opens this rank's listener and registers.
-    fn introduce(&mut self, id: usize, message: &Message, attempt: &mut Attempt) -> Result<Option<TcpListener>> {
+    fn introduce(
+        &mut self,
+        id: usize,
+        message: &Message,
+        attempt: &mut Attempt,
+    ) -> Result<Option<TcpListener>> {
         let Some((protocol, nonce)) = message::read_challenge(&message.body) else {
             self.lobby.drop_link(id);
             attempt.failed("what listens there is not Skyphos: another program has the port".to_owned());
