@@ -13,7 +13,7 @@ const STRANGER: Limits = Limits { one: 80 << 10, all: 512 << 10 };
 /// A rank: its buffer grows with the bytes that have arrived.
 const MEMBER: Limits = Limits { one: 8 * PIECE_BYTES, all: 32 * PIECE_BYTES };
 
-/// A message's body: its fields take no more bytes than it has, except where it has many small fields.
+/// A message's body: the decoded fields take no more bytes than the body, unless it has many small fields.
 const BODY: Limits = Limits { one: 16 * PIECE_BYTES, all: 48 * PIECE_BYTES };
 
 static FILES: LazyLock<Files> = LazyLock::new(|| Files::read(files()).expect("our own files"));

@@ -92,9 +92,9 @@ fn play(u: &mut Unstructured<'_>) -> Result<()> {
         root: u.int_in_range(0..=size - 1)?,
     };
     let lists: Vec<Vec<u64>> = (0..size).map(|_| entries(u, n)).collect::<Result<_>>()?;
-    let (liar, twice, double) = (u.int_in_range(0..=size - 1)?, u.arbitrary()?, u.arbitrary()?);
+    let (liar, twice, is_f64) = (u.int_in_range(0..=size - 1)?, u.arbitrary()?, u.arbitrary()?);
     let edits: Vec<(u8, Edit)> = u.arbitrary_iter()?.take(6).collect::<Result<_>>()?;
-    let play = || match double {
+    let play = || match is_f64 {
         true => group::<f64>(&shared, &lists, liar, edits, twice),
         false => group::<f32>(&shared, &lists, liar, edits, twice),
     };

@@ -7,7 +7,7 @@ use skyphos_core::slab::CHUNK_BYTES;
 use skyphos_kernels::{Block, Encoding, IndexSet, count_indices, decode, union};
 
 /// Block ids of the largest index space.
-const MOST_BLOCKS: u64 = 1 << 58;
+const MAX_BLOCKS: u64 = 1 << 58;
 
 /// Five times the bytes of a set: an index of 4 bytes becomes a block of 16.
 const LIMITS: Limits = Limits { one: 5 * CHUNK_BYTES, all: 24 * CHUNK_BYTES };
@@ -20,7 +20,7 @@ pub fn run(data: &[u8]) {
 fn decode_both(u: &mut Unstructured<'_>) -> Result<()> {
     let bits = if u.arbitrary()? { 58 } else { u.int_in_range(0..=58)? };
     let range = (u.arbitrary::<u64>()? & ((1 << bits) - 1)) + 1;
-    let lo = u.int_in_range(0..=MOST_BLOCKS - range)?;
+    let lo = u.int_in_range(0..=MAX_BLOCKS - range)?;
     let mut bytes = Vec::new();
     if u.ratio(3, 4)? {
         bytes.push(u.int_in_range(0..=3)?);

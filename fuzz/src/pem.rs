@@ -27,11 +27,11 @@ static PLACE: LazyLock<Place> = LazyLock::new(|| {
     let parent = if memory.is_dir() { memory } else { std::env::temp_dir() };
     let folder = parent.join(format!("skyphos-fuzz-{}", std::process::id()));
     std::fs::create_dir_all(&folder).expect("a folder for files");
-    let mut of_authority = CertificateParams::new(Vec::new()).expect("no names");
-    of_authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    let mut authority_params = CertificateParams::new(Vec::new()).expect("no names");
+    authority_params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
     let key = KeyPair::generate().expect("a key");
-    let authority = of_authority.self_signed(&key).expect("a certificate").pem();
-    let issuer = Issuer::new(of_authority, key);
+    let authority = authority_params.self_signed(&key).expect("a certificate").pem();
+    let issuer = Issuer::new(authority_params, key);
     let mut params = CertificateParams::new(vec![NAME.to_owned()]).expect("a name");
     params.extended_key_usages =
         vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];

@@ -18,10 +18,10 @@ pub fn run(data: &[u8]) {
 fn expand(u: &mut Unstructured<'_>) -> Result<()> {
     let scale = *u.choose(&[Scale::L2, Scale::Max])?;
     let bucket = if u.ratio(1, 2)? { u.int_in_range(1..=300)? } else { u.int_in_range(1..=1 << 24)? };
-    let params = Quantize::new(*u.choose(&[2, 4, 8])?, bucket, scale, 0).expect("settings that can be");
+    let params = Quantize::new(*u.choose(&[2, 4, 8])?, bucket, scale, 0).expect("valid settings");
     let (width, dtype) =
         (u.int_in_range(1..=3)?, *u.choose(&[DType::F32, DType::F64, DType::BF16, DType::F16])?);
-    let codec = QuantisedValues::new(params, dtype, width).expect("of numbers with a point");
+    let codec = QuantisedValues::new(params, dtype, width).expect("a floating-point type");
     let mut bytes = AlignedVec::default();
     if u.ratio(1, 8)? {
         bytes.extend(u.bytes(u.len())?);

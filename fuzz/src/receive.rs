@@ -156,8 +156,8 @@ fn receive(
         if let (None, Some((written, read))) = (bytes, counters) {
             receiver.publish_false_counters(written, read);
         }
-        let took = within(LIMITS, || receiver.write_and_read(bytes, &mut events));
-        match took {
+        let end = within(LIMITS, || receiver.write_and_read(bytes, &mut events));
+        match end {
             Some(end) => return (events, end),
             None => assert!(bytes.is_some(), "the end of a stream is not reported"),
         }

@@ -54,7 +54,7 @@ enum Body {
 
 #[derive(Arbitrary)]
 enum Step {
-    Comes {
+    Arrives {
         from: u8,
         kind: u8,
         call: u8,
@@ -155,7 +155,7 @@ fn event(step: Step, inner: &Scripted, comm: u64) -> Option<Event> {
     let (me, size) = (inner.rank(), inner.size());
     let peer = |from: u8| Some(WorldRank(u32::from(from) % size)).filter(|from| *from != me);
     Some(match step {
-        Step::Comes { from, kind, call, round, seq, origin, body, odd } => {
+        Step::Arrives { from, kind, call, round, seq, origin, body, odd } => {
             let kind = KINDS[usize::from(kind) % KINDS.len()];
             let mut header = Header {
                 comm: CommId(comm),

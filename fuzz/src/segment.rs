@@ -78,7 +78,7 @@ fn raw(u: &mut Unstructured<'_>, row: usize) -> Result<AlignedVec> {
     let (form, count): (u8, u16) = (u.int_in_range(0..=4)?, u.arbitrary()?);
     let (first, end): (u16, u16) = u.arbitrary()?;
     let (count, base) = (count % 700, if u.ratio(1, 8)? { 1u64 << 45 } else { 0 });
-    let of = if u.ratio(1, 8)? { number(u)? as u32 } else { u32::from(count) * 2 };
+    let total = if u.ratio(1, 8)? { number(u)? as u32 } else { u32::from(count) * 2 };
     let index_bytes = match form {
         0 => 0,
         3 => usize::from(count) * 8,
@@ -91,7 +91,7 @@ fn raw(u: &mut Unstructured<'_>, row: usize) -> Result<AlignedVec> {
     bytes.extend((base + u64::from(first)).to_le_bytes());
     bytes.extend((base + u64::from(first) + u64::from(end)).to_le_bytes());
     bytes.extend((index_bytes as u32).to_le_bytes());
-    bytes.extend(of.to_le_bytes());
+    bytes.extend(total.to_le_bytes());
     let rest = u.bytes(len.min(u.len()))?;
     // Values are zeros as far as the input is short; its last bytes are the indices.
     bytes.resize(bytes.len() + len - rest.len(), 0);
@@ -121,8 +121,8 @@ fn encoded<T: Element>(
         at = stop.max(at).saturating_add(1);
     }
     let values = vec![T::ONE; indices.len() * width];
-    let most = u.int_in_range(40..=5000)?;
-    let mut encoder = Encoder::new(EntryIndices::Listed(&indices), &values, width, hi, most);
+    let max_bytes = u.int_in_range(40..=5000)?;
+    let mut encoder = Encoder::new(EntryIndices::Listed(&indices), &values, width, hi, max_bytes);
     let mut all = Vec::new();
     while let Some(next) = encoder.plan() {
         let mut bytes = AlignedVec::default();
@@ -204,8 +204,8 @@ fn fold<T: Element>(
     let identity = op.identity::<T>().expect("checked");
     let mut collector = Collector::new(lo, hi, shape, identity, 0);
     let mut fold = Fold::<T, &[u8]>::new(op, sources.len(), shape.width, lo, hi, density).expect("checked");
-    let most = sources.iter().map(Vec::len).max().unwrap_or(0);
-    for k in 0..most {
+    let longest = sources.iter().map(Vec::len).max().unwrap_or(0);
+    for k in 0..longest {
         for (number, segments) in sources.iter().enumerate() {
             let Some(segment) = segments.get(k) else { continue };
             let moved = fold.push(number, segment.as_bytes()).and_then(|()| fold.advance(op, &mut collector));

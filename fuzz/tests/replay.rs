@@ -17,7 +17,7 @@ const MUTATIONS: usize = 2000;
 const LONG: Duration = Duration::from_secs(5);
 
 /// Limit on the length of a mutation.
-const MOST_BYTES: usize = 1 << 16;
+const MAX_BYTES: usize = 1 << 16;
 
 thread_local! {
     static CURRENT: RefCell<(&'static str, Vec<u8>)> = const { RefCell::new(("", Vec::new())) };
@@ -79,7 +79,7 @@ fn mutate(mut data: Vec<u8>, others: &[Vec<u8>], random: &mut Pcg64) -> Vec<u8> 
             _ => {}
         }
     }
-    data.truncate(MOST_BYTES);
+    data.truncate(MAX_BYTES);
     data
 }
 

@@ -1,4 +1,4 @@
-//! The arguments of a call that all ranks must agree on, by name, for the error of ranks that disagree.
+//! The named arguments of a call that all ranks must agree on: the error of ranks that disagree shows those that differ.
 //!
 //! A frame carries their hash ([`CallSig::extra`](crate::frame::CallSig)). A rank that receives a different hash sends its
 //! arguments to the frame's sender. The sender compares them with its own, and reports the differing ones to all ranks. The
@@ -94,7 +94,7 @@ pub(crate) struct Differences {
     pub(crate) theirs: String,
 }
 
-/// Decodes the bytes of [`Arguments::to_wire`], up to the first malformed one.
+/// Decodes the bytes of [`Arguments::to_wire`], up to the first malformed name or value.
 fn from_wire(bytes: &[u8]) -> Named {
     fn text(bytes: &mut &[u8]) -> Option<String> {
         let (len, rest) = bytes.split_first_chunk::<4>()?;
@@ -113,15 +113,16 @@ fn from_wire(bytes: &[u8]) -> Named {
 mod tests {
     use super::*;
 
-    fn of(pairs: &'static [(&str, &str)]) -> Arguments {
+    fn arguments(pairs: &'static [(&str, &str)]) -> Arguments {
         let owned = |(name, value): &(&str, &str)| (name.to_string(), value.to_string());
         Arguments::given(move || pairs.iter().map(owned).collect())
     }
 
     #[test]
     fn differing_arguments_are_named_with_both_values() {
-        let ours = of(&[("algorithm", "ring"), ("split", "even"), ("k", "3")]);
-        let theirs = of(&[("split", "even"), ("algorithm", "auto"), ("shape", "(2, 3)")]).to_wire().unwrap();
+        let ours = arguments(&[("algorithm", "ring"), ("split", "even"), ("k", "3")]);
+        let theirs = arguments(&[("split", "even"), ("algorithm", "auto"), ("shape", "(2, 3)")]);
+        let theirs = theirs.to_wire().unwrap();
         let differ = ours.differences(&theirs);
         assert_eq!(differ.ours, "algorithm=ring, k=3, shape=(none)");
         assert_eq!(differ.theirs, "algorithm=auto, k=(none), shape=(2, 3)");
@@ -130,7 +131,7 @@ mod tests {
 
     #[test]
     fn malformed_bytes_decode_without_a_panic() {
-        let bytes = of(&[("a", "1"), ("b", "2")]).to_wire().unwrap();
+        let bytes = arguments(&[("a", "1"), ("b", "2")]).to_wire().unwrap();
         for cut in 0..bytes.len() {
             assert!(from_wire(&bytes[..cut]).len() < 2);
         }

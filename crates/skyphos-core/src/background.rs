@@ -109,7 +109,7 @@ impl Node {
         }
     }
 
-    /// Polls the calls that have news, in the order in which they were started; true if there was one. Frames of calls that
+    /// Polls the calls that have news, in the order in which they were started; returns whether any had. Frames of calls that
     /// were started together leave together. `background`: polls only calls that the node's own thread may poll.
     pub(crate) fn poll_calls(&self, background: bool) -> bool {
         let mut active = lock(&self.tasks.active);
@@ -151,8 +151,8 @@ impl Node {
         moved
     }
 
-    /// Polls calls; if none had news, waits for news for at most `timeout`, and returns true if there was none. `until` also ends
-    /// the wait; only the node's own thread passes `None`.
+    /// Polls calls; if none had news, waits for at most `timeout`. Returns true if no news came in that time. A true `until` also
+    /// ends the wait; only the node's own thread passes `None`.
     pub(crate) fn step_calls(self: &Arc<Node>, timeout: Duration, until: Option<&AtomicBool>) -> bool {
         let background = until.is_none();
         if self.poll_calls(background) {
@@ -188,9 +188,9 @@ impl Node {
         let comm = group.comm;
         self.release_held();
         let until = Instant::now() + timeout;
-        let any = |calls: &[Box<dyn Step>]| calls.iter().any(|call| call.group() == comm);
+        let any_left = |calls: &[Box<dyn Step>]| calls.iter().any(|call| call.group() == comm);
         let _waiting = Waiting::enter(&self.tasks);
-        while any(&lock(&self.tasks.fresh)) || any(&lock(&self.tasks.active)) {
+        while any_left(&lock(&self.tasks.fresh)) || any_left(&lock(&self.tasks.active)) {
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 return;
@@ -203,8 +203,8 @@ impl Node {
     /// Ends the calls of a group that was closed.
     pub(crate) fn end_calls(self: &Arc<Node>, comm: CommId) {
         self.release_held();
-        let any = |calls: &[Box<dyn Step>]| calls.iter().any(|call| call.group() == comm);
-        while any(&lock(&self.tasks.fresh)) || any(&lock(&self.tasks.active)) {
+        let any_left = |calls: &[Box<dyn Step>]| calls.iter().any(|call| call.group() == comm);
+        while any_left(&lock(&self.tasks.fresh)) || any_left(&lock(&self.tasks.active)) {
             self.poll_calls(false);
         }
     }

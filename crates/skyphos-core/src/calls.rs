@@ -69,7 +69,7 @@ impl Node {
     }
 
     /// Fails the group's next call, because this rank found an error before the call began. The other ranks get the error in
-    /// their next call. `goes_on`: this rank's later calls are those of a rank that has not received the error yet.
+    /// their next call. `goes_on`: this rank still makes its later calls, like a rank that has not received the error yet.
     pub fn fail_call(self: &Arc<Node>, group: &Arc<Group>, error: Error, goes_on: bool) -> Error {
         let sig = CallSig::plain(CallKind::Failed);
         let ep = self.begin(group, sig.into());
@@ -92,7 +92,7 @@ impl Node {
         }
     }
 
-    /// Calls of a group that this rank has begun.
+    /// How many calls of a group this rank has begun.
     pub fn calls_begun(&self, group: &Group) -> CallNumber {
         self.mail(|m| m.begun(group.comm))
     }

@@ -14,8 +14,8 @@ use std::sync::atomic::Ordering;
 use std::sync::{MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Upper bound on the polls for arrivals before a completed call returns. So many file everything that had arrived when it
-/// completed.
+/// Upper bound on the polls for arrivals before a completed call returns. So many polls file everything that had arrived when
+/// it completed.
 const ARRIVAL_POLLS: u32 = 64;
 
 impl Node {

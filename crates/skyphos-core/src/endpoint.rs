@@ -111,7 +111,7 @@ impl Endpoint {
         self.group.me
     }
 
-    /// Ranks in the group.
+    /// Number of ranks in the group.
     pub fn size(&self) -> u32 {
         self.group.ranks.len() as u32
     }

@@ -14,7 +14,7 @@ pub trait NativeCollectives {
     }
 
     /// Begins an allreduce of one chunk. The result comes as a frame from this rank with this header; results come in the order
-    /// in which they were begun. All ranks begin the same ones in the same order, and none can be taken back.
+    /// in which the allreduces were begun. All ranks begin the same allreduces in the same order, and cannot cancel any.
     fn begin_allreduce(&mut self, header: Header, op: &ReduceOp, dtype: DType, part: PayloadMut) {
         let _ = (header, op, dtype, part);
         unreachable!("this transport has no allreduce of its own");
@@ -33,12 +33,12 @@ pub trait Replication {
         None
     }
 
-    /// A call begins on this rank, with this checksum of its input.
+    /// Notes that a call begins on this rank, with this checksum of its input.
     fn set_input_checksum(&mut self, comm: CommId, call: CallNumber, sum: u64) {
         let _ = (comm, call, sum);
     }
 
-    /// A call has ended on this rank, `failed` or not.
+    /// Notes that a call has ended on this rank, `failed` or not.
     fn end_call(&mut self, comm: CommId, call: CallNumber, failed: bool) {
         let _ = (comm, call, failed);
     }

@@ -30,7 +30,7 @@ impl Group {
 
     /// The number of a group of survivors. It depends on the ranks, because before a loss some ranks may have agreed on a larger
     /// group.
-    pub fn number_of_some(comm: CommId, call: CallNumber, ranks: impl IntoIterator<Item = u32>) -> CommId {
+    pub fn number_with_ranks(comm: CommId, call: CallNumber, ranks: impl IntoIterator<Item = u32>) -> CommId {
         let first = Group::number_after(comm, call);
         ranks.into_iter().fold(first, |number, rank| Group::number_after(number, CallNumber(u64::from(rank))))
     }

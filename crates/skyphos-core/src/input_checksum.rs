@@ -6,7 +6,7 @@ use crate::endpoint::Endpoint;
 pub struct InputChecksum(crc_fast::Digest);
 
 impl InputChecksum {
-    /// Adds bytes, without padding.
+    /// Appends bytes to the sequence that the checksum covers.
     pub fn add(&mut self, bytes: &[u8]) {
         self.0.update(bytes);
     }

@@ -40,7 +40,7 @@ pub struct Settings {
     pub timeout: Duration,
     /// Threads that merge large messages, the caller included.
     pub threads: usize,
-    /// Called about every 100 ms while a call waits. True once the user has interrupted the program.
+    /// Called about every 100 ms while a call waits. Returns true once the user has interrupted the program.
     pub interrupted: Option<fn() -> bool>,
 }
 
@@ -74,7 +74,7 @@ pub struct Node {
     settings: Settings,
     merge_pool: Option<rayon::ThreadPool>,
     pub(crate) spin: Duration,
-    /// Memory of broadcasts to this host.
+    /// Shared memory that broadcasts to this host reuse.
     pub(crate) regions: Regions,
     /// This process's number and the number of processes, if ranks are replicated.
     replica: Option<(ProcessId, u32)>,
@@ -139,7 +139,7 @@ impl Node {
         self.rank
     }
 
-    /// Ranks of the transport.
+    /// Number of ranks of the transport.
     pub fn size(&self) -> u32 {
         self.size
     }
@@ -159,7 +159,7 @@ impl Node {
         &self.facts.topology
     }
 
-    /// Ranks that share this host.
+    /// Number of ranks on this host.
     pub fn ranks_on_host(&self) -> usize {
         self.facts.ranks_on_host
     }
@@ -231,12 +231,12 @@ impl Node {
         self.end_calls(comm);
     }
 
-    /// Calls of a group that failed here because ranks made different calls.
+    /// Number of calls of a group that failed here because ranks made different calls.
     pub fn mismatches(&self, group: &Group) -> u64 {
         self.mail(|m| m.mismatches(group.comm))
     }
 
-    /// Groups that are open on this node.
+    /// Number of groups that are open on this node.
     pub fn open_groups(&self) -> usize {
         self.mail(|m| m.open_comms())
     }
@@ -297,7 +297,7 @@ impl Node {
         self.replica.is_some()
     }
 
-    /// Whether ranks are several processes.
+    /// Whether each rank is several processes.
     pub fn is_replicated(&self) -> bool {
         self.process().1 > self.size
     }

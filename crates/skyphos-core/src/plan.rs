@@ -34,7 +34,7 @@ impl Map {
         }
     }
 
-    /// Whether there are none.
+    /// Whether there are no rows.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -72,9 +72,9 @@ impl Map {
     }
 }
 
-/// The position of row k of `of` rows that are spread evenly over `into` positions.
-fn spread(k: usize, of: usize, into: usize) -> usize {
-    (k as u128 * into as u128).div_ceil(of.max(1) as u128) as usize
+/// The position of row k of `rows` rows that are spread evenly over `into` positions.
+fn spread(k: usize, rows: usize, into: usize) -> usize {
+    (k as u128 * into as u128).div_ceil(rows.max(1) as u128) as usize
 }
 
 /// One communication layer of one rank.
@@ -267,13 +267,13 @@ impl BlockCuts {
         self.starts = layer.out_maps.iter().map(cut).collect();
     }
 
-    /// Number of rows of all members that lead into blocks.
+    /// Number of rows of all members that are folded into `blocks`.
     pub(crate) fn rows(&self, blocks: std::ops::Range<usize>) -> usize {
         self.starts.iter().map(|starts| (starts[blocks.end] - starts[blocks.start]) as usize).sum()
     }
 
-    /// The part of member j's map that leads into a block.
-    pub(crate) fn of(&self, j: usize, block: usize) -> std::ops::Range<usize> {
+    /// The rows of member j that are folded into a block.
+    pub(crate) fn rows_of(&self, j: usize, block: usize) -> std::ops::Range<usize> {
         self.starts[j][block] as usize..self.starts[j][block + 1] as usize
     }
 }

@@ -66,7 +66,7 @@ pub struct ReceivedMessage<M> {
     pub memory: Option<M>,
 }
 
-/// Sends parts to a rank of the group, in a call that is a send to it.
+/// Sends parts to a rank of the group. The call is a send to that rank.
 pub async fn send(ep: &Endpoint, dest: u32, parts: &[impl AsRef<[u8]>]) -> Result<()> {
     let lengths = parts.iter().map(|part| part.as_ref().len() as u64);
     let table: Vec<u8> = [parts.len() as u64].into_iter().chain(lengths).flat_map(u64::to_le_bytes).collect();
@@ -102,7 +102,7 @@ pub async fn send(ep: &Endpoint, dest: u32, parts: &[impl AsRef<[u8]>]) -> Resul
     }
 }
 
-/// Receives the message that matches a receive. If `destination` fits the message, its second part is stored there.
+/// Receives the message that this call, a receive, is matched with. If `destination` fits the message, its second part is stored there.
 pub async fn receive<M: AsMut<[u8]>>(
     ep: &Endpoint,
     mut destination: Option<ReceiveInto<M>>,
@@ -209,7 +209,7 @@ impl Stream {
 }
 
 impl Node {
-    /// A message to a rank of the group, or a receive or probe ([`CallSig::of_message`]).
+    /// Prepares the call of this signature: a message to a rank of the group, a receive or a probe ([`CallSig::of_message`]).
     pub fn prepare_message<R: Send + 'static, F: Future<Output = Result<R>> + Send + 'static>(
         self: &Arc<Node>,
         group: &Arc<Group>,

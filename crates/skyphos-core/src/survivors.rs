@@ -8,15 +8,15 @@
 //!
 //! ```text
 //! join     to the leader      the ranks that I have lost
-//! propose  to some            you are to continue (attempt k)
+//! propose  to those ranks     you are to continue (attempt k)
 //! accept   to the leader      I agree (attempt k)
 //! commit   by all             these ranks continue
 //! exclude  to an outsider     the others continue without you
 //! leave    to all             I do not continue
 //! ```
 //!
-//! **Promised**: two ranks that live, can reach each other and have decided have decided the same. A rank whose process has
-//! ended is known to be dead; one that is only silent may live behind a cut link and decide there too. So a group continues
+//! **Promised**: if two ranks live, can reach each other and have decided, their decisions are the same. A rank whose process has
+//! ended is known to be dead; a rank that is only silent may live behind a cut link and decide there too. So a group continues
 //! only with more than half of the ranks that may live, or with half of them, the lowest included: of two parts of a group that
 //! cannot reach each other at most one continues.
 //!
@@ -59,7 +59,7 @@ pub enum StopReason {
 pub enum Decision {
     /// These ranks continue.
     Continue(Vec<u32>),
-    /// This rank does not.
+    /// This rank does not continue.
     Stop(StopReason),
 }
 

@@ -123,7 +123,7 @@ impl Tasks {
         lock(&self.thread_state).thread = true;
     }
 
-    /// The transport has no more work of its own.
+    /// Notes that the transport has no more work of its own.
     pub(crate) fn end_background_work(&self) {
         lock(&self.thread_state).background_work = false;
         self.thread_wake.notify_all();

@@ -108,7 +108,7 @@ fn renumbered(names: &[u32]) -> Vec<u32> {
 
 /// How often each number occurs, if all occur equally often; else 1.
 fn common_count(numbers: &[u32]) -> u32 {
-    let mut counts = vec![0u32; numbers.iter().max().map_or(0, |most| *most as usize + 1)];
+    let mut counts = vec![0u32; numbers.iter().max().map_or(0, |largest| *largest as usize + 1)];
     numbers.iter().for_each(|number| counts[*number as usize] += 1);
     match counts.iter().all(|count| *count == counts[0]) {
         true => counts.first().copied().unwrap_or(1),

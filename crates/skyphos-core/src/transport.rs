@@ -1,14 +1,13 @@
 //! The trait of all transports. A transport carries frames between ranks; every other layer builds on it.
 //!
-//! A transport posts frames and yields frames. It does not match, order across peers, retry a call,
-//! or know what a collective is: [`crate::node::Node`] does the matching. The smallest
-//! implementation is [`crate::local`]; read it first. Methods of only some transports are in [`crate::extensions`].
+//! A transport posts frames and yields frames. It does not match frames to calls, order frames of different peers, retry a call, or
+//! know what a collective is: [`crate::node::Node`] does the matching. The smallest implementation is [`crate::local`]; read it
+//! first. Methods of only some transports are in [`crate::extensions`].
 //!
-//! **Promised**: data frames from one peer arrive in the order they were posted (control frames may
-//! overtake them); a frame arrives whole
-//! and unchanged or its sender is reported down; `post` never blocks; `poll` returns within its wait.
-//! **Not promised**: any order between peers; that a posted frame arrives if the peer goes down;
-//! memory bounds on posted frames (callers check [`Transport::backlog`] and the windows of streams).
+//! **Promised**: data frames from one peer arrive in the order they were posted (control frames may overtake them); a frame arrives
+//! whole and unchanged, or its sender is reported down; `post` never blocks; `poll` returns within its wait.
+//! **Not promised**: any order between peers; that a posted frame arrives if the peer goes down; memory bounds on posted frames
+//! (callers check [`Transport::backlog`] and the windows of streams).
 
 use crate::clock::Clock;
 use crate::extensions::{NativeCollectives, Replication, UnderReplicas};

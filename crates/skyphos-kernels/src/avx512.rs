@@ -15,7 +15,7 @@ impl Avx512 {
     /// Copies the values whose bits are set in `mask` to consecutive positions.
     ///
     /// # Safety
-    /// Values of `from` whose bit is set must be readable; `to` must have room for as many and [`OVERRUN`].
+    /// Values of `from` whose bit is set must be readable; `to` must have room for as many values plus [`OVERRUN`].
     #[inline(always)]
     pub(crate) unsafe fn compress<T: Copy>(self, mask: u64, from: *const T, to: *mut T) {
         // SAFETY: `self` proves the instructions; the memory is as the caller promises.
@@ -35,7 +35,7 @@ impl Avx512 {
     /// Lists `base` plus the number of each bit that is set in `mask`.
     ///
     /// # Safety
-    /// `to` must have room for as many numbers as bits and [`OVERRUN`].
+    /// `to` must have room for a number per set bit plus [`OVERRUN`].
     #[inline(always)]
     pub(crate) unsafe fn positions_u32(self, mask: u64, base: u32, to: *mut u32) {
         // SAFETY: `self` proves the instructions; the memory is as the caller promises.
@@ -59,7 +59,7 @@ impl Avx512 {
         unsafe { bits_of_marks(marks) }
     }
 
-    /// Sets the marks whose bits are set to 1.
+    /// Sets to 1 the marks whose bits are set.
     #[inline(always)]
     pub(crate) fn set_marks(self, bits: u64, marks: &mut [u8; 64]) {
         // SAFETY: `self` proves the instructions.
@@ -69,7 +69,7 @@ impl Avx512 {
     /// Puts consecutive values at the positions whose bits are set in `mask`; the others come from `blank`.
     ///
     /// # Safety
-    /// 16 values more than bits must be readable.
+    /// A value per set bit, and 16 more, must be readable.
     #[inline(always)]
     pub(crate) unsafe fn expand<T: Copy>(self, mask: u32, from: *const T, blank: &[T; 16], to: &mut [T; 32]) {
         // SAFETY: `self` proves the instructions; the memory is as the caller promises.

@@ -140,10 +140,10 @@ fn prefetch_all<T>(acc: &[T], first: u32, map: &[u32]) {
 pub fn fold_all<T: Element>(op: &ReduceOp, acc: &mut [T], from: &[T]) -> Result<()> {
     debug_assert_eq!(acc.len(), from.len());
     #[inline(always)]
-    fn with<T: Element>(op: impl Fn(T, T) -> T + Copy, acc: &mut [T], from: &[T]) {
+    fn fold<T: Element>(op: impl Fn(T, T) -> T + Copy, acc: &mut [T], from: &[T]) {
         acc.iter_mut().zip(from).for_each(|(a, v)| *a = op(*a, *v));
     }
-    with_op!(op, T, f => simd::dispatch!(with(f, acc, from)), custom => {
+    with_op!(op, T, f => simd::dispatch!(fold(f, acc, from)), custom => {
         custom.combine(T::DTYPE, bytemuck::cast_slice_mut(acc), bytemuck::cast_slice(from))?;
     });
     Ok(())

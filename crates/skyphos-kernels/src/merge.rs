@@ -155,7 +155,7 @@ unsafe fn merge_with<'a, T: Element, F: Fn(T, T) -> T + Copy>(
 }
 
 impl<T: Element> Out<T> {
-    /// Writes the first 16 indices and their values. All are computed before one is written, so that the compiler need not assume
+    /// Writes the first 16 indices and their values. All are computed before any is written, so that the compiler need not assume
     /// that outputs overlap inputs.
     ///
     /// # Safety

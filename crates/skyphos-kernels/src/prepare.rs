@@ -57,7 +57,7 @@ pub fn prepare<I: Index>(indices: &[I], n: u64, hash: BlockHash, name: &str) -> 
 
 fn check_range<I: Index>(indices: &[I], ascending: bool, n: u64, name: &str) -> Result<()> {
     let outside = |i: &I| i.get().is_none_or(|i| i >= n);
-    // If indices ascend, only the first and the last can be outside.
+    // If indices ascend, some are outside only if the first or the last is.
     let bad = match ascending {
         true => indices.first().is_some_and(outside) || indices.last().is_some_and(outside),
         false => indices.iter().any(outside),

@@ -74,9 +74,9 @@ factor_half!(bf16, f16);
 /// A matrix by rows, with a stride.
 #[derive(Clone, Copy, Debug)]
 pub struct Rows<'a, T> {
-    /// The numbers, from the first row's first on.
+    /// The numbers, from the first number of the first row on.
     pub numbers: &'a [T],
-    /// Numbers from a row's start to the next one's.
+    /// Numbers from a row's start to the next row's start.
     pub stride: usize,
 }
 
@@ -89,12 +89,12 @@ pub enum Destination {
     Add,
 }
 
-/// Numbers of `count` rows of `width` that are `stride` apart.
+/// Length of a slice that holds `count` rows of `width` numbers whose starts are `stride` apart.
 fn span(count: usize, width: usize, stride: usize) -> usize {
     if count == 0 || width == 0 { 0 } else { (count - 1) * stride + width }
 }
 
-/// `out` (+)= `scale` aᵀ b: `pairs` rows of `rows` numbers of a, and of `cols` numbers of b.
+/// `out` (+)= `scale` aᵀ b, where a is `pairs` by `rows`, b is `pairs` by `cols`, and `out` is `rows` by `cols`.
 ///
 /// # Panics
 /// If one of the slices is too short.

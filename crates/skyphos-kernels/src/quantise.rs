@@ -114,7 +114,7 @@ pub fn quantised_bytes(values: usize, params: &Quantize) -> usize {
     whole * (SCALE_BYTES + params.code_bytes(params.bucket())) + last
 }
 
-/// Writes the quantised `values` to `out`, of [`quantised_bytes`].
+/// Writes the quantised `values` to `out`, whose length must be [`quantised_bytes`].
 ///
 /// NaN and infinite values are refused; the contents of `out` are then unspecified.
 pub fn quantise<T: Real>(values: &[T], params: &Quantize, draw: Draw, out: &mut [u8]) -> Result<()> {

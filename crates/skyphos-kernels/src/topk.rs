@@ -167,7 +167,7 @@ fn topk_at<T: Magnitude>(
     }
 }
 
-/// Appends all values of at least a magnitude, with the loops for an instruction set.
+/// Appends all values whose magnitude is at least `threshold`, with the loops for an instruction set.
 fn append_at_least<T: Magnitude>(
     isa: InstructionSet,
     values: &[T],
@@ -177,7 +177,7 @@ fn append_at_least<T: Magnitude>(
     with_loops!(isa, loops => append_all(values, threshold, selected, loops));
 }
 
-/// Appends all values of at least a magnitude.
+/// Appends all values whose magnitude is at least `threshold`.
 #[inline(always)]
 fn append_all<T: Magnitude>(
     values: &[T],

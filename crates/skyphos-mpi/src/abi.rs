@@ -2,7 +2,7 @@
 //!
 //! All ABIs have the same functions. Handles differ: numbers as wide as a pointer (MPI 5.0's standard ABI), numbers of 32 bits (MPICH
 //! and libraries with its ABI: Intel, Cray), or addresses of objects in the library (Open MPI). A handle here is a `usize` that begins
-//! as zero; a library with handles of 32 bits reads and writes the low ones.
+//! as zero; a library with handles of 32 bits reads and writes the low 32 bits.
 
 use libloading::os::unix::Library;
 use skyphos_types::{DType, ReduceOp};
@@ -100,7 +100,7 @@ impl Abi {
         })
     }
 
-    /// MPI's data type; `None` if it has none.
+    /// MPI's data type for `dtype`; `None` if MPI has none.
     pub fn number(self, library: &Library, dtype: DType) -> Option<Handle> {
         let (standard, mpich, name) = match dtype {
             DType::F32 => (0x210, 0x4c00_040a, "float"),
@@ -115,7 +115,7 @@ impl Abi {
         self.choose(library, standard, mpich, &format!("ompi_mpi_{name}"))
     }
 
-    /// MPI's operation; `None` if it has none for this type. A mean is a sum that is divided afterwards.
+    /// MPI's operation; `None` if MPI has none for this type. A mean is a sum that is divided afterwards.
     pub fn operation(self, library: &Library, op: &ReduceOp, dtype: DType) -> Option<Handle> {
         let (standard, mpich, name) = match op {
             ReduceOp::Sum | ReduceOp::Mean | ReduceOp::MeanPresent => (0x21, 0x5800_0003, "sum"),

@@ -28,7 +28,7 @@ pub(crate) struct Inbox {
     peers: Vec<u32>,
     /// The requests, each as wide as the library's handles. MPI writes them.
     requests: Vec<u64>,
-    waits: Vec<bool>,
+    posted: Vec<bool>,
     buffers: Vec<Box<[u8]>>,
     complete: Vec<c_int>,
 }
@@ -39,8 +39,8 @@ impl Inbox {
         let peers: Vec<u32> = (0..size).filter(|peer| *peer != rank).collect();
         let buffer = |_: &u32| vec![0; small_bytes(size as usize)].into_boxed_slice();
         let buffers = peers.iter().map(buffer).collect();
-        let (waits, complete) = (vec![false; peers.len()], vec![0; peers.len()]);
-        Inbox { library, comm, requests: vec![0; peers.len()], waits, buffers, complete, peers }
+        let (posted, complete) = (vec![false; peers.len()], vec![0; peers.len()]);
+        Inbox { library, comm, requests: vec![0; peers.len()], posted, buffers, complete, peers }
     }
 
     /// Number of slots, one per peer.
@@ -73,7 +73,7 @@ impl Inbox {
             )
         };
         self.library.check(code, "MPI_Irecv")?;
-        self.waits[slot] = true;
+        self.posted[slot] = true;
         Ok(())
     }
 
@@ -95,7 +95,7 @@ impl Inbox {
         // Negative if no request is active.
         let count = count.max(0) as usize;
         for slot in &self.complete[..count] {
-            self.waits[*slot as usize] = false;
+            self.posted[*slot as usize] = false;
         }
         Ok(count)
     }
@@ -109,7 +109,7 @@ impl Inbox {
     /// Cancels all receives.
     pub(crate) fn close(&mut self) {
         for slot in 0..self.peers.len() {
-            if std::mem::take(&mut self.waits[slot]) {
+            if std::mem::take(&mut self.posted[slot]) {
                 let request = self.request(slot);
                 // SAFETY: an active request of this inbox. Cancelling a receive completes it.
                 unsafe {
@@ -124,6 +124,6 @@ impl Inbox {
     pub(crate) fn leak(&mut self) {
         std::mem::forget(std::mem::take(&mut self.requests));
         std::mem::forget(std::mem::take(&mut self.buffers));
-        (self.peers, self.waits) = Default::default();
+        (self.peers, self.posted) = Default::default();
     }
 }

@@ -50,7 +50,7 @@ pub fn connect(options: &Options) -> Result<Mpi> {
 /// The error for a launcher of another MPI. Its processes do not find each other: each is the only one of its own group.
 fn wrong_launcher(library: &Library, launched: u32) -> String {
     format!(
-        "{launched} processes were started, but MPI says that this one is alone: the launcher is another MPI's than the library, {}. \
+        "{launched} processes were started, but MPI says that this one is alone: the launcher belongs to another MPI than the library, {}. \
          Use the mpiexec that came with this library, set {}=/path/to/libmpi.so of the launcher's MPI, give srun the library's \
          process manager (srun --mpi=list shows them), or use transport=\"tcp\"",
         library.describe(),

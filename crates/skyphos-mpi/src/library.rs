@@ -296,7 +296,7 @@ impl Library {
         format!("{} ({}, {abi})", self.version, self.file)
     }
 
-    /// The text of an error code.
+    /// Returns an error with the text of the code, if it is an error code.
     pub fn check(&self, code: c_int, what: &str) -> std::result::Result<(), String> {
         if code == 0 {
             return Ok(());
@@ -439,7 +439,7 @@ mod tests {
 
     #[test]
     fn library_files_are_recognised_by_name() {
-        for (path, is) in [
+        for (path, expected) in [
             ("/opt/lib/libmpi_abi.so.1.0", true),
             ("/opt/lib/libmpi.so.12", true),
             ("/usr/lib/libmpi.so.40.30.6", true),
@@ -447,7 +447,7 @@ mod tests {
             ("/usr/lib/libmpifort.so.12", false),
             ("/usr/lib/python3/mpi4py/MPI.mpich.cpython-311-x86_64-linux-gnu.so", false),
         ] {
-            assert_eq!(is_library(path), is, "{path}");
+            assert_eq!(is_library(path), expected, "{path}");
         }
     }
 

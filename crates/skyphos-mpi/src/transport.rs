@@ -47,7 +47,7 @@ const GOODBYE_TIME: Duration = Duration::from_secs(1);
 struct Sending {
     request: Box<Handle>,
     bytes: usize,
-    /// Read by MPI alone.
+    /// Read only by MPI.
     _held: Payload,
 }
 
@@ -75,7 +75,7 @@ struct Peer {
     queue: VecDeque<Frame>,
     /// Bytes in both queues.
     backlog: usize,
-    /// The backlog since the last `Writable`, at most; `Writable` follows once half of it has gone.
+    /// The largest backlog since the last `Writable`; the next `Writable` follows once half of it has gone.
     peak: usize,
     arriving: VecDeque<Arriving>,
     /// The peer sends no more frames.
@@ -184,14 +184,14 @@ impl Mpi {
         let Frame { header, payload } = frame;
         let head = header.encode_apart(payload.len());
         let whole = HEADER_BYTES + payload.len();
-        let inside = if whole <= self.small_bytes { whole } else { HEADER_BYTES };
-        let mut slab = self.pool.take(inside);
+        let first_bytes = if whole <= self.small_bytes { whole } else { HEADER_BYTES };
+        let mut slab = self.pool.take(first_bytes);
         slab.as_bytes_mut()[..HEADER_BYTES].copy_from_slice(&head);
-        if inside == whole {
+        if first_bytes == whole {
             slab.as_bytes_mut()[HEADER_BYTES..].copy_from_slice(payload.as_bytes());
         }
         self.send(to, HEAD_TAG, slab.freeze());
-        if inside != whole {
+        if first_bytes != whole {
             self.send(to, BODY_TAG, payload);
         }
     }
@@ -355,7 +355,7 @@ impl Mpi {
         events.push(Event::PeerDown { rank: WorldRank(from), cause: cause.to_owned(), loss });
     }
 
-    /// A guard for calls of MPI; `None` if the transport is broken, or MPI has been finalised: it ends a process that calls it then.
+    /// A guard for calls of MPI; `None` if the transport is broken, or MPI has been finalised and would end a process that calls it.
     fn pass(&mut self) -> Option<RwLockReadGuard<'static, bool>> {
         let pass = self.library.pass();
         if pass.is_none() {

@@ -62,11 +62,12 @@ impl Idle {
         Idle { since: Instant::now(), sleep: SHORTEST_SLEEP }
     }
 
-    pub(crate) fn pause(&mut self, most: Duration) {
+    /// Yields or sleeps, for at most `longest`.
+    pub(crate) fn pause(&mut self, longest: Duration) {
         if self.since.elapsed() < YIELD_TIME {
             std::thread::yield_now();
         } else {
-            std::thread::sleep(self.sleep.min(most));
+            std::thread::sleep(self.sleep.min(longest));
             self.sleep = (self.sleep * 2).min(LONGEST_SLEEP);
         }
     }

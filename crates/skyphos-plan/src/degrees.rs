@@ -34,7 +34,7 @@ impl Sizes {
 /// Layer degrees by the papers' rule.
 ///
 /// Each layer gets the largest divisor of the remaining ranks whose predicted message (a rank's rows after the layer above,
-/// divided by the degree) has at least `min_packet_bytes`. If no divisor has, one layer joins all remaining ranks. Values go
+/// divided by the degree) has at least `min_packet_bytes`. If there is none, one layer joins all remaining ranks. Values go
 /// down by the out-sets and come up by the in-sets; the larger direction counts. A group of one gets one layer of degree 1.
 pub fn choose_degrees(sizes: &Sizes, min_packet_bytes: f64) -> Vec<u32> {
     let laws = sizes.laws();
@@ -92,8 +92,8 @@ mod tests {
     #[test]
     fn extremes() {
         let sizes = |ranks| Sizes { ranks, ..twitter(1.0) };
-        assert_eq!(choose_degrees(&sizes(64), 0.0), [64], "nothing is too small: direct");
-        assert_eq!(choose_degrees(&sizes(64), 1e12), [64], "everything is: the rest in one layer");
+        assert_eq!(choose_degrees(&sizes(64), 0.0), [64], "no message is too small: direct");
+        assert_eq!(choose_degrees(&sizes(64), 1e12), [64], "all messages are too small: one layer");
         assert_eq!(choose_degrees(&sizes(1), 1e6), [1]);
         for prime in [7, 11, 13] {
             assert_eq!(choose_degrees(&sizes(prime), 1e7), [prime]);

@@ -3,10 +3,10 @@
 //! [`density`]: indices in a union of power-law sets (Kylix, Proposition 4.1).
 //! [`union`]: the same for evenly drawn indices and for curves that were measured.
 //! [`degrees`]: the papers' rule for layer degrees (Kylix §III-D, §IV).
-//! [`profile`]: the numbers of machine and network. [`stage`]: the duration of a stage of a collective.
+//! [`profile`]: numbers that describe the machine and its network. [`stage`]: the duration of a stage of a collective.
 //! [`predict`]: time, bytes and rounds of each algorithm of an allreduce.
 //! [`outer`]: the same for each algorithm of a sum of outer products.
-//! [`plans`]: the same of a configuration and its reductions, by degrees.
+//! [`plans`]: the same for a configuration and its reductions, by degrees.
 //!
 //! Nothing here communicates. Callers must pass the same numbers on all ranks.
 

@@ -1,14 +1,14 @@
 //! Predicted time of each algorithm that sums outer products: *DSOP* §5, with the rate of products and the cost of memory.
 //!
-//! Algorithms and letters are those of `skyphos_core::collectives::outer_product`: G has N rows and M columns, all ranks have K
-//! pairs, one rank r of them.
+//! Algorithms and letters are those of `skyphos_core::collectives::outer_product`: G has N rows and M columns, all ranks together
+//! have K pairs, one rank r of them.
 
 use crate::predict::{Route, Work};
 use crate::profile::Profile;
 use crate::stage::{CHUNK_BYTES, Stage, exchange};
 use skyphos_types::Seconds;
 
-/// The fewest pairs that one pass over G multiplies, if there are as many.
+/// The fewest pairs that one pass over G multiplies, unless there are fewer.
 const PASS_PAIRS: f64 = 256.0;
 
 /// The sizes of a sum. All ranks must pass the same.
@@ -18,12 +18,12 @@ pub struct OuterWork {
     pub ranks: u32,
     /// Rows of G.
     pub n: usize,
-    /// Its columns.
+    /// Columns of G.
     pub m: usize,
-    /// Pairs of all ranks.
+    /// Number of pairs on all ranks.
     pub pairs: usize,
     /// Pairs of the rank with the most pairs.
-    pub most_pairs: usize,
+    pub max_pairs: usize,
     /// Bytes of a number on the wire.
     pub bytes: usize,
     /// Bytes of a number in a sum.
@@ -45,7 +45,7 @@ pub enum Spread {
     Direct,
     /// Factors travel around a ring.
     Ring,
-    /// ⌈log2 P⌉ rounds.
+    /// Factors are exchanged in ⌈log2 P⌉ rounds.
     Doubling,
 }
 
@@ -54,7 +54,7 @@ pub enum Spread {
 pub enum OuterRoute {
     /// Every rank gets all factors and multiplies them.
     Allgather(Spread),
-    /// Sub-groups own G, each rank a block of a grid.
+    /// Each sub-group owns all of G, and each of its ranks one block of a grid.
     Owners {
         /// Ranks of a sub-group.
         group: u32,
@@ -63,7 +63,7 @@ pub enum OuterRoute {
         /// Whether a sub-group shares a host, so that blocks pass no link.
         near: bool,
     },
-    /// Each rank computes its own product, then an allreduce.
+    /// Each rank computes its own product; an allreduce sums the products.
     Allreduce,
     /// Each rank computes its own product; panels are reduced around a ring.
     Ring,
@@ -170,7 +170,7 @@ impl OuterWork {
         let slices = self.n as f64 / f64::from(rows) + self.m as f64 / f64::from(cols);
         let others = p - 1.0;
         let received_numbers = (self.pairs as f64 - self.pairs as f64 / p) * slices;
-        let sent = self.most_pairs as f64 * others * slices;
+        let sent = self.max_pairs as f64 * others * slices;
         let compute_s =
             (received_numbers + sent) * (self.bytes + self.sum_bytes) as f64 * profile.kernels.dense_byte_s;
         let first = Stage {
@@ -212,7 +212,7 @@ impl OuterWork {
 
     fn reduced(&self, profile: &Profile, route: OuterRoute) -> Vec<Stage> {
         let numbers = self.n * self.m;
-        let multiply_s = self.multiply_s(profile, self.numbers(), self.most_pairs as f64)
+        let multiply_s = self.multiply_s(profile, self.numbers(), self.max_pairs as f64)
             + self.fresh_s(self.result_numbers());
         let dense = Work {
             ranks: self.ranks,
@@ -270,9 +270,9 @@ pub struct SparseOuterWork {
     /// Numbers of G.
     pub numbers: f64,
     /// Entries of all ranks' a.
-    pub of_a: f64,
+    pub a_entries: f64,
     /// Entries of all ranks' b.
-    pub of_b: f64,
+    pub b_entries: f64,
     /// Products of an entry of a with one of b, in all pairs.
     pub multiply_adds: f64,
     /// Bytes of a number.
@@ -301,14 +301,14 @@ impl SparseOuterWork {
         Stage { sent: sent * each, received: received * each, ..stage }.timed(profile).seconds
     }
 
-    /// Fraction that comes from other ranks.
+    /// Fraction of the entries that comes from other ranks.
     fn foreign(&self) -> f64 {
         1.0 - 1.0 / f64::from(self.ranks)
     }
 
     /// Seconds if every rank gets all factors.
     pub fn allgather_s(&self, profile: &Profile) -> f64 {
-        let received_numbers = (self.of_a + self.of_b) * self.foreign();
+        let received_numbers = (self.a_entries + self.b_entries) * self.foreign();
         let share = if self.scatter { 1.0 / f64::from(self.ranks) } else { 1.0 };
         self.stage(
             profile,
@@ -321,7 +321,7 @@ impl SparseOuterWork {
     /// Seconds if each rank computes its own rows.
     pub fn owners_s(&self, profile: &Profile) -> f64 {
         let p = f64::from(self.ranks);
-        let received_numbers = (self.of_a / p + self.of_b) * self.foreign();
+        let received_numbers = (self.a_entries / p + self.b_entries) * self.foreign();
         let first = self.stage(
             profile,
             received_numbers,
@@ -356,7 +356,7 @@ mod tests {
             n,
             m: n,
             pairs: 8 * pairs,
-            most_pairs: pairs,
+            max_pairs: pairs,
             bytes: 8,
             sum_bytes: 8,
             scatter: false,
@@ -409,8 +409,9 @@ mod tests {
             (OuterRoute::Ring, 3.5),
             (OuterRoute::Butterfly, 1.0),
         ] {
-            let (near, far) = (work.predict(&racks, route).duration.0, work.predict(&flat, route).duration.0);
-            assert!(far >= slower * near, "{route:?}: {near} and {far}");
+            let seconds = |profile| work.predict(profile, route).duration.0;
+            let (with_gain, without) = (seconds(&racks), seconds(&flat));
+            assert!(without >= slower * with_gain, "{route:?}: {with_gain} and {without}");
         }
     }
 
@@ -438,15 +439,15 @@ mod tests {
         let sparse = SparseOuterWork {
             ranks: 8,
             numbers: 1e10,
-            of_a: 8000.0,
-            of_b: 8000.0,
+            a_entries: 8000.0,
+            b_entries: 8000.0,
             multiply_adds: 8e6,
             bytes: 4,
             scatter: false,
         };
         assert!(sparse.allgather_s(&network) < sparse.owners_s(&network));
         // The same entries in more pairs, so that few entries meet.
-        let thick = SparseOuterWork { multiply_adds: 800.0, of_a: 8e6, of_b: 8e6, ..sparse };
+        let thick = SparseOuterWork { multiply_adds: 800.0, a_entries: 8e6, b_entries: 8e6, ..sparse };
         assert!(thick.allreduce_s(&network) < thick.allgather_s(&network));
         // Many products, which add up in few places of G.
         let heavy = SparseOuterWork { multiply_adds: 8e9, numbers: 1e7, ..sparse };

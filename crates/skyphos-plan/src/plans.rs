@@ -70,7 +70,7 @@ impl PlanWork<'_> {
             let share = (d - 1.0) / d;
             let per_rank = |union: &dyn Fn(f64) -> f64| union(joined).clamp(0.0, n) / joined;
             let (out, want) = (per_rank(self.out), per_rank(self.want));
-            // Gathered into messages, then folded, those of this rank too.
+            // Rows are gathered into messages, then folded, including this rank's own.
             let compute_s = out * (share * row_s(k.gather_s) + row_s(k.fold_s));
             down.push(exchange(out * share * row, d - 1.0, compute_s).timed(profile));
             let compute_s = want * (1.0 + share) * row_s(k.gather_s);

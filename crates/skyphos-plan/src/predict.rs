@@ -2,7 +2,7 @@
 //!
 //! An algorithm is a sequence of stages. In a stage a rank sends and receives while it computes, so the stage takes as long as
 //! the slower of link and processor, plus the latency of messages that wait for each other. Counts are those of our
-//! algorithms (tests compare them with the bounds of SparCML §5.3). A function, of any model, gives the size of unions.
+//! algorithms (tests compare them with the bounds of SparCML §5.3). The caller passes a function for the size of unions.
 
 use crate::profile::{Kernels, Profile};
 use crate::stage::{Stage, exchange};
@@ -15,7 +15,7 @@ pub enum Route {
     RecursiveDoubling,
     /// A nested butterfly; one layer of degree P is SparCML's split allgather.
     Butterfly {
-        /// Its layers; their product is P.
+        /// The degrees of its layers; their product is P.
         degrees: Vec<u32>,
         /// The form of reduced parts.
         parts: Parts,
@@ -37,7 +37,7 @@ pub enum Route {
 /// The form of a butterfly's reduced parts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Parts {
-    /// The smaller one.
+    /// The smaller of the two.
     Auto,
     /// Sparse (SSAR).
     Sparse,
@@ -431,7 +431,7 @@ pub fn agreement(ranks: u32, profile: &Profile) -> Stage {
 }
 
 /// Ordered factorisations that are considered, at most: all of every number below 4,320, and of most larger ones.
-const MOST_FACTORISATIONS: u64 = 20_000;
+const MAX_FACTORISATIONS: u64 = 20_000;
 
 /// Every ordered factorisation of P into factors of at least 2; `[1]` for one rank. If there are too many, only those whose
 /// factors do not rise: a rank's entries shrink from layer to layer, and so does the best degree.
@@ -446,7 +446,7 @@ pub fn factorisations(ranks: u32) -> Vec<Vec<u32>> {
         let rests = divisors[..k].iter().zip(&counts).filter(|(rest, _)| whole.is_multiple_of(**rest));
         counts.push(rests.map(|(_, count)| count).fold(0, |sum, count| sum.saturating_add(*count)));
     }
-    let falling = counts[counts.len() - 1] > MOST_FACTORISATIONS;
+    let falling = counts[counts.len() - 1] > MAX_FACTORISATIONS;
     let (mut all, mut begun) = (Vec::new(), Vec::new());
     factorise(ranks, &divisors, falling, &mut begun, &mut all);
     all
@@ -457,8 +457,8 @@ fn factorise(left: u32, divisors: &[u32], falling: bool, begun: &mut Vec<u32>, a
     if left == 1 {
         return all.push(begun.clone());
     }
-    let most = if falling { begun.last().copied().unwrap_or(left) } else { left };
-    for factor in divisors.iter().copied().filter(|d| *d > 1 && *d <= most && left.is_multiple_of(*d)) {
+    let max_factor = if falling { begun.last().copied().unwrap_or(left) } else { left };
+    for factor in divisors.iter().copied().filter(|d| *d > 1 && *d <= max_factor && left.is_multiple_of(*d)) {
         begun.push(factor);
         factorise(left / factor, divisors, falling, begun, all);
         begun.pop();
@@ -481,13 +481,13 @@ mod tests {
     }
 
     /// Checks the sent bytes against bounds in words of the paper: an index or a value is a word, of about 4 bytes here.
-    fn bounds(prediction: &Prediction, low: f64, high: f64) {
+    fn in_bounds(prediction: &Prediction, low: f64, high: f64) {
         let sent = prediction.sent_bytes();
         assert!(sent >= low * 4.0 && sent <= high * 1.1, "{sent} not in {low}..{high}: {prediction:?}");
     }
 
-    /// SparCML §5.3: no overlap and full overlap bound the bytes sent, of entries of 4 bytes and an index that costs
-    /// less than as many again.
+    /// SparCML §5.3: no overlap and full overlap bound the bytes sent, for entries of 4 bytes whose index costs less than
+    /// another 4.
     #[test]
     fn sent_bytes_are_between_the_bounds_of_the_paper() {
         for p in [2u32, 4, 8, 16, 64] {
@@ -497,14 +497,15 @@ mod tests {
                 let work = work(p, &union);
                 let log = ranks.log2();
                 let doubling = work.predict(&profile, &Route::RecursiveDoubling);
-                bounds(&doubling, log * K, (ranks - 1.0) * K * pair);
+                in_bounds(&doubling, log * K, (ranks - 1.0) * K * pair);
                 assert_eq!(doubling.rounds(), log);
                 let split = Route::Butterfly { degrees: vec![p], parts: Parts::Sparse };
                 let others = (ranks - 1.0) / ranks;
                 // The paper lets every rank end with k entries at most.
-                bounds(&work.predict(&profile, &split), 2.0 * others * K, ranks * K * pair);
+                in_bounds(&work.predict(&profile, &split), 2.0 * others * K, ranks * K * pair);
                 let dsar = Route::Butterfly { degrees: vec![p], parts: Parts::Dense };
-                bounds(&work.predict(&profile, &dsar), others * N as f64, K * pair + others * N as f64 * 4.0);
+                let arrays = others * N as f64;
+                in_bounds(&work.predict(&profile, &dsar), arrays, K * pair + arrays * 4.0);
                 let dense = work.predict(&profile, &Route::DenseRing);
                 assert_eq!(dense.sent_bytes(), 2.0 * others * N as f64 * 4.0);
             }

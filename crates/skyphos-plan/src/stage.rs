@@ -5,7 +5,7 @@ use crate::profile::Profile;
 /// Payload bytes of the largest frame. Longer messages are sent in chunks of this size.
 pub const CHUNK_BYTES: f64 = 128.0 * 1024.0;
 
-/// One rank's part of a stage; where ranks differ, the busiest one's.
+/// One rank's part of a stage; where ranks differ, that of the busiest rank.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Stage {
     /// Bytes sent.
@@ -36,8 +36,8 @@ impl Stage {
     pub fn timed(self, profile: &Profile) -> Stage {
         let stage = self;
         let crowd = 1.0 + profile.incast * (stage.senders - 1.0).max(0.0);
-        let taken_s = stage.messages * profile.message_s;
-        let wire = stage.sent.max(stage.received * crowd) / profile.rate + taken_s;
+        let messages_s = stage.messages * profile.message_s;
+        let wire = stage.sent.max(stage.received * crowd) / profile.rate + messages_s;
         let frames = |bytes: f64| stage.messages.max(bytes / CHUNK_BYTES);
         let moving = (stage.sent + stage.received) * profile.byte_s
             + (frames(stage.sent) + frames(stage.received)) * profile.frame_s

@@ -96,7 +96,8 @@ impl<'py> ValueArrays<'py> {
             )*};
         }
         try_types!(F64, F32, I64, I32, U8, U32, U64, F16);
-        // NumPy knows bfloat16 only after a package such as ml_dtypes has registered it, so only such an array's dtype is looked up.
+        // NumPy has bfloat16 only after a package such as ml_dtypes has registered it, so that type is looked up only if the
+        // array's dtype has its name.
         let dtype = values.getattr("dtype").and_then(|d| d.getattr("name"));
         if dtype.is_ok_and(|name| name.extract::<&str>().is_ok_and(|name| name == "bfloat16")) {
             try_types!(BF16);

@@ -97,7 +97,7 @@ pub fn connect_tcp(py: Python<'_>, given: TcpOptions) -> PyResult<Connected> {
 }
 
 /// Joins a group of an MPI communicator's processes. `comm`: its handle, or `None` for the world communicator. `launched`: the
-/// number of processes according to the launcher. `places`: libraries to try.
+/// number of processes according to the launcher. `places`: paths of libraries to try.
 #[pyfunction]
 pub fn connect_mpi(
     py: Python<'_>,
@@ -129,7 +129,7 @@ pub fn mpi_is_there(places: Vec<PathBuf>) -> bool {
     skyphos::mpi::is_there(&places)
 }
 
-/// Finalises MPI if this process initialised it. It is not used afterwards.
+/// Finalises MPI if this process initialised it. MPI is not used afterwards.
 #[pyfunction]
 pub fn mpi_end(py: Python<'_>) {
     py.detach(skyphos::mpi::Library::end);
@@ -359,7 +359,7 @@ impl Comm {
     }
 
     /// Fails the group's next call on all ranks, with an error found on this one: the encoded error of one of our exceptions
-    /// (`wire`), or a message. `goes_on`: this rank's later calls are those of a rank that has not received the error yet.
+    /// (`wire`), or a message. `goes_on`: this rank still makes its later calls, like one that has not received the error yet.
     #[pyo3(signature = (message, wire=None, goes_on=false))]
     fn fail_call(&self, py: Python<'_>, message: &str, wire: Option<&[u8]>, goes_on: bool) -> PyErr {
         let error = wire.and_then(Error::from_wire).unwrap_or_else(|| Error::bad_input(message));

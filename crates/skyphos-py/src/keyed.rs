@@ -162,7 +162,7 @@ fn taken() -> PyErr {
 
 #[pymethods]
 impl KeyTable {
-    /// `strings`: keys are strings of bytes, not numbers. `op`: `None` lists all rows.
+    /// `strings`: keys are strings of bytes, not numbers. `op`: merges the rows of a key; `None` keeps all of them.
     #[new]
     fn new(
         py: Python<'_>,
@@ -308,7 +308,7 @@ pub fn strings_of<'py>(py: Python<'py>, strings: &Bound<'py, PyList>) -> PyResul
     Ok((PyArray1::from_vec(py, offsets), PyArray1::from_vec(py, bytes)))
 }
 
-/// The words of a text in about `most` bytes from `at` on, and the offset after them.
+/// The words in about `most` bytes of a text from offset `at` on, and the offset after them.
 #[pyfunction]
 pub fn words_of<'py>(
     py: Python<'py>,

@@ -14,7 +14,7 @@ pub struct Operation(pub ReduceOp);
 
 #[pymethods]
 impl Operation {
-    /// `op` is a name, or a ufunc with its identity as an array.
+    /// `op`: a name, or a ufunc. `identity`: a ufunc's identity, as an array.
     #[new]
     #[pyo3(signature = (op, identity=None))]
     fn new(op: &Bound<'_, PyAny>, identity: Option<Py<PyAny>>) -> PyResult<Operation> {

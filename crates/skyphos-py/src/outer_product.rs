@@ -74,7 +74,7 @@ pub struct OuterReport {
     exchange: Option<&'static str>,
     owners: &'static str,
     grid: Option<(u32, u32)>,
-    /// Pairs of all ranks.
+    /// Number of pairs on all ranks.
     pairs: usize,
     /// The prediction, if `auto` chose the algorithm and factors are dense.
     stages: Vec<Py<Stage>>,
@@ -124,7 +124,7 @@ impl FactorEntries {
     }
 }
 
-/// Factors of all ranks: arrays of dense ones, [`FactorEntries`] of sparse ones.
+/// Factors of all ranks: arrays if they are dense, [`FactorEntries`] if they are sparse.
 #[pyclass(module = "skyphos._skyphos", frozen, get_all)]
 pub struct GatheredFactors {
     a: Py<PyAny>,

@@ -27,8 +27,8 @@ pub fn ping(
     py.detach(|| comm.shared().ping(&pairs, size, most, limit)).map_err(|e| to_py(py, e))
 }
 
-/// Processor seconds of each of `times` messages: of sending on the first rank of each pair, of receiving on the other, which
-/// waits `gap` seconds until the message must have arrived.
+/// Processor seconds of each of `times` messages: those of sending on the first rank of each pair, and those of receiving on the
+/// second, which first waits `gap` seconds, so that the message has arrived.
 #[pyfunction]
 pub fn overhead(
     py: Python<'_>,

@@ -31,7 +31,7 @@ impl Work {
     }
 
     /// Waits for at most `timeout` seconds (`None`: without a limit). Returns whether the call is over. Raises an exception that
-    /// a signal handler raised meanwhile, unless it ended the call: then `take` raises it.
+    /// a signal handler raised meanwhile, unless that exception ended the call: then `take` raises it.
     fn wait(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<bool> {
         let timeout = timeout.map(|s| Duration::try_from_secs_f64(s).unwrap_or(Duration::MAX));
         let done = py.detach(|| self.work.wait_for(timeout));

@@ -126,7 +126,7 @@ impl Cluster {
             for rank in 0..ranks as u32 {
                 let distribution = world.network.start;
                 let delay = distribution.draw(&mut world.random);
-                // Until then frames wait for it, as for a rank that works.
+                // Until then frames wait for this rank, as they do while it works.
                 self.clocks[rank as usize].advance_to(begin + nanoseconds(delay));
                 world.wake(rank, begin + nanoseconds(delay));
             }

@@ -20,7 +20,7 @@ impl<R: 'static> SimProcess<R> {
         }))
     }
 
-    /// Runs it until it stops or ends. Returns its result in the end.
+    /// Runs the process until it stops or ends. Returns its result once it has ended.
     pub(crate) fn resume(&mut self) -> Option<R> {
         let result = self.0.resume(());
         SUSPEND.set(ptr::null());
@@ -35,8 +35,8 @@ impl<R: 'static> SimProcess<R> {
 pub(crate) fn park() {
     let suspend = SUSPEND.get();
     assert!(!suspend.is_null(), "a process waits outside of a coroutine");
-    // SAFETY: the pointer is that of the running coroutine, on whose stack it lives while it runs. `resume` clears the pointer when
-    // the coroutine stops.
+    // SAFETY: the pointer leads to the running coroutine's suspend handle, which lives on its stack while it runs. `resume` clears
+    // the pointer when the coroutine stops.
     unsafe { (*suspend).suspend(()) };
     SUSPEND.set(suspend);
 }

@@ -16,7 +16,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 pub enum When {
     /// Seconds after the beginning.
     At(f64),
-    /// At a frame that a process posts. If the fault is between two processes, the other one is that frame's receiver.
+    /// At a frame that a process posts. A [`Fault::Cut`] then cuts the link to that frame's receiver, whatever its `to`.
     Frame {
         /// The process.
         of: u32,
@@ -30,7 +30,7 @@ pub enum When {
 pub enum Fault {
     /// A process ends, as by SIGKILL.
     Crash {
-        /// Which.
+        /// The process.
         process: u32,
         /// Whether the system still sends the frames that the process has handed to it.
         sends_rest: bool,
@@ -50,35 +50,35 @@ pub enum Fault {
     },
     /// All links of a process are cut: its cable is pulled, or its host has no power.
     CutOff {
-        /// Which.
+        /// The process.
         process: u32,
         /// Seconds until the links heal.
         heals: Option<f64>,
     },
     /// A network partition: all links between two sets of processes are cut, because the switch between them has failed.
     Partition {
-        /// Processes of smaller numbers are on one side.
+        /// Processes with numbers below this one are on one side.
         below: u32,
         /// Seconds until the links heal.
         heals: Option<f64>,
     },
-    /// A process is stopped; its system still acknowledges what comes.
+    /// A process is stopped; its system still acknowledges what arrives.
     Stop {
-        /// Which.
+        /// The process.
         process: u32,
-        /// How long.
+        /// Duration of the stop.
         seconds: f64,
     },
     /// All work of a process takes longer.
     Slow {
-        /// Which.
+        /// The process.
         process: u32,
-        /// The factor.
+        /// The factor by which the work takes longer.
         times: f64,
     },
     /// The user interrupts a process (Ctrl-C): it leaves the call that it waits in, with an error.
     Interrupt {
-        /// Which.
+        /// The process.
         process: u32,
     },
     /// Bits of a frame are flipped on its way: of the frame of [`When::Frame`], or of the first one on its way from the process.
@@ -95,16 +95,16 @@ pub struct Struck {
     pub number: usize,
     /// When, in nanoseconds.
     pub at: u64,
-    /// Whether a frame that it affects was on its way.
+    /// Whether a frame that the fault affects was on its way.
     pub in_flight: bool,
-    /// Processes that it may separate from others for good.
+    /// Processes that the fault may separate from others for good.
     pub separated: Vec<u32>,
 }
 
 /// The effects of faults on a frame.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct FrameState {
-    /// Its number among all frames that were posted.
+    /// A number that is larger for each frame that is posted later.
     pub order: u64,
     /// The group that its sender was in.
     pub generation: u32,
@@ -116,7 +116,7 @@ pub(crate) struct FrameState {
     pub taken: bool,
     /// It waits at a cut link, possibly for ever.
     pub held: bool,
-    /// Not a frame: the end of the connection.
+    /// `Some`: not a frame, but the end of the connection.
     pub ends: Option<Loss>,
 }
 
@@ -127,7 +127,7 @@ pub(crate) enum FaultEvent {
     Strike(u32),
     /// A cut is over.
     Heal(u32, u32),
-    /// A process has received nothing from another for too long, unless this cut has healed since.
+    /// Process `at` has received nothing from `of` for too long, unless cut number `cut` has healed since.
     Silent { at: u32, of: u32, cut: u64 },
     /// A process restarts.
     Restart(u32),
@@ -164,9 +164,9 @@ pub(crate) struct Cut {
     pub(crate) number: u64,
     /// When it heals.
     pub(crate) until: u64,
-    /// Frames that wait for that: the senders' systems retransmit them.
+    /// Frames that wait until then: the senders' systems retransmit them.
     pub(crate) held: Vec<u32>,
-    /// Bytes that the systems have taken, theirs included.
+    /// Payload bytes of all frames that came to the link while it was cut.
     pub(crate) taken: usize,
 }
 
@@ -185,7 +185,7 @@ pub(crate) struct Faults {
     pub(crate) cuts_so_far: u64,
     /// Frames that are retransmitted after a cut, by sender, receiver and order: later frames arrive after them.
     pub(crate) retransmitted: BTreeSet<(u32, u32, u64)>,
-    /// Connections that have ended, by the process that knows it and its peer.
+    /// Connections that have ended: the process that knows it, and its peer.
     pub(crate) down: BTreeSet<(u32, u32)>,
     pub(crate) stopped: Vec<u64>,
     /// Whether each process was interrupted since it last checked; `None`: it ignores interrupts.
@@ -202,21 +202,21 @@ pub(crate) struct Faults {
 
 impl Faults {
     pub(crate) fn new(processes: u32, heartbeat_s: f64, plan: Vec<(When, Fault)>, log: bool) -> Faults {
-        let each = processes as usize;
+        let count = processes as usize;
         Faults {
             heartbeat: nanoseconds(heartbeat_s),
             plan,
-            posted: vec![0; each],
-            presence: vec![Presence::Left; each],
-            joining: vec![false; each],
+            posted: vec![0; count],
+            presence: vec![Presence::Left; count],
+            joining: vec![false; count],
             generation: 0,
             cuts: BTreeMap::new(),
             cuts_so_far: 0,
             retransmitted: BTreeSet::new(),
             down: BTreeSet::new(),
-            stopped: vec![0; each],
-            interrupted: vec![Some(false); each],
-            polls: Pcg64::seed_from_u64(each as u64),
+            stopped: vec![0; count],
+            interrupted: vec![Some(false); count],
+            polls: Pcg64::seed_from_u64(count as u64),
             slowed: Vec::new(),
             struck: Vec::new(),
             trace: DefaultHasher::new(),

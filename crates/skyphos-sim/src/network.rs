@@ -10,7 +10,7 @@ use skyphos_plan::Profile;
 use skyphos_types::{Error, Result};
 
 /// Ranks of a simulated cluster, at most.
-pub const MOST_RANKS: u32 = 4096;
+pub const MAX_RANKS: u32 = 4096;
 
 /// Bytes of a packet's headers of IP and TCP (with time stamps), and bytes of Ethernet around it, including the gap after it.
 const IP_HEADER_BYTES: f64 = 52.0;
@@ -51,7 +51,7 @@ pub struct Network {
     pub message_s: f64,
     /// Bytes of the largest packet, including the headers of IP and TCP (52) and excluding Ethernet's (38).
     pub mtu: u32,
-    /// Bytes of a message, at least. Headers of frames are counted separately.
+    /// Least number of bytes of a frame on a link, not counting the headers of TCP, IP and Ethernet.
     pub packet_floor: f64,
     /// The fraction by which each further host that sends to the same one at once slows a transfer (incast).
     pub incast: f64,
@@ -111,9 +111,9 @@ impl Network {
 
     /// Refuses an impossible network.
     pub fn check(&self) -> Result<()> {
-        if self.ranks == 0 || self.ranks > MOST_RANKS {
+        if self.ranks == 0 || self.ranks > MAX_RANKS {
             return Err(Error::bad_input(format!(
-                "a simulated cluster has 1 to {MOST_RANKS} ranks, not {}",
+                "a simulated cluster has 1 to {MAX_RANKS} ranks, not {}",
                 self.ranks
             )));
         }

@@ -63,7 +63,7 @@ thread_local! {
     static CURRENT: RefCell<Option<(Arc<Shared>, u32)>> = const { RefCell::new(None) };
 }
 
-/// Whether the process whose turn it is has been interrupted since the last call. For its node's settings.
+/// Whether the process whose turn it is has been interrupted since the last call. Its node's settings name this function.
 pub fn interrupted() -> bool {
     let current = CURRENT.with(|current| current.borrow().clone());
     current.is_some_and(|(shared, process)| shared.world().faults().take_interrupt(process))
@@ -163,7 +163,7 @@ impl World {
 }
 
 impl Cluster {
-    /// Runs a program on all processes until each has ended. An error if the simulation cannot continue.
+    /// Runs a program on all processes until each has ended. Returns an error if the simulation cannot continue.
     pub fn play<R: 'static>(
         self,
         play: Play,

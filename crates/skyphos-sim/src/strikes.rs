@@ -13,15 +13,15 @@ use skyphos_types::{CallNumber, CommId, WorldRank};
 const KERNEL_BYTES: usize = 256 * 1024;
 
 impl Fault {
-    /// Whether it affects frames from `a` to `b`; `to_of` is the receiver of the frame at which it strikes.
-    fn concerns(self, (a, b): (u32, u32), to_of: Option<u32>) -> bool {
+    /// Whether the fault affects frames from `a` to `b`; `frame_to` is the receiver of the frame at which it strikes.
+    fn concerns(self, (a, b): (u32, u32), frame_to: Option<u32>) -> bool {
         match self {
             Fault::Crash { process, .. } | Fault::CutOff { process, .. } => a == process || b == process,
             Fault::Stop { process, .. } | Fault::Slow { process, .. } | Fault::Interrupt { process } => {
                 a == process || b == process
             }
             Fault::Cut { from, to, both, .. } => {
-                let to = to_of.unwrap_or(to);
+                let to = frame_to.unwrap_or(to);
                 (a, b) == (from, to) || both && (b, a) == (from, to)
             }
             Fault::Partition { below, .. } => (a < below) != (b < below),
@@ -48,11 +48,11 @@ impl World {
     /// Whether a process restarts now. After that it is in the state of a process that has not joined yet.
     pub(crate) fn take_restart(&mut self, process: u32) -> bool {
         let presence = &mut self.faults().presence[process as usize];
-        let anew = *presence == Presence::Back;
-        if anew {
+        let restarts = *presence == Presence::Back;
+        if restarts {
             *presence = Presence::Left;
         }
-        anew
+        restarts
     }
 
     /// Plans the faults of a play.
@@ -122,37 +122,37 @@ impl World {
     /// A fault strikes, at a frame or at a moment. Returns the processes to wake.
     fn strike(&mut self, number: usize, frame: Option<u32>, time: u64) -> Vec<u32> {
         let (_, fault) = self.faults().plan[number];
-        let to_of = frame.map(|frame| self.flying(frame).to);
+        let frame_to = frame.map(|frame| self.flying(frame).to);
         let in_flight = self
             .all_flying()
-            .any(|flying| !flying.state.held && fault.concerns((flying.from, flying.to), to_of));
-        let separated = self.separated_by(fault, to_of);
+            .any(|flying| !flying.state.held && fault.concerns((flying.from, flying.to), frame_to));
+        let separated = self.separated_by(fault, frame_to);
         let faults = self.faults();
         faults.struck.push(Struck { number, at: time, in_flight, separated });
-        faults.note(|| format!("{time} ns: {fault:?}, at a frame to {to_of:?}"));
-        self.apply(fault, frame, to_of, time)
+        faults.note(|| format!("{time} ns: {fault:?}, at a frame to {frame_to:?}"));
+        self.apply(fault, frame, frame_to, time)
     }
 
     /// Processes that a fault may separate from others for good.
-    fn separated_by(&mut self, fault: Fault, to_of: Option<u32>) -> Vec<u32> {
+    fn separated_by(&mut self, fault: Fault, frame_to: Option<u32>) -> Vec<u32> {
         let heartbeat = self.faults().heartbeat;
-        // The silence may have begun before the cut, so a shorter one than the heartbeat may suffice.
+        // The silence may have begun before the cut, so a cut shorter than the heartbeat may suffice.
         let is_noticed =
             |heals: Option<f64>| heals.is_none_or(|seconds| nanoseconds(seconds) > heartbeat / 2);
         match fault {
             Fault::Crash { process, .. } => vec![process],
             Fault::CutOff { process, heals } if is_noticed(heals) => vec![process],
             Fault::Partition { heals, .. } if is_noticed(heals) => (0..self.network.ranks).collect(),
-            Fault::Cut { from, to, heals, .. } if is_noticed(heals) => vec![from, to_of.unwrap_or(to)],
+            Fault::Cut { from, to, heals, .. } if is_noticed(heals) => vec![from, frame_to.unwrap_or(to)],
             Fault::Corrupt { process } => {
-                to_of.map_or((0..self.network.ranks).collect(), |to| vec![process, to])
+                frame_to.map_or((0..self.network.ranks).collect(), |to| vec![process, to])
             }
             _ => vec![],
         }
     }
 
     /// Applies a fault. Returns the processes to wake.
-    fn apply(&mut self, fault: Fault, frame: Option<u32>, to_of: Option<u32>, time: u64) -> Vec<u32> {
+    fn apply(&mut self, fault: Fault, frame: Option<u32>, frame_to: Option<u32>, time: u64) -> Vec<u32> {
         let all = self.faults().presence.len() as u32;
         match fault {
             Fault::Crash { process, sends_rest, back } => {
@@ -168,7 +168,7 @@ impl World {
                 vec![process]
             }
             Fault::Cut { from, to, both, heals } => {
-                let to = to_of.unwrap_or(to);
+                let to = frame_to.unwrap_or(to);
                 self.cut(from, to, heals, time);
                 if both {
                     self.cut(to, from, heals, time);

@@ -42,9 +42,9 @@ pub(crate) struct Sim {
     pub(crate) clock: Arc<VirtualClock>,
     /// The factor by which work is slower on this rank.
     pub(crate) slowness: Arc<Slowness>,
-    /// The number of the group that the transport belongs to. In a play groups begin anew.
+    /// The number of the group that the transport belongs to. A play may form several groups in turn.
     pub(crate) generation: u32,
-    /// Whether a poll waits, as in a process; else the cluster polls.
+    /// Whether a poll waits, as in a real process; if not, the cluster decides when a rank polls.
     pub(crate) waits: bool,
 }
 

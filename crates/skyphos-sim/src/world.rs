@@ -111,7 +111,7 @@ pub(crate) struct World {
     down_links: Vec<Link>,
     /// Links between ranks of one host.
     host_links: Vec<Link>,
-    /// Frames under way by pair of hosts, and the number of senders to each host; only with incast.
+    /// Frames under way by pair of hosts, and the number of hosts that send to each host; only with incast.
     incoming: HashMap<(u32, u32), u32>,
     senders: Vec<u32>,
     pairs: HashMap<(u32, u32), Pair>,
@@ -353,12 +353,12 @@ impl World {
             self.flying_mut(number).left = end;
             return self.at(end.saturating_add(latency), Kind::Arrive(number));
         }
-        let taken = if first { nanoseconds(network.message_s) } else { 0 };
+        let message_ns = if first { nanoseconds(network.message_s) } else { 0 };
         let late = if network.jitter.is_zero() { 0.0 } else { network.jitter.draw(&mut self.random) };
         let latency = nanoseconds(network.latency_s + late);
         let other_rack = network.rack(here) != network.rack(there);
         let link = &mut self.out_links[here as usize];
-        let start = time.max(link.free).saturating_add(taken);
+        let start = time.max(link.free).saturating_add(message_ns);
         let (start, end) = link.carry(start, bytes);
         let (mut head, mut tail) = (start.saturating_add(latency), end.saturating_add(latency));
         if self.faults.is_some() || !network.jitter.is_zero() {

@@ -17,7 +17,7 @@ fn idle_network(ranks: u32, rate: f64, latency_s: f64) -> Network {
     network
 }
 
-/// A call of a body by every rank.
+/// One call for each rank, which runs the body.
 fn calls<R: Send + 'static, F: Future<Output = Result<R>> + Send + 'static>(
     cluster: &Cluster,
     body: impl Fn(u32, Arc<Endpoint>) -> F,
@@ -93,12 +93,12 @@ fn senders_share_links_and_uplinks() {
         ep.exchange(Round(0), sends, &sources).await.map(drop)
     };
     let mut network = idle_network(5, 1e8, 0.0);
-    let four = 4.0 * bytes as f64 / 1e8;
+    let four_s = 4.0 * bytes as f64 / 1e8;
     let ran = run(&network, 1, all_to_one);
-    assert!((ran.last() / four - 1.0).abs() < 0.08, "{} for {four}", ran.last());
+    assert!((ran.last() / four_s - 1.0).abs() < 0.08, "{} for {four_s}", ran.last());
     network.incast = 0.1;
     let crowded = run(&network, 1, all_to_one).last();
-    assert!(crowded > 1.25 * four && crowded < 1.45 * four, "{crowded} for {four}");
+    assert!(crowded > 1.25 * four_s && crowded < 1.45 * four_s, "{crowded} for {four_s}");
     // Two racks, whose uplinks have a tenth of the rate.
     let pairs = move |rank: u32, ep: Arc<Endpoint>| async move {
         let peer = (rank + 2) % 4;
@@ -107,10 +107,10 @@ fn senders_share_links_and_uplinks() {
             .map(drop)
     };
     let mut racks = idle_network(4, 1e8, 0.0);
-    let near = run(&racks, 1, pairs).last();
+    let one_rack = run(&racks, 1, pairs).last();
     (racks.hosts_per_rack, racks.uplink_rate) = (2, 1e7);
-    let far = run(&racks, 1, pairs).last();
-    assert!((far / near - 10.0).abs() < 0.5, "{far} and {near}");
+    let two_racks = run(&racks, 1, pairs).last();
+    assert!((two_racks / one_rack - 10.0).abs() < 0.5, "{two_racks} and {one_rack}");
 }
 
 #[test]

@@ -63,7 +63,7 @@ impl Key {
         self.has_token
     }
 
-    /// Adds each part after its length, so different lists of parts never give the same bytes.
+    /// An HMAC of the parts, each after its length, so different lists of parts never give the same bytes.
     fn over(&self, side: Side, parts: &[&[u8]]) -> Hmac<Sha256> {
         let mut mac = self.mac.clone();
         mac.update(match side {

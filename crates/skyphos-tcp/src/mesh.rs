@@ -77,8 +77,8 @@ pub(crate) fn mesh(join: &mut Joining, listener: TcpListener, table: &Table) -> 
                 }
             }
             Event::Other(LinkEvent::Message(id, message)) => match mesh.attempt_of(id) {
-                Some(j) => mesh.outgoing(id, j, &message)?,
-                None => mesh.incoming(id, &message),
+                Some(j) => mesh.on_connected(id, j, &message)?,
+                None => mesh.on_accepted(id, &message),
             },
             _ => {}
         }
@@ -117,8 +117,8 @@ impl Mesh<'_> {
         Ok(until)
     }
 
-    /// A message of a rank that this one connects to.
-    fn outgoing(&mut self, id: usize, j: usize, message: &Message) -> Result<()> {
+    /// Handles a message on a connection to rank `j` that this rank opened.
+    fn on_connected(&mut self, id: usize, j: usize, message: &Message) -> Result<()> {
         let Mesh { join, table, attempts, links, .. } = self;
         match (message.kind, &attempts[j].hello) {
             (Kind::Challenge, None) => {
@@ -149,8 +149,8 @@ impl Mesh<'_> {
         Ok(())
     }
 
-    /// A message on a connection that was accepted: it is kept if the peer proves to be a rank, else dropped.
-    fn incoming(&mut self, id: usize, message: &Message) {
+    /// Handles a message on a connection that was accepted. The connection is kept if the peer proves to be a rank, else dropped.
+    fn on_accepted(&mut self, id: usize, message: &Message) {
         let Mesh { join, table, links, me, .. } = self;
         let Some(link) = join.lobby.link(id) else { return };
         let Some(nonce) = link.nonce() else { return };

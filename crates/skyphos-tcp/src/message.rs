@@ -29,13 +29,13 @@ pub(crate) enum Kind {
     Hello = 2,
     /// The server's proof: the client is accepted.
     Welcome = 3,
-    /// Rank 0: the table of all ranks' addresses.
+    /// From rank 0: the table of all ranks' addresses.
     Table = 4,
     /// To rank 0: the sender is connected to all others.
     Ready = 5,
     /// To rank 0: the sender cannot connect; the body is the error.
     Failed = 6,
-    /// Rank 0: all are connected; frames follow.
+    /// From rank 0: all are connected; frames follow.
     Go = 7,
     /// The group has failed, or refuses the receiver; the body is the error.
     Refusal = 8,

@@ -18,46 +18,46 @@ const NAME_TIME: Duration = Duration::from_secs(10);
 impl Joining {
     /// Registers with rank 0. Returns the connection to it, and this rank's listener.
     pub(crate) fn register(&mut self) -> Result<(usize, TcpListener)> {
-        let mut home = Attempt::new();
+        let mut attempt = Attempt::new();
         let mut addresses = Vec::new();
         let mut tries = 0;
         let mut listener = None;
         loop {
-            if home.due() {
+            if attempt.due() {
                 if addresses.is_empty() {
-                    addresses = self.resolve(&mut home)?;
+                    addresses = self.resolve(&mut attempt)?;
                 }
                 if let Some(address) = addresses.get(tries % addresses.len().max(1)) {
-                    home.link = Some(self.lobby.connect(*address, &self.options.tuning())?);
+                    attempt.link = Some(self.lobby.connect(*address, &self.options.tuning())?);
                     tries += 1;
                 }
             }
-            let until = if home.link.is_none() { home.next.min(self.deadline) } else { self.deadline };
+            let until = if attempt.link.is_none() { attempt.next.min(self.deadline) } else { self.deadline };
             let event = self.lobby.next(until)?;
             if event.is_none() && Instant::now() >= self.deadline {
-                return Err(self.no_answer(&home));
+                return Err(self.no_answer(&attempt));
             }
             match event {
-                Some(LinkEvent::Gone(id, cause)) if home.link == Some(id) => home.failed(cause),
-                Some(LinkEvent::Denied(id, cause)) if home.link == Some(id) => {
+                Some(LinkEvent::Gone(id, cause)) if attempt.link == Some(id) => attempt.failed(cause),
+                Some(LinkEvent::Denied(id, cause)) if attempt.link == Some(id) => {
                     return Err(self.denied(&self.options.rendezvous, &cause));
                 }
-                Some(LinkEvent::Message(id, message)) if home.link == Some(id) => match message.kind {
-                    Kind::Challenge if home.hello.is_none() => {
-                        listener = self.introduce(id, &message, &mut home)?.or(listener);
+                Some(LinkEvent::Message(id, message)) if attempt.link == Some(id) => match message.kind {
+                    Kind::Challenge if attempt.hello.is_none() => {
+                        listener = self.introduce(id, &message, &mut attempt)?.or(listener);
                     }
                     // Only a rank 0 that cannot use TLS with this rank refuses before the challenge.
-                    Kind::Refusal if home.hello.is_none() => return Err(self.needs_tls()),
+                    Kind::Refusal if attempt.hello.is_none() => return Err(self.needs_tls()),
                     Kind::Refusal => return Err(self.refusal(&message)),
                     Kind::Welcome => {
-                        if let (Some(hello), Some(listener)) = (&home.hello, listener.take()) {
+                        if let (Some(hello), Some(listener)) = (&attempt.hello, listener.take()) {
                             self.check_welcome(id, hello, &message)?;
                             return Ok((id, listener));
                         }
                     }
                     _ => {
                         self.lobby.drop_link(id);
-                        home.failed("it does not speak Skyphos's protocol".to_owned());
+                        attempt.failed("it does not speak Skyphos's protocol".to_owned());
                     }
                 },
                 _ => {}
@@ -65,24 +65,31 @@ impl Joining {
         }
     }
 
-    fn resolve(&self, home: &mut Attempt) -> Result<Vec<SocketAddr>> {
+    fn resolve(&self, attempt: &mut Attempt) -> Result<Vec<SocketAddr>> {
         match sockets::resolve(&self.options.rendezvous) {
             Ok(addresses) => Ok(addresses),
-            Err(e) if home.since.elapsed() > NAME_TIME || Instant::now() + LONGEST_PAUSE > self.deadline => {
+            Err(e)
+                if attempt.since.elapsed() > NAME_TIME || Instant::now() + LONGEST_PAUSE > self.deadline =>
+            {
                 Err(sockets::unresolvable(&self.options.rendezvous, &e))
             }
             Err(e) => {
-                home.failed(e.to_string());
+                attempt.failed(e.to_string());
                 Ok(Vec::new())
             }
         }
     }
 
     /// Answers rank 0's challenge: opens this rank's listener and registers.
-    fn introduce(&mut self, id: usize, message: &Message, home: &mut Attempt) -> Result<Option<TcpListener>> {
+    fn introduce(
+        &mut self,
+        id: usize,
+        message: &Message,
+        attempt: &mut Attempt,
+    ) -> Result<Option<TcpListener>> {
         let Some((protocol, nonce)) = message::read_challenge(&message.body) else {
             self.lobby.drop_link(id);
-            home.failed("what listens there is not Skyphos: another program has the port".to_owned());
+            attempt.failed("what listens there is not Skyphos: another program has the port".to_owned());
             return Ok(None);
         };
         if protocol != PROTOCOL {
@@ -115,7 +122,7 @@ impl Joining {
         };
         let hello = self.hello(Role::Register, 0, Some(details))?;
         let body = hello.encode(&self.key, &nonce, &GroupId::default());
-        home.hello = Some(hello);
+        attempt.hello = Some(hello);
         // Rank 0 answers at once, but may be busy with thousands of others.
         if let Some(link) = self.lobby.link(id) {
             link.trust = Trust::Member;
@@ -141,17 +148,17 @@ impl Joining {
         Error::refused(format!("rank {rank} came without TLS to {call}, where the group uses it; {SAME_TLS}"))
     }
 
-    fn no_answer(&self, home: &Attempt) -> Error {
+    fn no_answer(&self, attempt: &Attempt) -> Error {
         let mut call = self.options.call();
-        if home.link.is_some() && home.hello.is_none() {
+        if attempt.link.is_some() && attempt.hello.is_none() {
             call += match self.options.tls {
                 None => {
                     " (what listens there sends no Skyphos greeting: is it another program, or does rank 0 use TLS?)"
                 }
                 Some(_) => " (what listens there does not speak TLS: is it another program?)",
             };
-        } else if !home.last.is_empty() {
-            call += &format!(" (last attempt: {})", home.last);
+        } else if !attempt.last.is_empty() {
+            call += &format!(" (last attempt: {})", attempt.last);
         }
         Error::Timeout { missing: vec![0], call, after: self.options.timeout }
     }

@@ -260,8 +260,8 @@ mod tests {
         rings.write(&[IoSlice::new(a), IoSlice::new(&[]), IoSlice::new(b)]).unwrap()
     }
 
-    fn read(rings: &mut Rings, most: usize) -> Vec<u8> {
-        let (mut a, mut b) = (vec![0; most / 2], vec![0; most - most / 2]);
+    fn read(rings: &mut Rings, max: usize) -> Vec<u8> {
+        let (mut a, mut b) = (vec![0; max / 2], vec![0; max - max / 2]);
         let got = rings.read(&mut [IoSliceMut::new(&mut a), IoSliceMut::new(&mut b)]).unwrap();
         a.extend(b);
         a.truncate(got);

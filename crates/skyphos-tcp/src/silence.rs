@@ -10,7 +10,7 @@ use std::io;
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
-/// Checks in the time after which a silent peer is lost. A peer is lost only if two checks in a row find unanswered bytes.
+/// Number of checks within the time after which a silent peer is lost. A peer is lost only if two checks in a row find unanswered bytes.
 const CHECKS: u32 = 16;
 
 /// The shortest time after which a silent peer may be lost: the kernel probes at most once a second.

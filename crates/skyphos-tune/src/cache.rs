@@ -5,7 +5,7 @@
 //! in turn until the next survey ([`crate::trials`]).
 //!
 //! All ranks must hold the same entries. These follow from surveys and results, which all ranks have, and from the number of
-//! calls; only blocking calls change them, so that they do at the same place of every rank's program. Each call
+//! calls; only blocking calls change them, so that they change at the same place of every rank's program. Each call
 //! sends the stamp of its entry in its signature. If a rank was interrupted where others went on, stamps differ: the call is a
 //! mismatch on all ranks, and after any mismatch all ranks clear their caches ([`crate::Tuner::recall`]).
 
@@ -149,7 +149,7 @@ impl<K: Copy + Eq + Hash> TuningCache<K> {
         (recalled, Some(entry.stamp()))
     }
 
-    /// A call of a kind finished after this duration.
+    /// Records that a call of a kind finished after this duration.
     pub fn finish(&mut self, kind: K, report: CallReport, duration: Seconds) {
         self.calls += 1;
         match report.survey {

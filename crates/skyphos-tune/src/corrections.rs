@@ -44,7 +44,7 @@ impl Recent<f64> {
 /// The correction of one algorithm; `factor` is 0 where no call has been measured.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Correction {
-    /// Measured duration over the predicted one.
+    /// Ratio of the measured to the predicted duration.
     factor: f64,
     predicted: Seconds,
 }
@@ -109,8 +109,8 @@ impl Corrections {
         let one = &self.0[algorithm as usize];
         let own_weight = one.weight(parameters, duration);
         let known = if own_weight > 0.0 { own_weight * one.factor.ln() } else { 0.0 };
-        let most = parameters.max_correction;
-        (known + (1.0 - own_weight) * others).exp().clamp(1.0 / most, most)
+        let limit = parameters.max_correction;
+        (known + (1.0 - own_weight) * others).exp().clamp(1.0 / limit, limit)
     }
 }
 

@@ -1,6 +1,6 @@
 //! The tuner: which algorithm a collective runs, its layers, and when the ranks survey their data again.
 //!
-//! A state machine without IO. Timings of finished calls and the numbers of a survey come in, choices go out. It has no
+//! The tuner is a state machine without IO. Timings of finished calls and numbers of surveys come in, choices go out. It has no
 //! clock, no file, no transport and no lock, so a table of events tests every transition. The caller guarantees that all ranks
 //! of a group feed it the same surveys and result sizes in the same order; then all of them choose the same.
 //!

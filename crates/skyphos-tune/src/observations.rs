@@ -24,7 +24,7 @@ pub(crate) const WORDS: usize = PROFILE_WORDS + 2 * Algorithm::ALL.len();
 pub struct Timing {
     /// From begin to end.
     pub duration: Seconds,
-    /// Time in which its thread ran, or was ready to run and waited for a processor; `None`: not measured.
+    /// Time in which the caller's thread ran, or was ready to run and waited for a processor; `None`: not measured.
     pub busy: Option<Seconds>,
 }
 
@@ -60,7 +60,7 @@ pub struct Observations {
 }
 
 impl Observations {
-    /// No measurements, with the settings of the parent group.
+    /// Observations of a new group, with the settings of its parent and no measurements.
     pub fn of_child(parent: Observations) -> Observations {
         let Observations { base, fixed, host_cores, .. } = parent;
         Observations { base, fixed, host_cores, ..Observations::default() }

@@ -4,7 +4,7 @@ use crate::{PROFILE_WORDS, agreed_profile, median};
 use skyphos_plan::outer::Spread;
 use skyphos_plan::{OuterPrediction, OuterRoute, OuterWork, Profile};
 
-/// Allgathers of factors, the preferred one first where predictions are equal.
+/// Allgathers of factors, in the order of preference where predictions are equal.
 pub const SPREADS: [Spread; 3] = [Spread::Direct, Spread::Ring, Spread::Doubling];
 
 /// Processor times of a rank's products and passes, and its share of a core.
@@ -23,7 +23,7 @@ pub struct OuterRates {
 /// A rank's numbers in the exchange before a sum.
 #[derive(Clone, Debug, PartialEq)]
 pub struct OuterNumbers {
-    /// Pairs.
+    /// Number of pairs.
     pub pairs: usize,
     /// Whether the result's memory is fresh, so that it counts as needed.
     pub fresh: bool,
@@ -77,10 +77,10 @@ pub struct OuterSize {
 /// The planner's description of a sum, and the profile for it: medians of all ranks' numbers. `default`: a rank's profile before
 /// any measurement.
 pub fn agreed_work(size: OuterSize, all: &[OuterNumbers], default: Profile) -> (OuterWork, Profile) {
-    let of = |number: fn(&OuterRates) -> f64| median(all.iter().map(|one| number(&one.rates)).collect());
+    let agreed = |number: fn(&OuterRates) -> f64| median(all.iter().map(|one| number(&one.rates)).collect());
     let profile = Profile {
-        product_s: of(|rates| rates.product_s),
-        cores: of(|rates| rates.core_share),
+        product_s: agreed(|rates| rates.product_s),
+        cores: agreed(|rates| rates.core_share),
         ..agreed_profile(default, |k| all.iter().map(|one| one.profile[k]).collect())
     };
     let work = OuterWork {
@@ -88,13 +88,13 @@ pub fn agreed_work(size: OuterSize, all: &[OuterNumbers], default: Profile) -> (
         n: size.n,
         m: size.m,
         pairs: all.iter().map(|one| one.pairs).sum(),
-        most_pairs: all.iter().map(|one| one.pairs).max().unwrap_or(0),
+        max_pairs: all.iter().map(|one| one.pairs).max().unwrap_or(0),
         bytes: size.bytes,
         sum_bytes: size.sum_bytes,
         scatter: size.scatter,
         fresh: all.iter().any(|one| one.fresh),
-        pass_byte_s: of(|rates| rates.pass_byte_s),
-        fresh_byte_s: of(|rates| rates.fresh_byte_s),
+        pass_byte_s: agreed(|rates| rates.pass_byte_s),
+        fresh_byte_s: agreed(|rates| rates.fresh_byte_s),
     };
     (work, profile)
 }
@@ -112,10 +112,10 @@ pub fn ranked_by_fit(
     ranked
 }
 
-/// The size of each group, if all groups have the same size. `of`: the group of each rank.
-pub fn even_group_size(of: &[u32]) -> Option<u32> {
-    let mut counts = vec![0u32; of.len()];
-    of.iter().for_each(|group| counts[*group as usize] += 1);
+/// The size of each group, if all groups have the same size. `groups`: the group of each rank.
+pub fn even_group_size(groups: &[u32]) -> Option<u32> {
+    let mut counts = vec![0u32; groups.len()];
+    groups.iter().for_each(|group| counts[*group as usize] += 1);
     let mut sizes = counts.into_iter().filter(|count| *count > 0);
     let first = sizes.next()?;
     sizes.all(|size| size == first).then_some(first)
@@ -150,7 +150,7 @@ mod tests {
         let all = [numbers(3, 1e-9, false), numbers(0, 3e-9, true), numbers(5, 2e-9, false)];
         let size = OuterSize { n: 100, m: 50, bytes: 4, sum_bytes: 8, scatter: false };
         let (work, profile) = agreed_work(size, &all, Profile::one_host(3, 1.0));
-        assert_eq!((work.ranks, work.pairs, work.most_pairs, work.fresh), (3, 8, 5, true));
+        assert_eq!((work.ranks, work.pairs, work.max_pairs, work.fresh), (3, 8, 5, true));
         assert_eq!((profile.product_s, profile.cores, work.pass_byte_s), (2e-9, 0.5, 1e-10));
         let candidates = SPREADS.map(OuterRoute::Allgather);
         let all_fit = ranked_by_fit(&work, &profile, &candidates, |_| true);
@@ -162,10 +162,10 @@ mod tests {
 
     #[test]
     fn groups_are_even_or_not() {
-        for (of, size) in
+        for (groups, size) in
             [(&[0, 0, 2, 2][..], Some(2)), (&[0, 1, 1], None), (&[0, 0, 0], Some(3)), (&[], None)]
         {
-            assert_eq!(even_group_size(of), size, "{of:?}");
+            assert_eq!(even_group_size(groups), size, "{groups:?}");
         }
     }
 }

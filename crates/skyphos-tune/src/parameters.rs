@@ -9,10 +9,10 @@ pub struct TuningParameters {
     pub max_variants: usize,
     /// Calls by each variant in a round, where a call is short; a long call is tried once. Decision 0013.
     pub short_call_trials: usize,
-    /// Duration below which a call is short: other jobs disturb it by as much as it takes. Decision 0013: of 8 ranks on 2
-    /// cores one call of 10 ms may take 44; with a limit of 2 ms a single such call settled the choice, for 28 ms instead of 12.
+    /// Duration below which a call is short: other jobs disturb it by as much as it takes. Decision 0013: with 8 ranks on 2
+    /// cores a call of 10 ms may take 44; with a limit of 2 ms, one such call decided for a variant of 28 ms instead of 12.
     pub short_call: Seconds,
-    /// A short call's variant is tried if its predicted time is at most this factor of the best one's. Decision 0013:
+    /// A short call's variant is tried if its predicted time is at most this factor times the best one's. Decision 0013:
     /// predictions are off by a fifth and more (36 cases on one host).
     pub short_trial_factor: f64,
     /// The same factor for long calls, whose predictions are closer. Decision 0013.
@@ -35,8 +35,8 @@ pub struct TuningParameters {
     pub last_interval: u32,
     /// Fraction by which a result's entries may differ before the data counts as changed. Decision 0009.
     pub drift: f64,
-    /// Changes in a row after which every call surveys, until the data has stayed as often. Decision 0013: a dense call
-    /// in turn with one of a single entry took 35 to 55 ms instead of 0.3.
+    /// Changes in a row after which every call surveys, until the data has stayed unchanged as many times. Decision 0013: where
+    /// dense calls alternated with calls of a single entry, the small ones took 35 to 55 ms instead of 0.3.
     pub max_changes: u32,
     /// Factor by which `expected_nnz` may miss the result before a survey replaces it. Chosen: the choice of an algorithm
     /// seldom depends on less.
@@ -67,7 +67,7 @@ pub struct TuningParameters {
     /// Bytes moved from which a call reveals the link's rate if little else takes time (`minor_fraction`). Chosen: a quarter of
     /// `large_call`.
     pub medium_call: Bytes,
-    /// Bytes moved below which a call reveals latency alone. Decision 0010, as `rounds_only_bytes`.
+    /// Bytes moved below which a call reveals only the latency. Decision 0010, as `rounds_only_bytes`.
     pub small_call: Bytes,
     /// Fraction of a call's time that may be attributed to the wrong cause. Chosen: the size of `drift`.
     pub minor_fraction: f64,
@@ -82,20 +82,20 @@ pub struct TuningParameters {
     pub default_rate: f64,
 
     /// Calls of an algorithm whose correction is remembered. Decision 0013: with a mean, one call of 66 ms among those of
-    /// 14 showed in ten predictions; the median of five hides it.
+    /// 14 ms affected ten predictions; the median of five hides it.
     pub recent_calls: usize,
     /// The largest factor by which a prediction is corrected. Chosen: a larger error is a disturbance.
     pub max_correction: f64,
     /// Factor in predicted time at which a correction counts 1/e. Decision 0013: corrections of 2 ms calls misled those of 16 ms.
     pub correction_reach: f64,
-    /// Corrections of calls whose predicted times differ by at most this factor are averaged. Chosen: the root of
+    /// Corrections of calls whose predicted times differ by at most this factor share one median. Chosen: the root of
     /// `correction_reach`.
     pub same_length: f64,
 
     /// Windows of the hashed index range of which each rank sends a sample of its blocks, to choose a plan's layers.
     /// Chosen: eight places of the range are as good as a random draw, because the order is that of a hash.
     pub sample_windows: usize,
-    /// Blocks of all ranks in one window, for few ranks at most `window_blocks` of each. Chosen: 2 KB a rank
+    /// Blocks of all ranks together in one window; each rank sends at most `window_blocks` of them. Chosen: 2 KB a rank
     /// (docs/known-limits.md).
     pub window_blocks_of_all: usize,
     /// Blocks of one rank in one window, at most. See `window_blocks_of_all`.

@@ -2,8 +2,8 @@
 //!
 //! A survey begins a round: [`Facts::agreed`] reads the ranks' measurements, and [`next_round`] picks the variants of the next
 //! calls. The first round has the variants that are predicted to take about as long as the best. Each further round has the
-//! fastest of them. After the last round the variant with the least time stays for good, since another one would add in another
-//! order.
+//! fastest of them. After the last round the variant with the least time stays for good, since another variant would add values in
+//! another order.
 
 use crate::algorithm::Algorithm;
 use crate::choice::{Choice, TimedAlgorithm, Workload};
@@ -37,7 +37,7 @@ pub struct Trials {
     pub local: Vec<Seconds>,
     /// Duration of each variant's fastest call in earlier rounds, on the slowest rank; infinite without a call.
     pub slowest: Vec<Seconds>,
-    /// Earlier rounds.
+    /// Number of earlier rounds.
     pub rounds: u32,
 }
 
@@ -66,7 +66,7 @@ impl Trials {
         if parameters.is_short(duration) { parameters.short_call_trials as u32 } else { 1 }
     }
 
-    /// Records the call number `call` of this round.
+    /// Records call `call` of this round.
     pub(crate) fn record(&mut self, parameters: &TuningParameters, call: usize, duration: Seconds) {
         let (variant, turn) = (call % self.variants.len(), call / self.variants.len());
         // A single variant has more calls than places.
@@ -325,7 +325,7 @@ mod tests {
                 1,
             ),
             (
-                "a slow one is dropped",
+                "a slow variant is dropped",
                 &[(Ring, UNTRIED), (Butterfly, UNTRIED)],
                 0,
                 &[4.0, 5.1],
@@ -364,7 +364,7 @@ mod tests {
                 &[(Ring, 400.0)],
                 2,
             ),
-            ("a settled one stays", &[(Ring, 4.0)], 3, &[90.0], &[(Ring, 4.0)], 4),
+            ("a settled variant stays", &[(Ring, 4.0)], 3, &[90.0], &[(Ring, 4.0)], 4),
             (
                 "a variant that no call reached is dropped",
                 &[(Ring, UNTRIED), (Butterfly, UNTRIED)],

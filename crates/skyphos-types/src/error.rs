@@ -88,7 +88,7 @@ pub enum Error {
         unmet_text(*requests, examples)
     )]
     Unmet {
-        /// Their number, counted once for each rank that wants one.
+        /// Number of these indices, each counted once for every rank that wants it.
         requests: u64,
         /// Some of the indices, each with a rank that wants it.
         examples: Vec<(u64, u32)>,
@@ -189,7 +189,7 @@ impl Error {
     /// The error that `rank` sends to the other ranks when it leaves a call because of this one.
     pub fn as_seen_by_others(&self, rank: u32) -> Error {
         match self {
-            // Some messages name the rank already, because its own user reads them too.
+            // Some messages name the rank already, because the rank's own user reads them too.
             Error::BadInput { message } if !message.starts_with(&format!("rank {rank}: ")) => {
                 Error::BadInput { message: format!("rank {rank}: {message}") }
             }

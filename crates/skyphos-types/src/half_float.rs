@@ -3,9 +3,9 @@
 //! An f32 has more than twice the digits of either type plus two, so rounding the f32 result gives the
 //! correctly rounded sum, product or quotient, as NumPy's float16 and `ml_dtypes`' bfloat16 have it.
 //!
-//! The crate `half` checks the processor's instructions for each number, so compilers cannot vectorise its conversions. These
-//! are a few integer operations without a branch: compilers vectorise loops over them for any instruction set, and the
-//! bits are the same on all of them (NaN included).
+//! The crate `half` checks the processor's instructions for each number, so compilers cannot vectorise its conversions. The
+//! conversions here are a few integer operations without a branch: compilers vectorise loops over them for any instruction set,
+//! and the resulting bits are the same on all of them (NaN included).
 
 use crate::{DType, Element, Real};
 use half::{bf16, f16};
@@ -21,7 +21,7 @@ fn f32_of_bf16(x: bf16) -> f32 {
     f32::from_bits(u32::from(x.to_bits()) << 16)
 }
 
-/// The nearest bf16; too large values become infinite, a NaN stays one.
+/// The nearest bf16; too large values become infinite, a NaN stays a NaN.
 #[inline(always)]
 fn bf16_of_f32(x: f32) -> bf16 {
     let bits = x.to_bits();
@@ -49,7 +49,7 @@ fn f32_of_f16(x: f16) -> f32 {
     f32::from_bits(value | (bits & 0x8000) << 16)
 }
 
-/// The nearest f16; too large values become infinite, a NaN stays one.
+/// The nearest f16; too large values become infinite, a NaN stays a NaN.
 #[inline(always)]
 fn f16_of_f32(x: f32) -> f16 {
     /// 2^-14, the least normal f16.
@@ -58,7 +58,7 @@ fn f16_of_f32(x: f32) -> f16 {
     const TOO_LARGE: u32 = (127 + 16) << 23;
     let bits = x.to_bits();
     let magnitude = bits & MAGNITUDE;
-    // Beside 0.5 an f32 has units of 2^-24, those of a small f16: the addition itself rounds.
+    // Above 0.5 an f32 has units of 2^-24, like a subnormal f16: the addition itself rounds.
     let small = (f32::from_bits(magnitude) + 0.5).to_bits().wrapping_sub(0.5f32.to_bits());
     let half_less_one = 0xfff + (magnitude >> 13 & 1);
     let normal = magnitude.wrapping_sub((127 - 15) << 23).wrapping_add(half_less_one) >> 13;
@@ -150,7 +150,7 @@ mod tests {
             let f = u32::from(h) << 16;
             [around(f), around(f | 0x8000)].concat()
         });
-        // The values of a subnormal f16 are multiples of 2^-24: the points halfway between them too.
+        // Subnormal f16 values are multiples of 2^-24: these are the values themselves and those halfway between them.
         let small = (0..2100).flat_map(move |k| around((k as f32 * 0.5f32.powi(25)).to_bits()));
         halves.chain(steps).chain(upper).chain(small)
     }

@@ -39,7 +39,7 @@ pub struct Broadcasted<R> {
     pub bytes: usize,
     /// Bytes and frames on this rank.
     pub traffic: Traffic,
-    /// [`Error::PeerLost`] of the first rank that was lost before it had the message. All other ranks have it.
+    /// [`Error::PeerLost`] of the first rank that was lost before it had the message. All other ranks have the message.
     pub missed: Option<Error>,
 }
 

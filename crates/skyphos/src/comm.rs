@@ -253,7 +253,7 @@ impl Comm {
         self.group.me.0
     }
 
-    /// Ranks in the group.
+    /// Number of ranks in the group.
     pub fn size(&self) -> u32 {
         self.group.ranks.len() as u32
     }
@@ -322,12 +322,12 @@ impl Comm {
         self.node.release();
     }
 
-    /// Calls that this rank has begun in the group.
+    /// How many calls this rank has begun in the group.
     pub fn calls_begun(&self) -> u64 {
         self.node.calls_begun(&self.group).0
     }
 
-    /// Records that a function of this rank's program has failed. Its calls are those after the first `first` of the group
+    /// Records that a function of this rank's program has failed. Its calls are the group's calls from number `first` on
     /// ([`Comm::calls_begun`]). If the function has succeeded on other ranks, the next call ends with [`Error::Diverged`].
     pub fn note_failure_since(&self, first: u64) {
         self.node.report_failure_since(&self.group, CallNumber(first));
@@ -338,7 +338,7 @@ impl Comm {
         self.fail(error, false)
     }
 
-    /// [`Comm::fail_call`] for a program whose later calls are those of a rank that has not received the error yet.
+    /// [`Comm::fail_call`] for a program that still makes its later calls, like a rank that has not received the error yet.
     pub fn fail_call_and_go_on(&self, error: Error) -> Error {
         self.fail(error, true)
     }

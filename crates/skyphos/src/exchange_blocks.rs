@@ -228,7 +228,7 @@ impl Comm {
             exchange_blocks(&ep, &mut all, limits).await?;
             Ok(ep.traffic())
         })?;
-        let order: Vec<u32> = (1..size).map(|far| (me + far) % size).collect();
+        let order: Vec<u32> = (1..size).map(|step| (me + step) % size).collect();
         Ok(PreparedExchange { call, blocks: IncomingBlocks { queue, order: order.into_iter() } })
     }
 }

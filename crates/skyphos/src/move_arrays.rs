@@ -22,14 +22,14 @@ pub enum ArrayMove {
     Allgather(Schedule),
     /// The array of each rank to one rank.
     Gather {
-        /// The rank.
+        /// The rank that receives.
         root: u32,
     },
     /// Block j of each rank's array to rank j.
     Alltoall,
     /// Block j of one rank's array to rank j.
     Scatter {
-        /// The rank.
+        /// The rank that sends.
         root: u32,
     },
     /// Rank 0's array to rank 1, in a group of two. Rank 0 waits for rank 1 only if the array is larger than the window.

@@ -117,7 +117,7 @@ impl QuantizeOptions {
         }
     }
 
-    /// The quantisation of results, for a reduction's parameters.
+    /// The quantisation of a reduction, for its parameters.
     pub(crate) fn precision<'a>(
         &self,
         codec: QuantisedValues,

@@ -146,7 +146,7 @@ async fn reduce_scatter_on<T: Element>(
     Ok((Scattered { part, owned, explanation }, CallReport { survey, size }))
 }
 
-/// The choice of a group with a single factorisation.
+/// The degrees of a single layer, if no others are possible.
 fn one_layer(ep: &Endpoint, op: &ReduceOp) -> Option<Vec<u32>> {
     let size = ep.size();
     let is_prime = (2..).take_while(|d| d * d <= size).all(|d| !size.is_multiple_of(d));

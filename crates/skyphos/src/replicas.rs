@@ -60,7 +60,7 @@ impl Comm {
         })
     }
 
-    /// A replicated group of `size` threads of this process in place of processes, `each` per rank; in the order of processes.
+    /// The Comms of a replicated group whose processes are `size` threads of this process, `each` per rank; in process order.
     pub fn local_replicated(size: u32, each: u32, settings: &Settings) -> Result<LocalRanks> {
         let comms = local_group(size).into_iter().map(|local| {
             let replicated = Replicated::new(Box::new(local), each, true, Vec::new())?;

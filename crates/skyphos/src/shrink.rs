@@ -45,7 +45,7 @@ impl Comm {
         match decision {
             Decision::Continue(ranks) => {
                 let topology = self.topology().of_group(&ranks);
-                let number = Group::number_of_some(self.number(), call, ranks.iter().copied());
+                let number = Group::number_with_ranks(self.number(), call, ranks.iter().copied());
                 Ok(self.regroup(number, &ranks, topology))
             }
             Decision::Stop(why) => Err(self.left_out(why, &losses)),

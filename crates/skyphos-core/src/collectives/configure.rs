@@ -128,7 +128,7 @@ impl<T: Element> Sums<'_, T> {
         }
     }
 
-    /// Adds the sum of a layer, of the values that were received in it and this rank's own.
+    /// Appends a layer's sum: of the values that were received in it and of this rank's own.
     fn fold(&mut self, down: &Down) -> Result<()> {
         let (source, counts) = self.source();
         let sum = fold_shares(self.op, down, &source, self.width, |sections| sections.values.clone())?;

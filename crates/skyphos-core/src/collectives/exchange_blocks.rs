@@ -227,7 +227,7 @@ fn request_next(ep: &Endpoint, ins: &mut [InBlock], blocks: &impl Blocks, limits
     moved
 }
 
-/// Sends each rank its block from every other. A rank's block for itself is not touched.
+/// Sends every other rank its block, and receives a block from each. A rank's block for itself is not touched.
 ///
 /// # Errors
 /// An error of `blocks`, on all ranks; `Corrupt` if a rank sends another length than it announced.

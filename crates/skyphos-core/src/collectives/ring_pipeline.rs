@@ -50,7 +50,7 @@ pub(crate) struct RingNeighbours {
 }
 
 impl RingNeighbours {
-    /// On the ring of all ranks in rank order.
+    /// The neighbours on the ring of all ranks in rank order.
     pub(crate) fn by_rank(ep: &Endpoint) -> RingNeighbours {
         let (me, size) = (ep.rank().0, ep.size());
         RingNeighbours { previous: (me + size - 1) % size, next: (me + 1) % size }

@@ -30,9 +30,9 @@ pub enum Sets {
 /// The sizes of the sets of a simulation without data.
 #[derive(Clone)]
 pub struct SetSizes {
-    /// Of the out-set.
+    /// Union sizes of the out-sets.
     pub out: UnionSize,
-    /// Of the in-set.
+    /// Union sizes of the in-sets.
     pub want: UnionSize,
     /// Whether both sets are the same.
     pub same: bool,
@@ -60,7 +60,7 @@ pub(crate) struct Joined {
     pub(crate) in_len: usize,
 }
 
-/// The encoding of a share: one byte that is 1 if the in-share equals the out-share, the out-share, and else the in-share.
+/// The encoding of a share: a byte that is 1 if the in-share equals the out-share, else 0; the out-share; after 0, the in-share.
 pub(crate) enum ShareEncoding<'a> {
     Real { out: Encoding<'a>, want: Option<Encoding<'a>> },
     Sized { bytes: usize },
@@ -117,13 +117,13 @@ impl Sets {
     /// Positions of the out-set and of the in-set at which the shares of the ranges between `bounds` begin, and the ends.
     pub(crate) fn splits(&self, bounds: &[u64]) -> [Vec<usize>; 2] {
         let parts = bounds.len() - 1;
-        let of = |set: &IndexSet| -> Vec<usize> {
+        let splits_of = |set: &IndexSet| -> Vec<usize> {
             let starts =
                 bounds[..parts].iter().map(|lo| set.base(set.blocks().partition_point(|b| b.id < *lo)));
             starts.chain([set.len()]).collect()
         };
         match self {
-            Sets::Real { out, want } => [of(out), of(want)],
+            Sets::Real { out, want } => [splits_of(out), splits_of(want)],
             Sets::Sized(sizes) => [sizes.splits(&sizes.out, parts), sizes.splits(&sizes.want, parts)],
         }
     }
@@ -190,7 +190,7 @@ fn share<'a>(out: &'a IndexSet, want: &'a IndexSet, lo: u64, hi: u64) -> (&'a [B
     (outs, (ins != outs).then_some(ins))
 }
 
-/// Decodes a share. `same` is the first byte of a [`ShareEncoding`], `bytes` begins after it. Returns the bytes read, too.
+/// Decodes a share. `same` is the first byte of a [`ShareEncoding`], `bytes` begins after it. Returns how many were read, too.
 pub(crate) fn decode<'a>(
     same: u8,
     bytes: &[u8],

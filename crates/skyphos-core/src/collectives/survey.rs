@@ -19,7 +19,8 @@ fn samples_per_rank(ranks: u32) -> usize {
 /// Stands for a missing hash of a sketch.
 const NO_HASH: u64 = u64::MAX;
 
-/// Standard errors of a sketch by which the union by sketches must differ from that of independently drawn indices, to replace it.
+/// The union's estimate by sketches is used if it differs from that for independently drawn indices by more than this many
+/// standard errors of a sketch.
 const UNION_DEVIATION: f64 = 3.0;
 
 /// First round of the sample's exchange.
@@ -46,7 +47,7 @@ impl Survey {
         self.entries.iter().map(|e| *e as f64).sum::<f64>() / self.entries.len() as f64
     }
 
-    /// Further number `index` of each rank, in rank order.
+    /// The further number at `index` of each rank, in rank order.
     pub fn numbers(&self, index: usize) -> Vec<f64> {
         self.numbers.iter().filter_map(|numbers| numbers.get(index).copied()).collect()
     }
@@ -82,7 +83,8 @@ impl Survey {
             let start = if k == 0 { 0 } else { window[0].0 };
             let end = samples.get((k + 1) * group).map_or(self.n, |(index, _)| *index);
             // Each sample represents an equal share of its rank's entries.
-            let entries = window.iter().map(|(_, of)| *of as f64).sum::<f64>() / self.samples_per_rank as f64;
+            let represented: f64 = window.iter().map(|(_, rank_entries)| *rank_entries as f64).sum();
+            let entries = represented / self.samples_per_rank as f64;
             let span = (end - start).max(1) as f64;
             let density = (entries / group as f64 / span).min(1.0);
             Stretch { window, entries, union: span * (1.0 - (1.0 - density).powi(ranks as i32)) }
@@ -172,7 +174,7 @@ async fn survey_of<T: Element>(
                 mine.extend((0..samples).map(|k| list[(2 * k + 1) * list.len() / (2 * samples)].number()));
             }
         }),
-        // The samples of a dense vector are even.
+        // The samples of a dense vector are evenly spaced.
         View::Dense { .. } => mine.extend((0..samples as u64).map(|k| even_sample(n, 2 * k + 1, samples))),
     }
     mine.resize(1 + samples, 0);

@@ -53,7 +53,7 @@ pub struct Selected<T> {
     pub received_words: u64,
 }
 
-/// The `k` largest entries of the sum of all ranks' vectors. Each vector has at max_entries `k` entries, of one number each.
+/// The `k` largest entries of the sum of all ranks' vectors. Each vector has at most `k` entries, of one number each.
 pub async fn topk_allreduce<T: Magnitude>(
     ep: &Endpoint,
     view: View<'_, T>,
@@ -70,7 +70,7 @@ pub async fn topk_allreduce<T: Magnitude>(
     let part = select_largest(ep, part, k).await?;
     let selected: Vec<u64> = allgather_counts(ep, SELECTED, &[part.view().nnz(1) as u64]).await?.concat();
     let total: u64 = selected.iter().sum();
-    let unbalanced = selected.iter().any(|own| *own * size > 2 * total.max(size));
+    let unbalanced = selected.iter().any(|count| *count * size > 2 * total.max(size));
     let (part, bounds, moved) =
         if unbalanced { balance(ep, part, &selected, params).await? } else { (part, bounds, (0, 0)) };
     let mine = part.view().nnz(1) as u64;
@@ -156,8 +156,8 @@ async fn select_largest<T: Magnitude>(
     Ok(ReducedRange { form, ..part })
 }
 
-/// Moves entries so that every rank has an even share of them, in the order of indices. `entries` are the entries of each
-/// rank before. Returns the new part, the new bounds, and the numbers of entries that this rank sent and received.
+/// Moves entries so that every rank has an even share of them, in the order of indices. `entries`: how many entries each
+/// rank has before. Returns the new part, the new bounds, and the numbers of entries that this rank sent and received.
 async fn balance<T: Magnitude>(
     ep: &Endpoint,
     part: ReducedRange<T>,

@@ -91,7 +91,7 @@ impl Buffers {
     /// Drops the chunks that lie wholly in the first `blocks` fold blocks of a layer, which have been folded.
     pub(crate) fn release(&mut self, k: usize, layer: &Layer, blocks: usize) {
         for (j, chunks) in self.waiting.iter_mut().enumerate().take(layer.members.len()) {
-            let folded = self.cuts[k].of(j, blocks - 1).end;
+            let folded = self.cuts[k].rows_of(j, blocks - 1).end;
             while chunks.front().is_some_and(|chunk| chunk.start + chunk.rows <= folded) {
                 chunks.pop_front();
             }

@@ -36,7 +36,7 @@ impl CallSig {
     pub const RECEIVES: u8 = 2;
     /// Flag of [`CallKind::PointToPoint`]: the call is a probe, which waits for a message. It sends no frame.
     pub const PROBES: u8 = 4;
-    /// A receive or probe that takes any tag.
+    /// Flag of a receive or probe that takes any tag.
     pub const ANY_TAG: u8 = 8;
     /// [`CallSig::width`] of a receive or probe that takes messages from any rank.
     pub const ANY_SOURCE: u32 = u32::MAX;
@@ -90,7 +90,7 @@ impl CallSig {
         self.text(true)
     }
 
-    /// Whether a rank in this call may share it with one in `other`.
+    /// Whether a rank in this call and a rank in `other` may be in one call.
     pub fn fits(&self, other: &CallSig) -> bool {
         self.is_call_of(other) || self.kind == CallKind::Failed || other.kind == CallKind::Failed
     }

@@ -56,7 +56,7 @@ impl Header {
         self.encode_with(payload.len(), payload)
     }
 
-    /// The header's bytes for a payload of `len` bytes that the checksum does not cover: [`Header::check`] it without a payload.
+    /// The header's bytes for a payload of `len` bytes that the checksum does not cover: [`Header::check`] it with an empty one.
     pub fn encode_apart(&self, len: usize) -> [u8; HEADER_BYTES] {
         self.encode_with(len, &[])
     }
@@ -219,7 +219,7 @@ mod tests {
 
     #[test]
     fn the_checksum_is_crc32c() {
-        // RFC 3720, B.4: 32 bytes of zeros. Two headers' worth of zeros by a bitwise oracle.
+        // RFC 3720, B.4 has the checksum of 32 zero bytes. It checks `bitwise`, which then checks `checksum`.
         let bitwise = |bytes: &[u8]| {
             !bytes.iter().fold(!0u32, |crc, byte| {
                 (0..8).fold(crc ^ u32::from(*byte), |c, _| c >> 1 ^ (0x82f6_3b78 & (c & 1).wrapping_neg()))

@@ -48,7 +48,7 @@ impl<E> Inbox<E> {
         self.len.store(0, Ordering::Release);
     }
 
-    /// Ends a wait, or the next one if there is none.
+    /// Ends the current wait, or, if no thread waits, the next one.
     pub(crate) fn wake(&self) {
         let queue = self.queue.lock().expect("inbox lock");
         self.woken.store(true, Ordering::Release);

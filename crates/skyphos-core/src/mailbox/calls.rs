@@ -81,7 +81,7 @@ impl Mailbox {
         }
     }
 
-    /// Calls of a group that this rank has begun.
+    /// How many calls of a group this rank has begun.
     pub(crate) fn begun(&self, comm: CommId) -> CallNumber {
         self.group(comm).map_or(CallNumber(0), |state| state.next_call)
     }

@@ -90,7 +90,7 @@ impl Mailbox {
 
     /// The health of all ranks, where each is one process.
     pub(crate) fn health(&self) -> Vec<Health> {
-        let of = |(rank, address): (usize, &String)| {
+        let health_of = |(rank, address): (usize, &String)| {
             let rank = rank as u32;
             let lost = self.lost_peers.get(&WorldRank(rank)).map(|peer| (peer.loss, peer.cause.clone()));
             Health {
@@ -105,7 +105,7 @@ impl Mailbox {
                 lost_races: 0,
             }
         };
-        self.addresses.iter().enumerate().map(of).collect()
+        self.addresses.iter().enumerate().map(health_of).collect()
     }
 }
 

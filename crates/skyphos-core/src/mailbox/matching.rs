@@ -4,7 +4,7 @@
 //! numbered in each direction, so both ends give a message the same [`MessageId`]. A receive gets its id once it is matched.
 //!
 //! - Messages of one sender are matched in the order in which they were sent, also if frames overtake each other.
-//! - A message goes to the first receive, in the order of their calls, that accepts its sender and tag.
+//! - A message goes to the first receive, in the order of calls, that accepts its sender and tag.
 //! - A receive gets the first message that it accepts, in the order in which they have arrived.
 //! - A message that no receive waits for stays here, up to the sender's window.
 
@@ -24,10 +24,10 @@ impl Mailbox {
         self.messages.local_calls += 1;
         let mut fresh = self.spare_calls.pop().unwrap_or_default();
         (fresh.comm, fresh.call, fresh.own_sig, fresh.post) = (group.comm, call, Some(sig), Some(post));
-        let over =
-            self.departures_in(group).find(|(rank, _)| post.needs(*rank)).map(|(_, over)| over.error.clone());
+        let needed = self.departures_in(group).find(|(rank, _)| post.needs(*rank));
+        let departed = needed.map(|(_, departure)| departure.error.clone());
         let diverged = self.group(group.comm).and_then(|state| state.diverged.clone());
-        if let Some(error) = over {
+        if let Some(error) = departed {
             fresh.fail(error, true);
         }
         if let Some(error) = diverged {
@@ -204,8 +204,8 @@ impl Mailbox {
             let goes_on = |call: CallNumber| {
                 calls.iter().any(|b| (b.comm, b.call) == (group, call) && b.failed.is_none())
             };
-            let fits = |(of, call, filter): &(CommId, CallNumber, Filter)| {
-                *of == group && filter.takes(from, arrival.envelope.tag) && goes_on(*call)
+            let fits = |(comm, call, filter): &(CommId, CallNumber, Filter)| {
+                *comm == group && filter.takes(from, arrival.envelope.tag) && goes_on(*call)
             };
             match receives.iter().position(fits) {
                 Some(index) => {
@@ -249,7 +249,7 @@ impl Mailbox {
 
     /// Ends a point-to-point call. A message that it was matched with and has not taken goes to the next receive.
     pub(super) fn end_post(&mut self, done: &mut CallBox) {
-        self.messages.receives.retain(|(of, posted, _)| (*of, *posted) != (done.comm, done.call));
+        self.messages.receives.retain(|(comm, call, _)| (*comm, *call) != (done.comm, done.call));
         if let Some(envelope) = done.envelope.take_if(|_| !done.has_taken)
             && let Some(stream) = done.streams.pop()
         {
@@ -262,8 +262,8 @@ impl Mailbox {
         let Messages { arrivals, early, sent, matched, .. } = &mut self.messages;
         arrivals.retain(|arrival| arrival.group != comm);
         early.retain(|arrival| arrival.group != comm);
-        sent.retain(|(of, _), _| *of != comm);
-        matched.retain(|(of, _), _| *of != comm);
+        sent.retain(|(group, _), _| *group != comm);
+        matched.retain(|(group, _), _| *group != comm);
     }
 }
 

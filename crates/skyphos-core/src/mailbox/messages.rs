@@ -57,7 +57,7 @@ pub(crate) struct Envelope {
 /// The kind of a point-to-point call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Post {
-    /// To this rank.
+    /// A send to this rank.
     Send(WorldRank),
     Receive(Filter),
     Probe(Filter),
@@ -91,7 +91,7 @@ pub(super) struct Messages {
     pub(super) early: Vec<Arrival>,
     /// Receives without a message, in the order of their calls: group, call, filter.
     pub(super) receives: VecDeque<(CommId, CallNumber, Filter)>,
-    /// By group and rank: messages sent to it, and messages from it that were matched or wait in `arrivals`.
+    /// By group and rank: how many messages were sent to it, and how many from it were matched or wait in `arrivals`.
     pub(super) sent: BTreeMap<(CommId, WorldRank), CallNumber>,
     pub(super) matched: BTreeMap<(CommId, WorldRank), CallNumber>,
     pub(super) local_calls: u64,
@@ -104,7 +104,7 @@ pub(super) fn is_pair(comm: CommId) -> bool {
 
 /// The number of an ordered pair of ranks of a group.
 pub(super) fn pair_of(group: CommId, sender: WorldRank, receiver: WorldRank) -> CommId {
-    let CommId(number) = Group::number_of_some(group, PAIR, [sender.0, receiver.0]);
+    let CommId(number) = Group::number_with_ranks(group, PAIR, [sender.0, receiver.0]);
     CommId((number & !1).max(2))
 }
 

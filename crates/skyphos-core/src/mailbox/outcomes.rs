@@ -9,7 +9,8 @@ use crate::frame::OUTCOME_BITS;
 use skyphos_types::CallNumber;
 use std::collections::VecDeque;
 
-/// Failures and unreported calls that a group remembers; a peer requests them soon after.
+/// Upper bound on the failures that a group remembers, and on the calls of which it never learns the outcome: peers request
+/// both soon.
 const REMEMBERED: usize = 1024;
 
 /// A call that the program knows has failed.
@@ -18,7 +19,7 @@ struct Failure {
     call: CallNumber,
     /// Calls that the program had begun when it learnt of the failure.
     reported_at: CallNumber,
-    /// The program learnt it at once, before the call was under way, and may have skipped the calls after it.
+    /// The program learnt of it at once, before the call was under way, and may have skipped the calls after it.
     at_once: bool,
 }
 
@@ -73,7 +74,7 @@ impl Outcomes {
         }
     }
 
-    /// The program learns that a call has failed, when it has begun `begun` calls.
+    /// The program learns that a call has failed, after it has begun `begun` calls.
     pub(crate) fn fail(&mut self, call: CallNumber, begun: CallNumber, at_once: bool) {
         self.settle(call);
         if self.failures.iter().any(|failure| failure.call == call) {
@@ -113,7 +114,7 @@ impl Outcomes {
         self.never.contains(&call)
     }
 
-    fn of(&self, call: CallNumber) -> Known {
+    fn knowledge_of(&self, call: CallNumber) -> Known {
         if let Some(failure) = self.failures.iter().find(|failure| failure.call == call) {
             return Known::Failed(*failure);
         }
@@ -127,7 +128,7 @@ impl Outcomes {
     pub(crate) fn fit(&self, other: &Outcomes, call: CallNumber) -> bool {
         let explained = |one: &Outcomes, by: &Outcomes| {
             one.failures.iter().filter(|failure| failure.call < call).all(|failure| {
-                match by.of(failure.call) {
+                match by.knowledge_of(failure.call) {
                     Known::Failed(theirs) => !failure.at_once || theirs.reported_at <= call,
                     // That program continued without knowing of the failure; this one knew, and may have skipped calls.
                     Known::Unreported => !failure.at_once || failure.call < by.since,
@@ -138,7 +139,7 @@ impl Outcomes {
         explained(self, other) && explained(other, self)
     }
 
-    /// As bytes for a peer; they fit one frame.
+    /// The outcomes as bytes for a peer, which fit one frame.
     pub(crate) fn to_wire(&self) -> Vec<u8> {
         let mut unreported: Vec<CallNumber> = self.never.iter().chain(&self.unreported).copied().collect();
         unreported.sort_unstable();
@@ -221,7 +222,7 @@ mod tests {
 
     #[test]
     fn calls_of_one_collective_fail_as_one() {
-        // Both are in a collective of calls 3 to 6. One leaves it after call 4, in place of call 5, which the other fails in.
+        // Both are in a collective of calls 3 to 6. One leaves it after call 4 by failing call 5; the other then fails in call 5.
         let (mut one, mut other) = pair();
         one.begin(CallNumber(5));
         one.fail(CallNumber(5), CallNumber(6), true);

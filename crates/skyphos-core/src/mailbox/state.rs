@@ -82,7 +82,7 @@ impl Mailbox {
         let error = group.and_then(|group| self.reason_to_stop(&group)).unwrap_or(closed);
         self.close_messages(comm);
         self.groups.retain(|c| c.group.comm != comm);
-        self.departed.retain(|(of, _), _| *of != comm);
+        self.departed.retain(|(group, _), _| *group != comm);
         self.calls.retain(|b| b.comm != comm || b.own_sig.is_some());
         for b in self.calls.iter_mut().filter(|b| b.comm == comm) {
             b.fail(error.clone(), false);

@@ -18,7 +18,7 @@ const ENTRY_BYTES: usize = 8;
 /// Upper bound on the chunks in a frame.
 pub(super) const MAX_CHUNKS: usize = 2048;
 
-/// Encodes acknowledgements; those of one message are in a row.
+/// Encodes acknowledgements. In `list` those of one message are consecutive.
 pub(super) fn encode(list: &[Acknowledgement]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(HEAD_BYTES + ENTRY_BYTES * list.len());
     let message = |ack: &Acknowledgement| (ack.chunk.comm, ack.chunk.call, ack.chunk.round, ack.by);

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 /// The name of a chunk: the same on all replicas of its sender and of its receiver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Chunk {
-    /// Group and call.
+    /// The group.
     pub comm: CommId,
     /// The call's number in the group.
     pub call: CallNumber,
@@ -60,7 +60,7 @@ pub struct ChunkMismatch {
 pub struct EndedCalls(BTreeMap<CommId, (CallNumber, BTreeSet<CallNumber>)>);
 
 impl EndedCalls {
-    /// A call has ended.
+    /// Notes that a call has ended.
     pub fn end(&mut self, comm: CommId, call: CallNumber) {
         let (below, above) = self.0.entry(comm).or_default();
         above.insert(call);

@@ -7,7 +7,7 @@ const MIN_LIMIT: Duration = Duration::from_millis(10);
 const MAX_LIMIT: Duration = Duration::from_millis(500);
 const FIRST_LIMIT: Duration = Duration::from_millis(20);
 
-/// The limit is the usual delay times this.
+/// The limit is the mean delay times this.
 const LIMIT_FACTOR: u32 = 4;
 
 /// A running mean of the delay.

@@ -70,7 +70,7 @@ impl Flow {
         }
     }
 
-    /// Bytes are sent to a process: a chunk, or a control frame.
+    /// Notes that bytes are sent to a process: a chunk, or a control frame.
     pub(super) fn send(&mut self, now: Duration, to: ProcessId, bytes: usize, chunk: bool) {
         let link = &mut self.links[to.index()];
         if link.in_flight() == 0 {
@@ -143,15 +143,15 @@ mod tests {
     #[test]
     fn stalled_bytes_take_no_room() {
         let mut flow = Flow::new(3);
-        let latency = MIN_BYTES as usize;
+        let room = MIN_BYTES as usize;
         (1..3).for_each(|to| flow.send(100 * MS, ProcessId(to), 100_000, true));
-        assert_eq!(flow.allowance(100 * MS), latency - 200_000);
+        assert_eq!(flow.allowance(100 * MS), room - 200_000);
         let at = |bytes: [usize; 3]| move |process: ProcessId| bytes[process.index()];
         assert!(flow.update(110 * MS, at([0, 100_000, 40_000])));
         assert!(!flow.update(115 * MS, at([0, 100_000, 40_000])));
-        assert_eq!((flow.arrived, flow.allowance(125 * MS)), (60_000, latency - 40_000), "the first stalls");
+        assert_eq!((flow.arrived, flow.allowance(125 * MS)), (60_000, room - 40_000), "process 1 stalls");
         assert!(flow.update(126 * MS, at([0, 90_000, 40_000])));
-        assert_eq!(flow.allowance(126 * MS), latency - 130_000, "and goes on");
+        assert_eq!(flow.allowance(126 * MS), room - 130_000, "process 1 goes on");
     }
 
     #[test]

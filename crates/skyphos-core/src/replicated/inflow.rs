@@ -72,7 +72,7 @@ pub struct Inflow<B> {
     ended: VecDeque<(CommId, CallNumber)>,
     /// Acknowledgements to be sent, by process.
     acknowledgements: BTreeMap<ProcessId, Vec<Acknowledgement>>,
-    /// By process: chunks of which its copy came first, and later.
+    /// By process: number of chunks of which its copy came first, and of which it came later.
     won: Vec<u64>,
     lost: Vec<u64>,
 }
@@ -100,7 +100,7 @@ impl<B: Body> Inflow<B> {
         self.calls.entry((comm, call)).or_insert_with(fresh)
     }
 
-    /// A chunk of process `by` has arrived from process `from`; `raced` if every replica sends it.
+    /// Takes a chunk of process `by` that has arrived from process `from`. `raced`: every replica sends it.
     pub fn chunk(
         &mut self,
         from: ProcessId,
@@ -183,7 +183,7 @@ impl<B: Body> Inflow<B> {
         }
     }
 
-    /// A process is lost, `done` if it had made all its calls. True if its rank has none left.
+    /// Notes that a process is lost. `done`: it had made all its calls. Returns whether its rank has no process left.
     pub fn lose(&mut self, process: ProcessId, done: bool, actions: &mut Vec<Action<B>>) -> bool {
         self.lost_processes.insert(process);
         if done {
@@ -224,7 +224,7 @@ impl<B: Body> Inflow<B> {
         !self.acknowledgements.is_empty()
     }
 
-    /// Chunks of which a process's copy came first, and later.
+    /// Number of chunks of which a process's copy came first, and of which it came later.
     pub fn races(&self, process: ProcessId) -> (u64, u64) {
         (self.won[process.index()], self.lost[process.index()])
     }

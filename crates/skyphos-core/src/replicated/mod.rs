@@ -1,4 +1,4 @@
-//! Replicas: P processes as m = ⌊P / s⌋ ranks, each of which lives as long as one of its processes does (Kylix §V).
+//! Replicas: P processes as m = ⌊P / s⌋ ranks of s replicas. A rank lives as long as one of its processes does (Kylix §V).
 //!
 //! A [`Replicated`] is a transport over a transport. The node over it sees m ranks and no replicas, so every collective whose
 //! messages do not depend on the order of arrivals runs replicated. All replicas of a rank (siblings) make the same calls with
@@ -14,7 +14,7 @@
 //! with the acknowledgement. Checksums of each call's input ([`input_checksums`]) cover data that is never sent.
 //!
 //! **A replica that fails alone** (interrupted, or timed out) leaves the call, and its siblings go on in its place. An error of the
-//! call itself (bad input, a mismatch, other bytes) ends it on all.
+//! call itself (bad input, a mismatch, different bytes) ends it on all.
 
 mod acknowledgements;
 mod chunk;

@@ -21,12 +21,12 @@ pub struct Numbering {
 }
 
 impl Numbering {
-    /// `replication` processes at least for each rank; this one is `me`.
+    /// A numbering with at least `replication` processes for each rank. This process is `me`.
     pub fn new(processes: u32, replication: u32, me: ProcessId) -> Result<Numbering> {
         if replication == 0 || replication > processes || processes > MAX_PROCESSES {
             return Err(Error::bad_input(format!(
-                "replication={replication} with {processes} processes: each rank needs so many of them, at least one (and \
-                 there are at most {MAX_PROCESSES})"
+                "replication={replication} with {processes} processes: each rank needs 1 to {processes} processes (and there \
+                 can be at most {MAX_PROCESSES})"
             )));
         }
         let numbering = Numbering { processes, ranks: processes / replication, me };
@@ -90,27 +90,27 @@ impl Numbering {
     /// Refuses replicas of a rank that share a host, since a failure of the host would end both. `hosts` has the host of each process;
     /// `name` returns a process's name for the error.
     pub fn check_hosts(&self, hosts: &[u32], name: impl Fn(ProcessId) -> String) -> Result<()> {
-        let mut on: BTreeMap<u32, Vec<ProcessId>> = BTreeMap::new();
+        let mut on_host: BTreeMap<u32, Vec<ProcessId>> = BTreeMap::new();
         (0..self.processes)
             .map(ProcessId)
-            .for_each(|process| on.entry(hosts[process.index()]).or_default().push(process));
-        let shared = on.values().find_map(|together| {
+            .for_each(|process| on_host.entry(hosts[process.index()]).or_default().push(process));
+        let shared = on_host.values().find_map(|together| {
             let mut seen = BTreeMap::new();
             together.iter().find_map(|p| seen.insert(self.rank_of(*p), *p).map(|other| (other, *p)))
         });
         let Some((one, other)) = shared else { return Ok(()) };
         let rank = self.rank_of(one);
         let what = format!(
-            "processes {one} and {other} are replicas of rank {rank} and both on {}, whose end would be the rank's",
+            "processes {one} and {other} are replicas of rank {rank} and both on {}, so the host's failure would end the rank",
             name(one)
         );
-        let most = on.values().map(Vec::len).max().unwrap_or(0);
-        let advice = if most > self.ranks as usize {
+        let largest = on_host.values().map(Vec::len).max().unwrap_or(0);
+        let advice = if largest > self.ranks as usize {
             let processes = if self.ranks == 1 { "process" } else { "processes" };
             format!("at most {} {processes} may be on a host, of {} in all", self.ranks, self.processes)
         } else {
             let mut next = 0;
-            let each = on.values().map(|together| {
+            let each = on_host.values().map(|together| {
                 let first = next;
                 next += together.len();
                 match together.len() {
@@ -130,12 +130,12 @@ mod tests {
 
     #[test]
     fn replicas_and_spares() {
-        let of = |p, s| Numbering::new(p, s, ProcessId(1)).unwrap();
-        let eight = of(8, 2);
+        let numbering = |p, s| Numbering::new(p, s, ProcessId(1)).unwrap();
+        let eight = numbering(8, 2);
         assert_eq!((eight.ranks(), eight.rank_of(ProcessId(5)).0, eight.replica_of(ProcessId(5))), (4, 1, 1));
         assert_eq!(eight.processes_of(WorldRank(3)).collect::<Vec<_>>(), [3, 7].map(ProcessId));
         assert_eq!(eight.siblings().collect::<Vec<_>>(), [ProcessId(5)]);
-        let nine = of(9, 2);
+        let nine = numbering(9, 2);
         assert_eq!((nine.ranks(), nine.rank_of(ProcessId(8)).0), (4, 0), "a spare stands by for rank 0");
         assert_eq!(nine.processes_of(WorldRank(0)).collect::<Vec<_>>(), [0, 4, 8].map(ProcessId));
         for (p, s) in [(4, 0), (4, 5), (40, 20), (1 << 17, 2)] {
@@ -145,14 +145,14 @@ mod tests {
 
     #[test]
     fn replicas_on_one_host_are_refused_with_the_numbering_to_use() {
-        let of = |p| Numbering::new(p, 2, ProcessId(0)).unwrap();
+        let numbering = |p| Numbering::new(p, 2, ProcessId(0)).unwrap();
         let name = |process: ProcessId| format!("host {}", ["a", "b"][process.index() % 2]);
-        of(8).check_hosts(&[0, 0, 0, 0, 1, 1, 1, 1], name).unwrap();
-        let error = of(8).check_hosts(&[0, 1, 0, 1, 0, 1, 0, 1], name).unwrap_err().to_string();
-        let want = "processes 0 and 4 are replicas of rank 0 and both on host a, whose end would be the rank's; number them \
-                    host by host: 0 to 3 on host a, 4 to 7 on host b (to try things out on one host: share_hosts)";
+        numbering(8).check_hosts(&[0, 0, 0, 0, 1, 1, 1, 1], name).unwrap();
+        let error = numbering(8).check_hosts(&[0, 1, 0, 1, 0, 1, 0, 1], name).unwrap_err().to_string();
+        let want = "processes 0 and 4 are replicas of rank 0 and both on host a, so the host's failure would end the rank; number \
+                    them host by host: 0 to 3 on host a, 4 to 7 on host b (to try things out on one host: share_hosts)";
         assert_eq!(error, want);
-        let error = of(4).check_hosts(&[0, 0, 0, 1], name).unwrap_err().to_string();
+        let error = numbering(4).check_hosts(&[0, 0, 0, 1], name).unwrap_err().to_string();
         assert!(error.contains("at most 2 processes may be on a host, of 4 in all"), "{error}");
     }
 }

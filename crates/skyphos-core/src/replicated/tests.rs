@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// Connections that take all posted frames. While it is full none of them arrives.
+/// Connections that take all posted frames. While `full` is set, no frame is acknowledged.
 struct Network {
     inner: Local,
     posted: Vec<usize>,

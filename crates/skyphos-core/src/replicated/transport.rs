@@ -133,7 +133,7 @@ impl Replication for Replicated {
 
     fn health(&self) -> Option<Vec<Health>> {
         let now = self.clock.now();
-        let of = |process: ProcessId| {
+        let health_of = |process: ProcessId| {
             let (won, lost) = self.inflow.races(process);
             Health {
                 process: process.0,
@@ -150,7 +150,7 @@ impl Replication for Replicated {
                 lost_races: lost,
             }
         };
-        Some(self.numbering.all().map(of).collect())
+        Some(self.numbering.all().map(health_of).collect())
     }
 
     fn set_input_checksum(&mut self, comm: CommId, call: CallNumber, sum: u64) {
@@ -171,7 +171,8 @@ impl Replication for Replicated {
         self.aborted.remove(&(comm, call));
         self.input_checksums.end(comm, call);
         // A call that succeeded was over before the error came: the next call fails.
-        if let Some((.., error)) = self.failure.take_if(|(of, at, _)| (*of, *at) == (comm, call))
+        let is_it = |failure: &mut (CommId, CallNumber, Error)| (failure.0, failure.1) == (comm, call);
+        if let Some((.., error)) = self.failure.take_if(is_it)
             && !failed
         {
             let mut events = std::mem::take(&mut self.pending_events);

@@ -73,7 +73,7 @@ impl Region {
         }
     }
 
-    /// Some bytes.
+    /// The bytes of a range.
     pub(crate) fn bytes(&self, range: Range<usize>) -> &[u8] {
         assert!(range.start <= range.end && range.end <= self.len, "within the region");
         // SAFETY: within the mapping, which no other process writes; this one needs `&mut self` to write.
@@ -158,7 +158,7 @@ impl HostCopy {
         Some(HostCopy { own, head, process: Process::this() })
     }
 
-    /// Some bytes.
+    /// The bytes of a range.
     ///
     /// # Panics
     /// If the range exceeds the copy.

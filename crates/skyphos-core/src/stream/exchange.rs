@@ -39,7 +39,7 @@ struct StreamReceiver {
 }
 
 impl<'a> Stream<'a> {
-    /// Segments for these ranks.
+    /// A stream of segments to these ranks.
     pub fn new(segments: impl Into<Segments<'a>>, receivers: impl IntoIterator<Item = u32>) -> Stream<'a> {
         let receivers: Vec<_> =
             receivers.into_iter().map(|rank| StreamReceiver { rank, given: 0, out: None }).collect();

@@ -110,12 +110,12 @@ pub(super) fn segments_of<'a, T: Element>(
             cut(ep, width, Encoder::new(EntryIndices::<u64>::From(lo), rows, width, hi, segment_bytes))
         }
         View::Dense { values, present: Some(bits) } => {
-            let (of, most) =
+            let (total, max_entries) =
                 (count_between(bits, from, to), Encoder::<T, u64>::max_entries(width, segment_bytes));
             let (mut at, mut done) = (from, 0);
             let (mut set, mut indices, mut rows) = (Vec::new(), Vec::new(), Vec::new());
             Segments::Cut(Some(Box::new(move |ranks| {
-                at = first_set_bits(bits, at, to, most, &mut set);
+                at = first_set_bits(bits, at, to, max_entries, &mut set);
                 done += set.len();
                 indices.clear();
                 indices.extend(set.iter().map(|row| base + *row as u64));
@@ -123,7 +123,8 @@ pub(super) fn segments_of<'a, T: Element>(
                 rows.extend(set.iter().flat_map(|row| &values[row * width..][..width]).copied());
                 let listed = EntryIndices::Listed(&indices);
                 let encoder = Encoder::new(listed, &rows, width, hi, segment_bytes);
-                (next_of(ep, width, &mut encoder.part(of, done == of), ranks), done == of)
+                let last = done == total;
+                (next_of(ep, width, &mut encoder.part(total, last), ranks), last)
             })))
         }
     }

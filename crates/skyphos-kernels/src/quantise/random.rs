@@ -1,8 +1,8 @@
 //! Random numbers as a function of their position alone: a counter-based generator.
 //!
-//! A 64-bit mixer (SplitMix64's) derives a key from seed, call, rank and bucket; a 32-bit one (`lowbias32`,
-//! from Wellons' search), keyed once more between its rounds, derives a number from key and position. That is two multiplications a number, in vectors of any width, where Philox takes ten
-//! rounds. The numbers only need to be unbiased on average; they are not for cryptography.
+//! A 64-bit mixer (SplitMix64's) derives a key from seed, call, rank and bucket. A 32-bit mixer (`lowbias32`, from Wellons' search),
+//! keyed once more between its rounds, derives a number from key and position. That takes two multiplications a number, in vectors
+//! of any width, where Philox takes ten rounds. The numbers only need to be unbiased on average; they are not for cryptography.
 
 /// Identity of a stream of random numbers. Streams of different calls, ranks or buckets are independent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

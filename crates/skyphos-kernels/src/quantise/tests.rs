@@ -185,7 +185,7 @@ fn the_error_names_the_value_that_is_not_finite() {
 /// Draws that the statistics below average.
 const DRAWS: u64 = 4000;
 
-/// Of `DRAWS` quantisations of v: the mean of each Q(v)_i, and the mean of |Q(v) - v|².
+/// The mean of each Q(v)_i and the mean of |Q(v) - v|², over `DRAWS` quantisations of v.
 fn statistics(v: &[f32], quantiser: impl Fn(u64) -> Vec<f32>) -> (Vec<f64>, f64) {
     let (mut means, mut error) = (vec![0.0; v.len()], 0.0);
     for call in 0..DRAWS {
@@ -197,13 +197,13 @@ fn statistics(v: &[f32], quantiser: impl Fn(u64) -> Vec<f32>) -> (Vec<f64>, f64)
     (means, error)
 }
 
-/// E Q(v) = v within five standard deviations of the mean, at most (S/s)/2 a draw.
+/// Whether E Q(v) = v within five standard deviations of the mean. That of one draw is at most (S/s)/2.
 fn is_unbiased(v: &[f32], means: &[f64], scale: f64, levels: f64) -> bool {
     let bound = 5.0 * 0.5 * scale / levels / (DRAWS as f64).sqrt();
     v.iter().zip(means).all(|(v, mean)| (f64::from(*v) - mean).abs() <= bound)
 }
 
-/// E|Q(v) - v|² ≤ min(d/s², √d/s)|v|², with 3 % for the average of a few thousand draws.
+/// Whether E|Q(v) - v|² ≤ min(d/s², √d/s)|v|², with 3 % for the average of a few thousand draws.
 fn is_within_the_bound(v: &[f32], error: f64, levels: f64) -> bool {
     let (d, square) = (v.len() as f64, v.iter().map(|v| f64::from(*v).powi(2)).sum::<f64>());
     error <= 1.03 * (d / (levels * levels)).min(d.sqrt() / levels) * square
@@ -243,28 +243,28 @@ fn unbiased_and_within_the_variance_bound() {
 #[test]
 fn the_statistics_detect_wrong_quantisers() {
     let v: Vec<f32> = (0..1024).map(|k| (k as f32 * 1.7).sin()).collect();
-    let (s, length) = (7.0, norm_of(&v));
+    let (s, norm) = (7.0, norm_of(&v));
     let key = |call| Key::of_bucket(call, 0);
     let uniform = |call, position: usize| f64::from(key(call).random(position as u32)) / 2f64.powi(32);
     // One level instead of seven: unbiased, but beyond the bound.
     let coarse = |call| {
-        let level = |(k, v): (usize, &f32)| (f64::from(*v) / length + uniform(call, k)).floor() * length;
+        let level = |(k, v): (usize, &f32)| (f64::from(*v) / norm + uniform(call, k)).floor() * norm;
         v.iter().enumerate().map(|x| level(x) as f32).collect::<Vec<_>>()
     };
     let (means, error) = statistics(&v, coarse);
-    assert!(is_unbiased(&v, &means, length, 1.0) && !is_within_the_bound(&v, error, s));
+    assert!(is_unbiased(&v, &means, norm, 1.0) && !is_within_the_bound(&v, error, s));
     // The nearest level: within the bound, but biased.
-    let nearest = |_| v.iter().map(|v| ((f64::from(*v) * s / length).round() * length / s) as f32).collect();
+    let nearest = |_| v.iter().map(|v| ((f64::from(*v) * s / norm).round() * norm / s) as f32).collect();
     let (means, error) = statistics(&v, nearest);
-    assert!(!is_unbiased(&v, &means, length, s) && is_within_the_bound(&v, error, s));
+    assert!(!is_unbiased(&v, &means, norm, s) && is_within_the_bound(&v, error, s));
     // Two biased ones: always down, and the same draw for all calls.
-    let down = |_| v.iter().map(|v| ((f64::from(*v) * s / length).floor() * length / s) as f32).collect();
-    assert!(!is_unbiased(&v, &statistics(&v, down).0, length, s));
+    let down = |_| v.iter().map(|v| ((f64::from(*v) * s / norm).floor() * norm / s) as f32).collect();
+    assert!(!is_unbiased(&v, &statistics(&v, down).0, norm, s));
     let stuck = |_| {
-        let level = |(k, v): (usize, &f32)| (f64::from(*v) * s / length + uniform(1, k)).floor() * length / s;
+        let level = |(k, v): (usize, &f32)| (f64::from(*v) * s / norm + uniform(1, k)).floor() * norm / s;
         v.iter().enumerate().map(|x| level(x) as f32).collect::<Vec<_>>()
     };
-    assert!(!is_unbiased(&v, &statistics(&v, stuck).0, length, s));
+    assert!(!is_unbiased(&v, &statistics(&v, stuck).0, norm, s));
 }
 
 #[test]

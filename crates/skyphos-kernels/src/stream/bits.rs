@@ -38,13 +38,13 @@ impl AscendingBits {
     /// Positions per row above which marks cost more than they save.
     const SPARSE: usize = 64;
 
-    /// For `count` rows from `first` to `last`.
+    /// A setter of the bits of `count` rows, from row `first` to row `last`.
     pub fn new(count: usize, first: usize, last: usize) -> AscendingBits {
         let uses_marks = (last - first) / Self::SPARSE < count;
         AscendingBits { uses_marks, base: first / 64 * 64, marks: [0; Self::BLOCK] }
     }
 
-    /// Sets the next row's bit, perhaps only with [`AscendingBits::finish`].
+    /// Sets the next row's bit, perhaps not before [`AscendingBits::finish`].
     #[inline(always)]
     pub fn set(&mut self, bits: &mut [u64], row: usize) {
         if !self.uses_marks {

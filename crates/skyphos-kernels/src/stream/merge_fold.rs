@@ -143,7 +143,7 @@ impl<T: Element> MergeFold<T> {
 }
 
 impl<T: Element> Queue<T> {
-    /// Reads entries until the queue is full or no is_full have arrived. Returns whether it is full.
+    /// Reads entries until the queue is full or no more have arrived. Returns whether it is full.
     fn fill<B: AsRef<[u8]>>(&mut self, source: &mut Source<B>, hi: u64) -> Result<bool, &'static str> {
         self.indices.drain(..self.used);
         self.values.drain(..self.used);

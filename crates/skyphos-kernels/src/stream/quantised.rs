@@ -87,8 +87,8 @@ impl QuantisedValues {
         quantised_bytes(entries as usize * self.width, &self.params)
     }
 
-    /// Quantises a plain segment into `out`, of [`QuantisedValues::bytes`]. Returns the number of buckets, which are numbered from
-    /// `draw`'s first on.
+    /// Quantises a plain segment into `out`, of length [`QuantisedValues::bytes`]. Returns the number of buckets, which are numbered
+    /// from `draw`'s first on.
     pub fn quantise(&self, plain: &[u8], draw: Draw, out: &mut [u8]) -> std::result::Result<u64, NotFinite> {
         let segment = self.parse_plain(plain);
         let head = Head { form: segment.head.form | QUANTISED, ..segment.head };
@@ -138,7 +138,7 @@ impl QuantisedValues {
         }
     }
 
-    /// Expands a quantised segment into `out`, of [`QuantisedValues::plain_bytes`].
+    /// Expands a quantised segment into `out`, of length [`QuantisedValues::plain_bytes`].
     pub fn expand(&self, bytes: &[u8], out: &mut [u8]) -> std::result::Result<(), &'static str> {
         let head = Head::read(bytes).ok_or("a segment shorter than its head")?;
         Head { form: head.form & !QUANTISED, ..head }.write(out);

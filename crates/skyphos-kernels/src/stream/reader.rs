@@ -274,7 +274,7 @@ mod tests {
         assert_eq!(bytes(&(5..5000).collect::<Vec<_>>()), 0);
         // Every second index: a gap of 1 bit, or a bitmap of 2 bits an entry.
         assert_eq!(bytes(&(0..256).map(|k| k * 2).collect::<Vec<_>>()), 1 + 32);
-        // Uniform, 1 in 128: gaps of step 10 bits.
+        // Uniform, 1 in 128: gaps of about 10 bits.
         let mut state = 1u64;
         let mut draw = || {
             state = state.wrapping_mul(6364136223846793005).wrapping_add(1);

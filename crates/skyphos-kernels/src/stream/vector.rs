@@ -9,7 +9,7 @@ use std::collections::TryReserveError;
 /// Most bytes per row: a row, its index and the head must fit a frame of 128 KB.
 pub const MAX_ROW_BYTES: usize = 127 * 1024;
 
-/// AscendingBits indices, in 4 or 8 bytes each.
+/// Ascending indices, in 4 or 8 bytes each.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum IndexList {
     /// Below 2^32.

@@ -9,8 +9,8 @@
 //! keep the k largest candidates
 //! ```
 //!
-//! The k-th largest of a few numbers is found by comparing each with all; that of pairs by merging sorted lists across the
-//! lanes. No branch depends on the data. If k is large, or many equal values reach the threshold, a general selection is
+//! The k-th largest of a few numbers is found by comparing each with all; the k-th largest of the pairs by merging sorted lists
+//! across the lanes. No branch depends on the data. If k is large, or many equal values reach the threshold, a general selection is
 //! used, which is slower.
 
 use super::loops::{Loops, MAX_PAIRED};

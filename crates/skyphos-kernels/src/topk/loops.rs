@@ -19,7 +19,7 @@ pub(super) const MAX_PAIRED: usize = 4;
 /// # Safety
 /// `collect` must write as many indices and values, from the first slot on, as it returns.
 pub(super) unsafe trait Loops<T: Magnitude>: Copy {
-    /// Writes the indices and values of at least a magnitude, and returns their number; `start` is the first value's index.
+    /// Writes the values whose magnitude is at least `threshold`, and their indices; returns how many. `start`: index of `values[0]`.
     fn collect(self, values: &[T], start: u32, threshold: T::Key, to: Slots<'_, T>) -> usize;
 
     /// Distributes the values over groups, round robin; returns the upper 16 bits of each group's largest magnitude, or -1 for an empty group.
@@ -29,7 +29,7 @@ pub(super) unsafe trait Loops<T: Magnitude>: Copy {
     /// fewer than k.
     fn kth_of_pairs(self, values: &[T], k: usize) -> T::Key;
 
-    /// The k-th largest of at least k numbers, none below -1; those of 2 bytes in an even number of rows.
+    /// The k-th largest of `keys`. There are at least k keys, none below -1. If a key has 2 bytes, the number of rows is even.
     fn kth_of_few<K: Key>(self, keys: &[[K; LANES]], k: usize) -> K;
 }
 
@@ -37,7 +37,7 @@ pub(super) unsafe trait Loops<T: Magnitude>: Copy {
 #[derive(Clone, Copy)]
 pub(super) struct Scalar;
 
-// SAFETY: `count` rises by one after a slot of both was written.
+// SAFETY: `count` rises by one only after an index and a value were written to that slot.
 unsafe impl<T: Magnitude> Loops<T> for Scalar {
     #[inline(always)]
     fn collect(self, values: &[T], start: u32, threshold: T::Key, to: Slots<'_, T>) -> usize {
@@ -96,7 +96,7 @@ unsafe impl<T: Magnitude> Loops<T> for Scalar {
     }
 }
 
-// SAFETY: `avx512::collect` stores a vector of both before it counts the values kept.
+// SAFETY: `avx512::collect` stores a vector of indices and one of values before it counts the values kept.
 #[cfg(target_arch = "x86_64")]
 unsafe impl<T: Magnitude> Loops<T> for Avx512 {
     #[inline(always)]

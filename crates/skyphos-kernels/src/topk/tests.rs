@@ -48,7 +48,7 @@ fn check<T: Magnitude>(values: &[T], select: Select<T>) {
 
 /// Checks the selection for every type.
 fn check_types(values: &[f32], select: Select<f32>) {
-    fn of<T: Magnitude>(select: Select<f32>) -> Select<T> {
+    fn convert<T: Magnitude>(select: Select<f32>) -> Select<T> {
         match select {
             Select::Whole { k } => Select::Whole { k },
             Select::Buckets { k, bucket } => Select::Buckets { k, bucket },
@@ -58,9 +58,9 @@ fn check_types(values: &[f32], select: Select<f32>) {
     check(values, select);
     // Their differences are too small for f32.
     let doubles = |(k, v): (usize, &f32)| f64::from(*v) * (1.0 + k as f64 * 1e-12);
-    check(&values.iter().enumerate().map(doubles).collect::<Vec<_>>(), of(select));
-    check(&values.iter().map(|v| bf16::from_f32(*v)).collect::<Vec<_>>(), of(select));
-    check(&values.iter().map(|v| f16::from_f32(*v)).collect::<Vec<_>>(), of(select));
+    check(&values.iter().enumerate().map(doubles).collect::<Vec<_>>(), convert(select));
+    check(&values.iter().map(|v| bf16::from_f32(*v)).collect::<Vec<_>>(), convert(select));
+    check(&values.iter().map(|v| f16::from_f32(*v)).collect::<Vec<_>>(), convert(select));
 }
 
 /// Ordinary numbers, any bits (including NaN and infinities), few distinct numbers, mostly zeros.

@@ -35,7 +35,7 @@ pub struct OuterChoice {
     pub predicted: Option<OuterPrediction>,
     /// The other candidates, with their predicted seconds.
     pub others: Vec<(String, f64)>,
-    /// Pairs of all ranks.
+    /// Number of pairs on all ranks.
     pub pairs: usize,
 }
 
@@ -211,7 +211,7 @@ fn by_prediction<T: Factor>(
 ) -> OuterChoice {
     let ranks = ep.size();
     let least = all.iter().map(|one| one.free_bytes).fold(f64::INFINITY, f64::min);
-    let free = least / f64::from(most_ranks_of_a_host(ep));
+    let free = least / f64::from(max_ranks_per_host(ep));
     let routes = candidates(ep, shape, options.scatter);
     let level_of = |route: OuterRoute| {
         routes.iter().find(|(one, _)| *one == route).map_or(Level::All, |(_, level)| *level)
@@ -249,7 +249,7 @@ fn by_prediction<T: Factor>(
 }
 
 /// The largest number of ranks on one host.
-fn most_ranks_of_a_host(ep: &Endpoint) -> u32 {
+fn max_ranks_per_host(ep: &Endpoint) -> u32 {
     let hosts = ep.topology().hosts();
     let count = |host: &u32| hosts.iter().filter(|other| *other == host).count() as u32;
     hosts.iter().map(count).max().unwrap_or(1)

@@ -45,7 +45,7 @@ pub(super) fn check_memory<T: Factor>(
         if hosts[..rank].contains(host) {
             continue;
         }
-        let of_host = || all.iter().zip(hosts).filter(|(_, of)| *of == host).map(|(one, _)| one);
+        let of_host = || all.iter().zip(hosts).filter(|(_, other)| *other == host).map(|(one, _)| one);
         let need =
             |one: &OuterNumbers| needed_bytes::<T>(ep.size(), shape, layout, (factors, scatter, one.fresh));
         let needed: f64 = of_host().map(need).sum();

@@ -283,7 +283,7 @@ async fn run<T: Factor>(
     }
 }
 
-/// Each rank's own product, then an allreduce of arrays.
+/// Computes each rank's own product, then runs an allreduce of arrays.
 async fn reduced<T: Factor>(
     ep: &Endpoint,
     product: &ProductShape,
@@ -327,7 +327,7 @@ async fn gather_on<T: Factor>(
     Ok(GatheredPairs { a, b, report: OuterReport { choice, traffic: ep.traffic() } })
 }
 
-/// Sums in the type of the factors.
+/// Converts sums to the type of the factors.
 fn narrowed<T: Factor>(values: &[T::Sum]) -> Vec<T> {
     let mut numbers = vec![<T as Element>::ZERO; values.len()];
     T::narrow(values, &mut numbers);

@@ -16,7 +16,7 @@ pub enum OuterAlgorithm {
     Auto,
     /// Every rank gets all factors and multiplies them.
     Allgather,
-    /// Each rank multiplies its own factors, then an allreduce of arrays.
+    /// Each rank multiplies its own factors; an allreduce of arrays sums the products.
     Allreduce,
     /// Each rank computes its own product; panels of the products are reduced around a ring.
     Ring,
@@ -46,9 +46,9 @@ impl OuterAlgorithm {
 pub struct OuterShape {
     /// Rows of G.
     pub n: usize,
-    /// Its columns.
+    /// Columns of G.
     pub m: usize,
-    /// Pairs of this rank.
+    /// Number of pairs on this rank.
     pub pairs: usize,
 }
 

@@ -167,7 +167,7 @@ impl Comm {
     }
 }
 
-/// The signature differs from that of dense factors.
+/// The call's signature, which differs from that of dense factors.
 fn sig<T: Element>(options: &OuterOptions, shape: OuterShape, factors: bool) -> CallSig {
     let sig = options.sig::<T>(shape, factors);
     CallSig { flags: 1, ..sig }
@@ -263,8 +263,8 @@ async fn agree<T: Factor>(
     let work = SparseOuterWork {
         ranks: ep.size(),
         numbers: n as f64 * m as f64,
-        of_a: sum(1),
-        of_b: sum(2),
+        a_entries: sum(1),
+        b_entries: sum(2),
         multiply_adds: sum(3),
         bytes: size_of::<T>(),
         scatter: options.scatter,
@@ -389,7 +389,7 @@ fn received_factors<T: Factor>(
     Ok(all.iter().enumerate().map(|(rank, vector)| by_pair(agreed, rank, vector)).collect())
 }
 
-/// The rows of a rank.
+/// The rows of G that a rank owns.
 fn rows_at(agreed: &Agreed, size: u32, rank: u32) -> Range<u64> {
     let bounds = split_ranges(0, agreed.n, size);
     bounds[rank as usize]..bounds[rank as usize + 1]

@@ -9,13 +9,13 @@ use skyphos_plan::{Profile, Union};
 use skyphos_types::{Error, Result};
 
 /// Limit on the numbers in all ranks' vectors, if data is real.
-const MOST_NUMBERS: f64 = 2e9;
+const MAX_NUMBERS: f64 = 2e9;
 
-/// Limit on the frames of a run without data. A frame is one or a few events, and this many take about an hour.
-const MOST_FRAMES: f64 = 1e9;
+/// Limit on the frames of a run without data. A frame is one or a few events; a run of this many frames takes about an hour.
+const MAX_FRAMES: f64 = 1e9;
 
 /// Limit on a rank's rows in collectives without indices.
-const MOST_ROWS: f64 = 1e18;
+const MAX_ROWS: f64 = 1e18;
 
 impl Scenario {
     /// Refuses a run without data whose frames would take too long to simulate.
@@ -34,9 +34,9 @@ impl Scenario {
             Collective::OuterProductSum => self.repeats as f64 * outer::frames(self),
             _ => self.plan_frames(union, degrees),
         };
-        if all > MOST_FRAMES {
+        if all > MAX_FRAMES {
             return Err(Error::bad_input(format!(
-                "about {all:.1e} frames of at most {CHUNK_BYTES} bytes exceed the limit of a simulation, {MOST_FRAMES:.0e} \
+                "about {all:.1e} frames of at most {CHUNK_BYTES} bytes exceed the limit of a simulation, {MAX_FRAMES:.0e} \
                  frames: simulate fewer ranks, entries, bytes or repeats"
             )));
         }
@@ -51,7 +51,7 @@ impl Scenario {
             return refuse(format!("the size of the index space must be 1 to 2^63, not n = {}", self.n));
         }
         let (max_entries, name) =
-            if self.collective.has_indices() { (self.n as f64, "n = ") } else { (MOST_ROWS, "") };
+            if self.collective.has_indices() { (self.n as f64, "n = ") } else { (MAX_ROWS, "") };
         if !self.entries.is_finite() || self.entries < 0.0 || self.entries > max_entries {
             return refuse(format!(
                 "the entries per rank must be at least 0 and at most {name}{max_entries}, not {}",
@@ -63,8 +63,8 @@ impl Scenario {
         {
             return refuse(format!("the exponent of a power law must be between 0 and 10, not {alpha}"));
         }
-        let of_numbers = self.collective.has_indices() || self.collective.is_dense();
-        if self.row_bytes == 0 || (of_numbers && !self.sized && !self.row_bytes.is_multiple_of(4)) {
+        let has_numbers = self.collective.has_indices() || self.collective.is_dense();
+        if self.row_bytes == 0 || (has_numbers && !self.sized && !self.row_bytes.is_multiple_of(4)) {
             return refuse(format!(
                 "rows of {} bytes: a row has at least 1 byte, and with real data a multiple of 4",
                 self.row_bytes
@@ -95,7 +95,7 @@ impl Scenario {
             _ => self.entries,
         };
         let numbers = f64::from(self.network.ranks) * each * self.row_bytes as f64 / 4.0;
-        if numbers > MOST_NUMBERS {
+        if numbers > MAX_NUMBERS {
             return refuse(format!(
                 "{numbers:.3e} numbers on all ranks do not fit one machine's memory: simulate fewer, or lengths in place of \
                  data"

@@ -1,4 +1,4 @@
-//! Simulated calls of a sum of outer products, with factors of ones, or their lengths.
+//! Simulated calls of a sum of outer products, with factors of ones, or with only their lengths.
 
 use super::choices::{Choices, Slot, put};
 use super::scenario::Scenario;

@@ -63,7 +63,7 @@ pub fn probe(network: &Network, seed: u64) -> Result<Profile> {
     let many = exchange(Order::Rank, peers, SMALL_BYTES)?;
     let many_large = exchange(Order::Rank, peers, LARGE_BYTES)?;
     let k = f64::from(peers);
-    // The cost of a typical rank: the times of `one` and `many` both have the delay of the slowest ranks, so it cancels.
+    // The frame cost of a typical rank: `one` and `many` both include the delay of the slowest ranks, which cancels out.
     let frames_s = 2.0 * described.frame_s / described.cores;
     // The median, because a slow rank has a slow processor, which `cores` accounts for, not a slow link.
     let [short, long] = RATE_BYTES.map(|bytes| exchange(Order::Rank, 1, bytes));
@@ -80,7 +80,7 @@ pub fn probe(network: &Network, seed: u64) -> Result<Profile> {
     } else {
         1.0
     };
-    // Duration of k concurrent large messages over that of k in sequence at the full rate.
+    // Ratio of the duration of k concurrent large messages to that of k messages in sequence at the full rate.
     let slowdown = (many_large.typical - many.typical).max(0.0) / (k * LARGE_BYTES as f64 / rate);
     Ok(Profile {
         // A layer lasts until its last rank is done.
@@ -95,7 +95,7 @@ pub fn probe(network: &Network, seed: u64) -> Result<Profile> {
     })
 }
 
-/// Seconds of an exchange, the median of all runs: of the slowest rank and of the median rank.
+/// Seconds of an exchange on the slowest rank and on the median rank; each is the median of all runs.
 struct Times {
     slowest: f64,
     typical: f64,

@@ -26,7 +26,7 @@ pub struct Scenario {
     pub chunk_bytes: Option<usize>,
     /// Sum of outer products: the algorithm.
     pub outer: OuterAlgorithm,
-    /// Sum of outer products: the columns; n is the rows.
+    /// Sum of outer products: the number of columns; `n` is the number of rows.
     pub cols: u64,
     /// Degrees of a butterfly's layers; `None` leaves them to the planner.
     pub degrees: Option<Vec<u32>>,

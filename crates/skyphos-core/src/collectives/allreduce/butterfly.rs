@@ -66,7 +66,7 @@ struct Leaves {
 
 impl Leaves {
     /// The leaves of one of `degree` neighbours.
-    fn of(self, degree: usize, member: usize) -> Leaves {
+    fn of_member(self, degree: usize, member: usize) -> Leaves {
         let count = self.count / degree;
         Leaves { start: self.start + member * count, count }
     }
@@ -117,7 +117,7 @@ async fn reduce_layers<T: Element>(
         };
         // One stream per neighbour. This rank's own share comes last, since no link waits for it.
         let shares = (1..=degree).map(|step| (group.me + step) % degree).map(|j| {
-            let (lo, hi) = leaves.of(degree, j).range(bounds);
+            let (lo, hi) = leaves.of_member(degree, j).range(bounds);
             let segments = match &part {
                 None => params.encode_input(ep, view, lo, hi),
                 Some(part) => part.encode(ep, width, lo, hi),
@@ -125,7 +125,7 @@ async fn reduce_layers<T: Element>(
             Stream::new(segments, [group.members[j]])
         });
         let (streams, round) = (shares.collect(), DOWN + k as u32);
-        leaves = leaves.of(degree, group.me);
+        leaves = leaves.of_member(degree, group.me);
         let range = leaves.range(bounds);
         let reduced = exchange_and_fold(ep, params, round, streams, &group.members, range, density).await?;
         part = Some(reduced);
@@ -190,7 +190,7 @@ pub async fn allgather_parts<T: Element>(
     // This rank's leaves above each layer, from the top.
     let mut leaves = vec![Leaves { start: 0, count: bounds.len() - 1 }];
     for group in groups {
-        leaves.push(leaves[leaves.len() - 1].of(group.members.len(), group.me));
+        leaves.push(leaves[leaves.len() - 1].of_member(group.members.len(), group.me));
     }
     let mut outgoing = part.encode_result(ep, &params)?;
     let mut segments: Vec<Payload> = Vec::new();
@@ -202,7 +202,7 @@ pub async fn allgather_parts<T: Element>(
         let receivers = (1..=degree).map(|step| (group.me + step) % degree).filter(with_own);
         let streams = vec![Stream::new(outgoing, receivers.map(|j| group.members[j]))];
         let source = |j: usize| {
-            let Leaves { start, count } = above.of(degree, j);
+            let Leaves { start, count } = above.of_member(degree, j);
             (group.members[j], start..start + count)
         };
         let sources: Vec<(u32, Range<usize>)> = (0..degree).filter(with_own).map(source).collect();

@@ -108,7 +108,7 @@ impl<T: Element> DoublingRound<T> {
         Ok(())
     }
 
-    /// Whether to feed more of this rank's own stream: the outbox is short, or, without one, the reduction waits for it.
+    /// Whether to feed more of this rank's own stream: the outbox is short or, if the partner only sends, the sum waits for it.
     fn takes_more(&self, ep: &Endpoint) -> bool {
         let own = usize::from(ep.rank().0 != self.sources[0]);
         let wants = match self.out {

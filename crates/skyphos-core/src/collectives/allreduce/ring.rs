@@ -19,7 +19,7 @@ use skyphos_types::{Element, Result, Round};
 const REDUCE: Round = Round(0x1000);
 const GATHER: Round = Round(0x100_0000);
 
-/// The reduction of all ranks' vectors; `bounds` are those of the ranks' ranges.
+/// The reduction of all ranks' vectors; `bounds` are the bounds of the ranks' ranges.
 pub async fn ring<T: Element>(
     ep: &Endpoint,
     view: View<'_, T>,

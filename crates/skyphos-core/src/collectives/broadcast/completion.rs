@@ -2,9 +2,9 @@
 //!
 //! Ranks are numbered in broadcast order from the root, which has virtual rank 0. A rank's *collector* is the first rank of
 //! that order that it has not lost, normally the root. Each rank acknowledges the message to its collector. Once every
-//! remaining rank has, the collector sends the end, with the ranks that missed the message, and each rank forwards the end
-//! to the ranks that acknowledged to it. No rank leaves earlier, because others may request bytes from it. A rank requests
-//! bytes only from the nearest remaining rank before it in the order, so requests cannot form a circle.
+//! remaining rank has done so, the collector sends the end, with the ranks that missed the message, and each rank forwards
+//! the end to the ranks that acknowledged to it. No rank leaves earlier, because others may request bytes from it. A rank
+//! requests bytes only from the nearest remaining rank before it in the order, so requests cannot form a circle.
 //!
 //! ```text
 //! SendTable    to an earlier rank            send me the table of the parts
@@ -130,7 +130,7 @@ pub(super) struct Completion<'a> {
     complete: bool,
     /// The collector that this rank has acknowledged to last.
     collector: u32,
-    /// This rank, not the root, collects.
+    /// This rank collects acknowledgements although it is not the root.
     collecting: bool,
     missed: Vec<u32>,
     /// Ranks that requested the table.
@@ -295,7 +295,7 @@ impl<'a> Completion<'a> {
             return Ok(true);
         }
         if earlier.iter().any(|rank| peer(rank).past) {
-            // Ranks that left may have had the message: they did not acknowledge to this rank.
+            // Not the ranks that left: they may have had the message, since they did not acknowledge to this rank.
             self.send_end(self.unacknowledged_where(|peer| peer.lost).collect());
             return Ok(true);
         }
@@ -366,7 +366,7 @@ impl<'a> Completion<'a> {
         self.missed = missed;
     }
 
-    /// Ranks in a state that have not acknowledged.
+    /// Ranks for which `state` is true and that have not acknowledged.
     fn unacknowledged_where(&self, state: fn(&Peer) -> bool) -> impl Iterator<Item = u32> {
         let all = (0..).zip(&self.peers);
         all.filter(move |(_, peer)| state(peer) && !peer.has_message()).map(|(rank, _)| rank)

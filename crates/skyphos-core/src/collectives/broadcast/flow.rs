@@ -88,12 +88,12 @@ pub(super) struct Flow {
 }
 
 impl Flow {
-    /// For a message of `total` bytes, sent in chunks of `chunk_bytes`.
+    /// The flow of a message of `total` bytes, sent in chunks of `chunk_bytes`.
     pub(super) fn new(total: usize, chunk_bytes: usize) -> Flow {
         Flow { total, chunk_bytes, stored: Ranges::default(), inbound: Vec::new(), outbound: Vec::new() }
     }
 
-    /// The whole message is stored here.
+    /// Records that the whole message is stored here.
     pub(super) fn complete(&mut self) {
         self.stored.add(0..self.total);
     }

@@ -29,9 +29,9 @@ const REPORT_BYTES: usize = 64 << 20;
 
 /// A leader's view of its followers.
 pub(super) struct Followers {
-    /// Those that have not answered the offer.
+    /// Followers that have not answered the offer.
     offered: Vec<(u32, Incoming)>,
-    /// Reports to those that have mapped the region.
+    /// Reports to the followers that have mapped the region.
     reports: Vec<Outgoing>,
     total: usize,
 }

@@ -23,7 +23,7 @@ impl Layout {
         self.starts.last().copied().unwrap_or(0)
     }
 
-    /// Cuts a range of offsets by part: a part's number, the bytes within the part, and the bytes within the range.
+    /// Cuts a range of offsets by part: yields each part's number, and a piece's bytes within the part and within the range.
     pub fn pieces(&self, range: Range<usize>) -> impl Iterator<Item = (usize, Range<usize>, Range<usize>)> {
         let first = self.starts.partition_point(|start| *start <= range.start).saturating_sub(1);
         let ends = self.starts.windows(2).enumerate().skip(first);

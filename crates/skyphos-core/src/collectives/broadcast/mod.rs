@@ -68,7 +68,7 @@ pub struct BroadcastOutcome {
     pub choice: RouteChoice,
     /// Bytes of the message.
     pub bytes: usize,
-    /// `PeerLost` naming the first rank that was lost before it had the message. All remaining ranks have it.
+    /// `PeerLost` naming the first rank that was lost before it had the message. All remaining ranks have the message.
     pub missed: Option<Error>,
 }
 

@@ -72,9 +72,9 @@ impl Shared {
         }
     }
 
-    /// Copies the next bytes of `parts`, at most `most`. Returns whether it copied any.
-    pub(super) fn take_from(&mut self, parts: &JoinedParts<&[u8]>, most: usize) -> bool {
-        let end = self.layout.total().min(self.filled + most);
+    /// Copies the next bytes of `parts`, at most `max_bytes`. Returns whether it copied any.
+    pub(super) fn take_from(&mut self, parts: &JoinedParts<&[u8]>, max_bytes: usize) -> bool {
+        let end = self.layout.total().min(self.filled + max_bytes);
         for (part, in_part, in_copied) in self.layout.pieces(self.filled..end) {
             let at = self.filled + in_copied.start;
             parts.read(at, self.region.bytes_mut(self.in_region(part, &in_part)));

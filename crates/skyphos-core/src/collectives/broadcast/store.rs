@@ -39,7 +39,7 @@ impl<'a, R: ReceiveBuffer> Store<'a, R> {
         Ok(())
     }
 
-    /// The whole message is in the leader's memory, which this rank has mapped.
+    /// Records that the whole message is in the leader's memory, which this rank has mapped.
     pub(super) fn set_copy(&mut self, copy: HostCopy) {
         self.copy = Some((copy, Layout::new(self.lengths.iter().copied()), aligned_ranges(self.lengths).0));
     }
@@ -68,10 +68,10 @@ impl<'a, R: ReceiveBuffer> Store<'a, R> {
         }
     }
 
-    /// On a root that shares memory: copies the next bytes of its parts there, at most `most`. Returns whether it copied any.
-    pub(super) fn share_some(&mut self, most: usize) -> bool {
+    /// On a root that shares memory: copies the next bytes of its parts there, at most `max_bytes`. Returns whether any were left.
+    pub(super) fn share_some(&mut self, max_bytes: usize) -> bool {
         match (self.parts, &mut self.shared) {
-            (Some(parts), Some(shared)) => shared.take_from(parts, most),
+            (Some(parts), Some(shared)) => shared.take_from(parts, max_bytes),
             _ => false,
         }
     }

@@ -73,7 +73,7 @@ impl Unpacker {
     }
 }
 
-/// Exchanges parcels in one round. `sources` are ranks and numbers of items. Returns the items by source.
+/// Exchanges parcels in one round. `sources`: the sending ranks, and how many items each sends. Returns the items by source.
 async fn exchange_parcels(
     ep: &Endpoint,
     round: Round,

@@ -90,7 +90,7 @@ impl<T: Factor> RingStep<T> for BlockRing<'_, '_, T> {
     }
 }
 
-/// Exchanges the sub-group's blocks, after which the tiles' target, the whole of G, is complete. All factors have arrived.
+/// Exchanges the sub-group's blocks, after which the tiles' target, the whole of G, is complete. All factors must have arrived.
 pub(super) async fn exchange_blocks<T: Factor>(
     ep: &Endpoint,
     assignment: &BlockAssignment,

@@ -43,16 +43,16 @@ const BLOCKS: Round = Round(ARRAYS | 0x300_0000);
 /// The shape of a sum, which all ranks know.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProductShape {
-    /// Rows of G: numbers of a row of a.
+    /// Rows of G; length of a row of `a`.
     pub n: usize,
-    /// Columns of G: numbers of a row of b.
+    /// Columns of G; length of a row of `b`.
     pub m: usize,
     /// Number of pairs of each rank; a pair is a row of a and the row of b that it is multiplied with.
     pub pairs: Vec<usize>,
 }
 
 impl ProductShape {
-    /// Pairs of all ranks.
+    /// Number of pairs on all ranks.
     pub fn all_pairs(&self) -> usize {
         self.pairs.iter().sum()
     }
@@ -76,7 +76,7 @@ pub struct Pairs<'a, T> {
     pub b: &'a [T],
 }
 
-/// Gathers some numbers of every rank, the first of them its number of pairs. In a simulation without data all ranks give the
+/// Gathers the numbers of every rank, of which the first is its number of pairs. In a simulation without data all ranks give the
 /// same numbers. Cost: ⌈log2 P⌉ α.
 pub async fn gather_numbers(ep: &Endpoint, mine: &[f64]) -> Result<Vec<Vec<f64>>> {
     if ep.is_sized() {

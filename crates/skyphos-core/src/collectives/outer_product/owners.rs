@@ -170,8 +170,8 @@ async fn by_schedule<T: Factor>(
         chunk.as_slice_mut().copy_from_slice(numbers);
         chunk.freeze()
     };
-    let most = CHUNK_BYTES / size_of::<T>();
-    let item = own.a.chunks(most).chain(own.b.chunks(most)).map(chunk).collect();
+    let chunk_numbers = CHUNK_BYTES / size_of::<T>();
+    let item = own.a.chunks(chunk_numbers).chain(own.b.chunks(chunk_numbers)).map(chunk).collect();
     allgather_then(ep, Round(0), schedule, item, |rank, item| {
         item.iter().try_for_each(|chunk| store_chunk::<T>(ep, rank, chunk, factors))?;
         compute_tile(ep, factors, tiles);

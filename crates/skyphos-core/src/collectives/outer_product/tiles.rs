@@ -24,7 +24,7 @@ const THIN_ROWS: usize = 16;
 /// rate, tiles of 256 rows nine tenths.
 const THICK_ROWS: usize = 256;
 
-/// Pairs of a group from which factors count as thick.
+/// Factors are thick if a group has at least this many pairs.
 const THICK_PAIRS: usize = 32;
 
 /// Rows of a tile with `cols` columns and a group of `pairs` pairs.
@@ -138,10 +138,10 @@ impl<'a, T: Factor> Tiles<'a, T> {
         let destination = if self.group == 0 { Destination::Overwrite } else { Destination::Add };
         let effort = effort::<T>(rows * self.cols, depth);
         ep.compute(effort, || {
-            let of = factors.slices(pairs, (self.offset.0 + self.row, self.offset.1));
+            let slices = factors.slices(pairs, (self.offset.0 + self.row, self.offset.1));
             let start = self.target.first + self.row * self.target.stride;
             let out = (&mut self.target.numbers[start..], self.target.stride);
-            product_into(ep, (rows, self.cols, depth), of, out, destination, &mut self.sums);
+            product_into(ep, (rows, self.cols, depth), slices, out, destination, &mut self.sums);
         });
         self.row += rows;
         if self.row == self.rows {
@@ -161,7 +161,7 @@ fn effort<T: Factor>(numbers: usize, pairs: usize) -> Effort {
 fn product_into<T: Factor>(
     ep: &Endpoint,
     (rows, cols, pairs): (usize, usize, usize),
-    of: (Rows<'_, T::Sum>, Rows<'_, T::Sum>),
+    factors: (Rows<'_, T::Sum>, Rows<'_, T::Sum>),
     (out, stride): (&mut [T], usize),
     destination: Destination,
     sums: &mut Vec<T::Sum>,
@@ -169,9 +169,10 @@ fn product_into<T: Factor>(
     let one = <T::Sum as skyphos_types::Element>::ONE;
     let run = |out: &mut [T::Sum], stride: usize| match ep.node().merge_pool() {
         Some(pool) => pool.install(|| {
-            multiply((rows, cols, pairs), of, (out, stride), (destination, one), pool.current_num_threads());
+            let threads = pool.current_num_threads();
+            multiply((rows, cols, pairs), factors, (out, stride), (destination, one), threads);
         }),
-        None => multiply((rows, cols, pairs), of, (out, stride), (destination, one), 1),
+        None => multiply((rows, cols, pairs), factors, (out, stride), (destination, one), 1),
     };
     if let Some(out) = T::as_sums(out) {
         return run(out, stride);
@@ -201,9 +202,9 @@ pub(super) fn product_of<T: Factor>(
 ) {
     ep.compute(effort::<T::Sum>(rows.len() * m, pairs), || {
         let a = a.get(rows.start..).unwrap_or(&[]);
-        let of = (Rows { numbers: a, stride: n }, Rows { numbers: b, stride: m });
+        let factors = (Rows { numbers: a, stride: n }, Rows { numbers: b, stride: m });
         let shape = (rows.len(), m, pairs);
-        product_into::<T::Sum>(ep, shape, of, (out, m.max(1)), Destination::Overwrite, &mut Vec::new());
+        product_into::<T::Sum>(ep, shape, factors, (out, m.max(1)), Destination::Overwrite, &mut Vec::new());
     });
 }
 
@@ -216,7 +217,7 @@ mod tests {
     fn groups_depend_on_numbers_of_pairs() {
         let cut = |pairs: &[usize]| {
             let groups = groups::<f64>(&ProductShape { n: 1, m: 1, pairs: pairs.to_vec() });
-            groups.into_iter().map(|one| (one.pairs.len(), one.ranks)).collect::<Vec<_>>()
+            groups.into_iter().map(|group| (group.pairs.len(), group.ranks)).collect::<Vec<_>>()
         };
         assert_eq!(cut(&[0, 0]), [(0, 2)]);
         assert_eq!(cut(&[1; 8]), [(8, 8)]);
@@ -232,7 +233,7 @@ mod tests {
             assert!(all.windows(2).all(|two| two[0].pairs.end == two[1].pairs.start), "{all:?}");
             assert_eq!(all[all.len() - 1].pairs.end, pairs.iter().sum::<usize>());
             let ends: Vec<usize> = (1..=pairs.len()).map(|ranks| pairs[..ranks].iter().sum()).collect();
-            assert!(all.iter().all(|one| ends[one.ranks - 1] >= one.pairs.end), "{all:?}");
+            assert!(all.iter().all(|group| ends[group.ranks - 1] >= group.pairs.end), "{all:?}");
         }
     }
 }

@@ -166,7 +166,7 @@ impl Run<'_> {
             sum.fill(identity);
             let first = (block * block_rows) as u32;
             for (j, map) in layer.out_maps.iter().enumerate() {
-                let (rows, map) = (cuts.of(j, block), map.positions());
+                let (rows, map) = (cuts.rows_of(j, block), map.positions());
                 if j == layer.me {
                     let start = layer.out_split[j] + rows.start;
                     source.fold(op, sum, first, &map[rows], start, width)?;

@@ -26,8 +26,8 @@ impl<B: Body> Outflow<B> {
         self.forward_if_alone();
     }
 
-    /// If this process is the only active one of its rank, a receiver forwards its unsent chunks to the receiver's siblings, which would
-    /// have got them from a sibling of this process.
+    /// If this process is the only active one of its rank: lets a receiver forward this process's unsent chunks to the receiver's
+    /// siblings, which would have got them from a sibling of this process.
     pub(super) fn forward_if_alone(&mut self) {
         let missing = |process: ProcessId| self.lost.contains(&process) || self.late.contains(&process);
         if !self.numbering.siblings().all(missing) {

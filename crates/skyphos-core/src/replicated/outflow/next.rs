@@ -52,7 +52,7 @@ impl<B: Body> Outflow<B> {
     }
 
     /// Index of the next fallback chunk that this process sends in its owner's place, if its exchange is before `before`. While an
-    /// owner is merely late they go one by one at first, so that few are sent twice.
+    /// owner is merely late, its chunks go one by one at first, so that few are sent twice.
     fn fallback_to_send(
         &mut self,
         to: ProcessId,
@@ -81,12 +81,13 @@ impl<B: Body> Outflow<B> {
         let mut mine = earlier
             .take_while(|(.., exchange)| *exchange < before)
             .filter(|(_, fallback, _)| is_mine(fallback));
-        let (first, _, of) = mine.next()?;
+        let (first, _, first_exchange) = mine.next()?;
         // A late owner sends from the front, so this process begins at the back.
         let index = match self.late.is_empty() {
             true => first,
             false => {
-                mine.take_while(|(.., exchange)| *exchange == of).last().map_or(first, |(index, ..)| index)
+                let others = mine.take_while(|(.., exchange)| *exchange == first_exchange);
+                others.last().map_or(first, |(index, ..)| index)
             }
         };
         (self.late.is_empty() || in_flight() <= self.sent_instead * MORE_BYTES).then_some(index)

@@ -16,7 +16,7 @@ pub(super) struct Pending<B> {
     pub(super) body: B,
     /// A bit for each replica of the receiver that has not acknowledged it.
     pub(super) missing: u32,
-    /// Number of the exchange that it belongs to, in the order of their beginnings.
+    /// Number of its exchange, in the order in which exchanges begin.
     pub(super) exchange: u64,
     pub(super) since: Duration,
 }
@@ -42,7 +42,7 @@ pub struct Outflow<B> {
     pub(super) early_acks: BTreeMap<Chunk, (u32, u32, ProcessId)>,
     /// When a frame of this process last moved: siblings' frames will be moving too.
     pub(super) last_progress: Duration,
-    /// When a chunk of each sibling's was last acknowledged.
+    /// By sibling: when one of its chunks was last acknowledged.
     pub(super) last_delivery: BTreeMap<ProcessId, Duration>,
     /// When siblings were last compared.
     pub(super) last_check: Duration,

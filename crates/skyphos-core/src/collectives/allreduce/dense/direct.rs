@@ -1,7 +1,7 @@
 //! Dense allreduce by direct exchange: each rank reduces one range, which all ranks send to it and which it sends to all.
 //!
 //! The reduce-scatter and the allgather overlap: a block is sent as soon as it is reduced. Cost: 2 (P - 1) α and
-//! 2 (P - 1)/P n β. Memory: chunks that wait for an earlier rank's, and reduced blocks that the slowest peer has not been sent.
+//! 2 (P - 1)/P n β. Memory: chunks that wait for an earlier rank's, and reduced blocks not yet sent to the slowest peer.
 
 use super::{GATHER, REDUCE, finish, one_round, ranges};
 use crate::clock::Effort;
@@ -53,7 +53,7 @@ pub async fn direct<T: Element>(ep: &Endpoint, op: &ReduceOp, values: &[T], out:
         .collect();
     let mut results: Vec<(Incoming, usize)> =
         peers.iter().map(|p| (Incoming::new(GroupRank(*p), GATHER), 0)).collect();
-    // Reduced blocks that the slowest peer has not been sent.
+    // Reduced blocks not yet sent to the slowest peer.
     let mut reduced: VecDeque<Payload> = VecDeque::new();
     let (mut first_block, mut done) = (0, 0);
     let block = (BLOCK_BYTES / size_of::<T>()).max(1);
