@@ -7,7 +7,7 @@ use crate::split_kind;
 use skyphos_tcp::fuzzing::{Files, PIECE_BYTES, decode_body, hello_with_proof, kind_byte, read_link};
 use std::sync::LazyLock;
 
-/// An unauthenticated peer: TLS reads 64 KB ahead, and a message may have as many bytes.
+/// An unauthenticated peer: TLS reads 64 KB ahead, and one message may have 64 KB.
 const STRANGER: Limits = Limits { one: 80 << 10, all: 512 << 10 };
 
 /// A rank: its buffer grows with the bytes that have arrived.

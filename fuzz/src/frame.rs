@@ -26,7 +26,7 @@ fn look(head: &[u8; HEADER_BYTES], payload: &[u8]) {
     assert!(len <= CHUNK_BYTES && header.call < CallNumber(1 << 48));
     assert!(header.sig.fits(&header.sig) && within(LIMITS, || header.sig.to_string()).len() < 256);
     let again = header.encode(payload);
-    assert_eq!(Header::decode(&again).map(|(header, len, _)| (header, len)), whole(header, payload.len()));
+    assert_eq!(Header::decode(&again).map(|(header, len, _)| (header, len)), expected(header, payload.len()));
     assert!(within(LIMITS, || Header::check(&again, payload)));
     if payload.len() == len {
         // Encoding a decoded header gives its bytes again.
@@ -40,7 +40,7 @@ fn look(head: &[u8; HEADER_BYTES], payload: &[u8]) {
 }
 
 /// The expected result of decoding a header with a payload of `len` bytes.
-fn whole(header: Header, len: usize) -> Result<(Header, usize), String> {
+fn expected(header: Header, len: usize) -> Result<(Header, usize), String> {
     match len <= CHUNK_BYTES {
         true => Ok((header, len)),
         false => Err(format!("frame of {len} bytes, at most {CHUNK_BYTES} allowed")),

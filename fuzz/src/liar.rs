@@ -36,7 +36,7 @@ pub enum Edit {
     Instead {
         bytes: Vec<u8>,
     },
-    /// Sets a field of the header.
+    /// Sets the total in the header; the next six each set another of its fields.
     Total {
         value: u64,
         shift: u8,
@@ -78,7 +78,7 @@ impl Liar {
         let mut bytes = frame.payload.as_bytes().to_vec();
         let before = bytes.len() as u64;
         let header = &mut frame.header;
-        let mut whole =
+        let mut adjust_total =
             |bytes: &[u8]| header.total = header.total.wrapping_add(bytes.len() as u64).wrapping_sub(before);
         match edit {
             Edit::Byte { near, at, value } if !bytes.is_empty() => {
@@ -92,16 +92,16 @@ impl Liar {
             Edit::Byte { .. } | Edit::Number { .. } => {}
             Edit::Cut { at } => {
                 bytes.truncate(usize::from(at) % (bytes.len() + 1));
-                whole(&bytes);
+                adjust_total(&bytes);
             }
             Edit::More { bytes: more, all } => {
                 bytes.extend(&more[..if all { 9 } else { 8 }]);
                 bytes.truncate(CHUNK_BYTES);
-                whole(&bytes);
+                adjust_total(&bytes);
             }
             Edit::Instead { bytes: other } => {
                 bytes = other;
-                whole(&bytes);
+                adjust_total(&bytes);
             }
             Edit::Total { value, shift } => header.total = value >> (shift % 64),
             Edit::Seq(seq) => header.seq = seq,

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 /// log2 of [`BLOCK_SIZE`].
 pub const BLOCK_BITS: u32 = 6;
-/// Neighbouring indices that hash together.
+/// Number of neighbouring indices in a block.
 pub const BLOCK_SIZE: u64 = 1 << BLOCK_BITS;
 
 /// A subset of 64 neighbouring indices.

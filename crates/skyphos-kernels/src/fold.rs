@@ -1,4 +1,4 @@
-//! Rows by map: gathered into messages, folded into sums, scattered into results.
+//! Rows at the positions of a map: gathered into messages, folded into sums, scattered into results.
 //!
 //! A *row* is `width` numbers that belong to one index. Maps hold row positions. Where a map ascends
 //! without a gap for a stretch (index sets that agree), the stretch is folded as one vector.

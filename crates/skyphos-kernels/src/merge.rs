@@ -70,7 +70,7 @@ fn merge_at<T: Element>(
             }
         }
     }, _ => return Err(skyphos_types::Error::bad_input("custom operations cannot be merged entry by entry")));
-    // SAFETY: `merge_with` has written `count` of both.
+    // SAFETY: `merge_with` has written `count` indices and values.
     unsafe {
         indices.set_len(count);
         values.set_len(count);

@@ -14,7 +14,7 @@ const MIN_MEAN_RUN: usize = 4;
 /// Mean run length from which a kernel is called for each run; shorter ones go through a buffer that stays in the L1 cache.
 const LONG_RUN: usize = 64;
 
-/// Numbers in that buffer.
+/// Numbers in the buffer for short runs.
 const BUFFER_LEN: usize = 1024;
 
 /// Offset in an array of each position of a set.

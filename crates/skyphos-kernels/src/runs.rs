@@ -64,7 +64,7 @@ impl Runs {
         }
     }
 
-    /// Continues a search. Each index is written as the start of a run, and overwritten by the next index if it was none, so that
+    /// Continues a search. Each index is written as the start of a run, and overwritten by the next index if it starts none, so that
     /// no branch depends on where runs end.
     #[inline(always)]
     fn find_from<I: Index>(&mut self, indices: &[I], start: u32, search: Search) {

@@ -106,7 +106,7 @@ mod tests {
             all.sort_unstable();
             all.dedup();
             let got = estimated_union(sketches.iter().map(|s| &s[..]), K);
-            assert!((got / all.len() as f64 - 1.0).abs() < 0.3, "{got} for {}", all.len());
+            assert!((got / all.len() as f64 - 1.0).abs() < 0.3, "{got}, not {}", all.len());
         }
     }
 

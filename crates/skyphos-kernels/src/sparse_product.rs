@@ -15,10 +15,10 @@ pub struct SparseRow<'a, S> {
     pub values: &'a [S],
 }
 
-/// Most columns of a row that is summed in an array, so that the array stays in the L2 or L3 cache.
+/// Largest number of columns of a row that is summed in an array, so that the array stays in the L2 or L3 cache.
 const MAX_ARRAY_COLUMNS: usize = 1 << 20;
 
-/// Fewest products of a row that is summed in an array, since its bitmap must be searched.
+/// Least number of products of a row that is summed in an array, since its bitmap must be searched.
 const MIN_ARRAY_PRODUCTS: usize = 32;
 
 /// Sums of one row by column.

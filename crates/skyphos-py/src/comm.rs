@@ -24,7 +24,7 @@ fn duration(py: Python<'_>, name: &str, seconds: f64) -> PyResult<Duration> {
 
 fn settings(py: Python<'_>, timeout: f64, threads: usize) -> PyResult<Settings> {
     let timeout = duration(py, "timeout", timeout)?;
-    classes(py)?;
+    classes(py)?; // loads the exceptions while modules can still be imported
     Ok(Settings { timeout, threads, interrupted: Some(interrupted) })
 }
 

@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// Most records that wait. Further ones are dropped, since Python may be stopped in a debugger.
+/// Largest number of records that wait. Further ones are dropped, since Python may be stopped in a debugger.
 const MAX_WAITING: usize = 1000;
 
 /// Time limit of a flush.

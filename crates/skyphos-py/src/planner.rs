@@ -134,7 +134,7 @@ pub fn predict_plans(
     all.into_iter().map(plan).collect()
 }
 
-/// The degrees by the papers' rule: in each layer the largest degree whose messages have at least `min_packet_bytes` bytes.
+/// The degrees by Kylix's rule (§IV): in each layer the largest degree whose messages have at least `min_packet_bytes` bytes.
 #[pyfunction]
 pub fn greedy_degrees(
     ranks: u32,

@@ -18,8 +18,8 @@ fn at_least<T: Magnitude + numpy::Element>(threshold: &Bound<'_, PyAny>) -> PyRe
     Ok(Select::AtLeast(threshold.as_slice()?.first().copied().unwrap_or(T::ZERO)))
 }
 
-/// The chosen values of residual + gradient, moved out of the residual, or of the gradient alone: the `k` largest (of
-/// each bucket), or those that reach a threshold.
+/// Chooses the `k` largest values (of each bucket), or those that reach a threshold. With a residual, the values are those of residual +
+/// gradient, and the chosen ones leave the residual; without, those of the gradient. Returns indices and values.
 #[pyfunction]
 #[pyo3(signature = (residual, gradient, *, k=None, bucket=None, threshold=None))]
 pub fn topk_take<'py>(

@@ -1,8 +1,9 @@
 //! How long a group takes to come up: rendezvous, handshakes, full mesh, go.
 //!
-//! `cargo run --release -p skyphos-tcp --example bringup [ranks …, 2 8 64] [tls]`
+//! `cargo run --release -p skyphos-tcp --example bringup [ranks …] [tls]` (2 8 64 ranks by default)
 //!
-//! With `tls` groups over TLS are measured too. All ranks are threads of this process, over the loopback; the best of [`ROUNDS`].
+//! With `tls`, groups over TLS are measured too. All ranks are threads of this process, over the loopback. Prints the best time of
+//! [`ROUNDS`].
 
 #[allow(dead_code)]
 #[path = "../tests/common/certificates.rs"]

@@ -1,7 +1,7 @@
 //! Latency and rate of the transport within a host, over loopback sockets and through shared memory, compared with plain blocking
 //! sockets in the same run.
 //!
-//! `cargo run --release -p skyphos-tcp --example pingpong [MB to stream, 512] [tls]`
+//! `cargo run --release -p skyphos-tcp --example pingpong [MB to stream] [tls]` (512 MB by default)
 //!
 //! With `tls` an encrypted connection is measured, too, with a new certificate. The program starts itself again as the second process.
 //! Latency is half a round trip of 8 bytes, with a receiver that polls or one that sleeps. Rate is one way, in chunks of 128 KB,

@@ -3,8 +3,8 @@
 use crate::message::Hello;
 use std::time::{Duration, Instant};
 
-/// Pause before the next attempt: short at first, since rank 0 usually starts a moment later; longer each time, since it may take
-/// minutes.
+/// Pause before the next attempt: short at first, since rank 0 usually starts a moment later; longer each time, since its start may
+/// take minutes.
 const FIRST_PAUSE: Duration = Duration::from_millis(2);
 pub(crate) const LONGEST_PAUSE: Duration = Duration::from_millis(100);
 

@@ -50,7 +50,7 @@ impl Peer {
     }
 
     /// Reports this peer, which is `rank`, as lost, and closes its connection. A peer that may live is notified first, if possible:
-    /// it takes the end of a connection without notice for the end of this process.
+    /// without the notice it would think that this process has ended.
     pub(crate) fn lose(&mut self, rank: u32, cause: &str, loss: Loss, events: &mut Vec<Event>) {
         if self.wire.is_none() || std::mem::replace(&mut self.given_up, true) {
             return;

@@ -317,8 +317,8 @@ impl Rendezvous {
         let until = Instant::now() + LINGER;
         // A failure here changes nothing: the caller returns the error already.
         let _ = self.lobby.flush(until);
-        let late = !matches!(error, Error::Timeout { .. } | Error::Interrupted);
-        while late && self.missing(|_| true).next().is_some() {
+        let answers_late = !matches!(error, Error::Timeout { .. } | Error::Interrupted);
+        while answers_late && self.missing(|_| true).next().is_some() {
             let Ok(Some(event)) = self.lobby.next(until) else { break };
             let LinkEvent::Message(id, message) = event else { continue };
             let Some((hello, is_proved)) = self.hello(id, &message) else { continue };

@@ -181,7 +181,7 @@ impl Rings {
         self.outgoing().must_wake_reader()
     }
 
-    /// After a write of no bytes: whether to wait for room. The reader will send a byte once there is.
+    /// After a write of no bytes: whether to wait for room. The reader sends a wake-up byte once there is room.
     pub(crate) fn is_blocked(&mut self) -> io::Result<bool> {
         self.outgoing().announce_blocked();
         let full = self.writable()? == 0;

@@ -54,7 +54,7 @@ pub(crate) struct Outbox {
     backlog: usize,
     /// Bytes that the wire has taken and its socket has not.
     in_wire: usize,
-    /// The backlog that the next relief is measured against.
+    /// The largest backlog since [`Outbox::relieved`] was last true.
     peak: usize,
 }
 

@@ -10,7 +10,7 @@
 //! - A steady exchange allocates nothing (`tests/allocation.rs`).
 //!
 //! Measured on 2 cores (`examples/pingpong.rs`): 8 bytes one way take 4.9 µs over the loopback. A stream of 128 KB frames takes 1.0
-//! reads, 0.5 writes and 0.2 waits per frame, at 0.75 to 1 of the rate of blocking sockets with 128 KB writes; the difference is
+//! reads, 0.5 writes and 0.2 waits per frame, at 0.75 to 1 times the rate of blocking sockets with 128 KB writes; the difference is
 //! the two checksums (4.7 µs each of some 50 µs per frame). Between hosts on shaped links of 100 Mbit/s to 1 Gbit/s it uses 94 to
 //! 96 % of the link in both directions at once; the rest is TCP's own overhead.
 //!
@@ -46,7 +46,7 @@ use std::time::{Duration, Instant};
 /// needs one call, and the array takes 12 KB.
 const EVENTS: usize = 1024;
 
-/// Most polls in a row that skip the sockets: see [`Tcp::may_skip_sockets`]. One `epoll_wait` in 17 polls costs each of them little,
+/// Largest number of polls in a row that skip the sockets: see [`Tcp::may_skip_sockets`]. One `epoll_wait` in 17 polls costs each of them little,
 /// and a death is reported at most 16 polls late.
 const MAX_SKIPPED: u32 = 16;
 

@@ -14,8 +14,8 @@ use std::time::Duration;
 
 const HOSTS: u32 = 8;
 const RANKS: u32 = 4;
-const BEFORE: usize = 4;
-const AFTER: usize = 10;
+const CALLS_BEFORE: usize = 4;
+const CALLS_AFTER: usize = 10;
 const N: u64 = 4_000_000;
 const ENTRIES: usize = 1_000_000;
 
@@ -37,7 +37,7 @@ fn calls(faults: Vec<(When, Fault)>) -> Vec<Vec<(u64, u64)>> {
             let mut plan =
                 comm.configure(&indices, &indices).options(ConfigureOptions::with_n(N)).run().ok()?;
             let mut times = Vec::new();
-            for _ in 0..=BEFORE + AFTER {
+            for _ in 0..=CALLS_BEFORE + CALLS_AFTER {
                 let mut out = vec![0.0; ENTRIES];
                 let began = process.now();
                 comm.reduce(&mut plan, &values, &mut out).run().ok()?;
@@ -63,7 +63,7 @@ fn process_of(fault: &Fault) -> Option<u32> {
     }
 }
 
-/// Seconds of each call, from its last begin to its last end.
+/// Seconds of each call, from the moment when its last process begins until its last process ends.
 fn seconds(calls: &[Vec<(u64, u64)>]) -> Vec<f64> {
     let duration = |k: usize| {
         let began = calls.iter().map(|times| times[k].0).max().unwrap();
@@ -78,12 +78,12 @@ fn main() {
     let hosts: u32 = words.get(1).map_or(1, |text| text.parse().unwrap());
     let rounds: u64 = words.get(2).map_or(5, |text| text.parse().unwrap());
     let quiet = calls(vec![]);
-    let usual = seconds(&quiet)[BEFORE];
+    let usual = seconds(&quiet)[CALLS_BEFORE];
     let times: f64 = words.get(3).map_or(10.0, |text| text.parse().unwrap());
     println!("undisturbed: {:.1} ms", usual * 1e3);
     for round in 0..rounds {
         let mut random = Pcg64::seed_from_u64(round);
-        let at = quiet[0][BEFORE].0 as f64 / 1e9 + usual * random.random_range(0.0..0.8);
+        let at = quiet[0][CALLS_BEFORE].0 as f64 / 1e9 + usual * random.random_range(0.0..0.8);
         let ranks = rand::seq::index::sample(&mut random, RANKS as usize, hosts as usize);
         let lost = ranks.into_iter().map(|rank| {
             let process = rank as u32 + RANKS * random.random_range(0..2);
@@ -96,7 +96,8 @@ fn main() {
         });
         let lost: Vec<_> = lost.collect();
         let got = seconds(&calls(lost));
-        let later: Vec<String> = got[BEFORE + 1..].iter().map(|s| format!("{:.2}", s / usual)).collect();
-        println!("{kind} {hosts}: hit {:.2}, later {}", got[BEFORE] / usual, later.join(" "));
+        let later: Vec<String> =
+            got[CALLS_BEFORE + 1..].iter().map(|s| format!("{:.2}", s / usual)).collect();
+        println!("{kind} {hosts}: hit {:.2}, later {}", got[CALLS_BEFORE] / usual, later.join(" "));
     }
 }

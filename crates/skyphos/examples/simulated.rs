@@ -1,6 +1,6 @@
 //! The simulator's own speed: a butterfly of P ranks with real indices, and with lengths only.
 //!
-//! `cargo run --release -p skyphos --example simulated -- 1024 10000 32x32 [sized]`
+//! `cargo run --release -p skyphos --example simulated -- RANKS ENTRIES 32x32 [sized|- [COLLECTIVE [N]]]`
 
 use skyphos::sim::Network;
 use skyphos::simulate::{Collective, Law, Scenario, simulate};

@@ -35,7 +35,7 @@ impl ScheduleChoice {
         ScheduleChoice { schedule, predicted: None, others: Vec::new() }
     }
 
-    /// The schedule with the least predicted time for items of `bytes` bytes.
+    /// The schedule with the least predicted time for items of `item_bytes` bytes.
     pub fn best(profile: &Profile, ranks: u32, item_bytes: f64) -> ScheduleChoice {
         let doubling = if ranks.is_power_of_two() { Schedule::RecursiveDoubling } else { Schedule::Bruck };
         let candidates = [Schedule::Direct, doubling, Schedule::Ring];
@@ -199,7 +199,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn costly_messages_take_few_messages_and_high_latency_takes_one_round() {
+    fn costly_messages_lead_to_few_messages_and_high_latency_to_one_round() {
         let network = Profile { incast: 0.0, ..Profile::network(1.25e9) };
         let best = |profile: &Profile, ranks, bytes| ScheduleChoice::best(profile, ranks, bytes).schedule;
         let costly = Profile { message_s: 1e-3, latency_s: 1e-6, ..network };

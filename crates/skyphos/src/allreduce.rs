@@ -260,7 +260,7 @@ async fn quantised_dense<T: Element>(
     let algorithm = match options.algorithm {
         Algorithm::Auto | Algorithm::Dense => Algorithm::SplitAllgatherDense,
         other if !other.is_dense() => return Err(needs_sparse_vectors(other)),
-        other => other, // which `decide` refuses
+        other => other, // `decide` refuses these
     };
     let options = AllreduceOptions { algorithm, ..options.clone() };
     let view = View::Dense { values, present: None };
@@ -278,7 +278,7 @@ struct Reduced<T> {
     variant: Variant,
     /// The survey's result, if there was one.
     survey: Option<SurveyResult>,
-    /// The result's size, if it says which rows are entries.
+    /// The result's size; `None` if the result does not tell which of its rows are entries.
     size: Option<ResultSize>,
 }
 

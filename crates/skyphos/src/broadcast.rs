@@ -33,7 +33,7 @@ pub struct BroadcastOptions {
 pub struct Broadcasted<R> {
     /// The memory that received the parts; unchanged on the root.
     pub buffer: R,
-    /// The route, and the most bytes of its chunks.
+    /// The route, and the size of its chunks.
     pub choice: RouteChoice,
     /// Bytes of the message.
     pub bytes: usize,
@@ -43,7 +43,7 @@ pub struct Broadcasted<R> {
     pub missed: Option<Error>,
 }
 
-/// Predicted seconds of a message of `bytes` bytes by a route in chunks of `chunk` bytes: *Twister* eq. 1 to 3, with chunks on
+/// Predicted seconds of a message of `bytes` bytes by the route and chunk size of `choice`: *Twister* eq. 1 to 3, with chunks on
 /// all routes.
 fn seconds(profile: &Profile, ranks: u32, bytes: usize, choice: RouteChoice) -> f64 {
     let (p, n) = (f64::from(ranks), bytes as f64);
@@ -205,7 +205,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_route_goes_by_length_and_ranks() {
+    fn the_route_depends_on_length_and_ranks() {
         let (profile, auto) = (Profile::network(125e6), BroadcastOptions::default());
         assert_eq!(auto.choose(&profile, 8, 1000).route, Route::Binomial);
         assert_eq!(auto.choose(&profile, 8, 256 << 20).route, Route::Chain);

@@ -75,7 +75,7 @@ impl Comm {
         Ok(Comm::of_group(node, group, Observations::default()))
     }
 
-    /// Groups for `size` ranks of this process.
+    /// A group of `size` ranks in this process.
     pub fn local(size: u32, settings: &Settings) -> Result<LocalRanks> {
         if size == 0 {
             return Err(Error::bad_input("a group has at least one rank"));

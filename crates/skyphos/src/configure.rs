@@ -30,7 +30,7 @@ pub struct ConfigureOptions {
     pub degrees: Option<Vec<u32>>,
     /// The treatment of a wanted index that no rank contributes.
     pub missing: Missing,
-    /// The smallest message worth sending. With it, degrees are chosen by the papers' rule.
+    /// The smallest message worth sending. With it, degrees are chosen by Kylix's rule (§IV).
     pub min_packet_bytes: Option<f64>,
     /// Expected indices in the union of all ranks' sets. With it, the planner needs no survey of the ranks.
     pub expected_nnz: Option<u64>,

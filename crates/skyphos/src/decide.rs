@@ -38,7 +38,7 @@ pub(crate) struct Undecided<'a, T> {
     pub(crate) n: u64,
     pub(crate) width: usize,
     pub(crate) view: View<'a, T>,
-    /// Entries per position above which parts turn dense.
+    /// Density above which parts turn dense.
     pub(crate) dense_above: f64,
     pub(crate) op: &'a ReduceOp,
     pub(crate) options: &'a AllreduceOptions,

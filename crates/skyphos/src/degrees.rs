@@ -25,7 +25,7 @@ pub(crate) struct DegreesInput {
     pub(crate) hash: BlockHash,
     /// Bytes of an index's values.
     pub(crate) row_bytes: usize,
-    /// The smallest message worth sending, for the papers' rule; `None`: the planner chooses.
+    /// The smallest message worth sending, for Kylix's rule (§IV); `None`: the planner chooses.
     pub(crate) min_packet_bytes: Option<f64>,
     /// Indices in the union of all ranks' sets; `None`: ranks exchange samples.
     pub(crate) expected_nnz: Option<u64>,
@@ -57,10 +57,10 @@ pub(crate) async fn agree_degrees(
     let all = allgather_numbers(ep, ROUND, &mine).await?;
     let mean = |k: usize| all.iter().map(|a| a[k] as f64).sum::<f64>() / all.len() as f64;
     let (ranks, n) = (ep.size(), input.n);
-    if let Some(least) = input.min_packet_bytes {
+    if let Some(min_packet_bytes) = input.min_packet_bytes {
         let (contribute, want, row_bytes) = (mean(0), mean(1), input.row_bytes as f64);
         let sizes = Sizes { ranks, n, contribute, want, row_bytes, alpha: DEFAULT_ALPHA };
-        let degrees = choose_degrees(&sizes, least);
+        let degrees = choose_degrees(&sizes, min_packet_bytes);
         return Ok(vec![Considered { degrees, configure: Vec::new(), reduce: Vec::new() }]);
     }
     let profile = agreed_profile(start, |k| all.iter().map(|a| f64::from_bits(a[COUNTS + k])).collect());
@@ -150,7 +150,7 @@ mod tests {
                 all.sort_unstable();
                 all.dedup();
                 let got = curve(n, &sets).entries(joined as f64);
-                assert!((got / all.len() as f64 - 1.0).abs() < 0.3, "{step}: {got} for {}", all.len());
+                assert!((got / all.len() as f64 - 1.0).abs() < 0.3, "{step}: {got}, not {}", all.len());
             }
         }
         let same: Vec<Vec<u64>> = (0..8).map(|_| spread(0, 100)).collect();

@@ -103,7 +103,7 @@ impl BlockExchange {
         call.into_iter().for_each(|call| call.fail(error.clone()));
     }
 
-    /// Waits until the other ranks have this rank's blocks, if all incoming blocks were taken.
+    /// Waits until the other ranks have this rank's blocks. All incoming blocks must have been taken.
     ///
     /// # Errors
     /// The error that ended the call.

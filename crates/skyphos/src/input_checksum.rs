@@ -15,7 +15,7 @@ pub(crate) fn values<T: Element>(ep: &Endpoint, values: &[T]) {
     ep.checksum_input(|sum| sum.add(bytemuck::cast_slice(values)));
 }
 
-/// Adds lists of indices, and the rows of one of them.
+/// Adds lists of indices, and the values of the first list.
 pub(crate) fn lists<T: Element>(ep: &Endpoint, lists: [Indices<'_>; 2], values: &[T]) {
     ep.checksum_input(|sum| {
         lists.into_iter().for_each(|list| put_indices(sum, list));

@@ -141,7 +141,7 @@ async fn reduce_scatter_on<T: Element>(
     let traffic = ep.traffic();
     let explanation = Explanation { algorithm, degrees, dense_threshold: 0.0, traffic, choice };
     let (owned, part) = (part.lo..part.hi, SparseVec { n, width, form: part.form });
-    // No rank has the whole result, so only the next survey can confirm this one.
+    // No rank has the whole result, so its size is the survey's estimate, which only the next survey can confirm.
     let size = entries.map(|entries| ResultSize { entries: entries as usize, largest_range: 0 });
     Ok((Scattered { part, owned, explanation }, CallReport { survey, size }))
 }

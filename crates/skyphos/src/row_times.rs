@@ -7,7 +7,7 @@ use skyphos_plan::RowKernels;
 use skyphos_types::{ReduceOp, Result};
 use std::hint::black_box;
 
-/// Rows of an array: more than a cache holds, and 20 times the indices, a density as in the middle of a butterfly.
+/// Rows of an array: more than a cache holds, and 20 times as many as the indices, as in the middle of a butterfly.
 const ROWS: u64 = ENTRIES as u64 * 20;
 
 /// Numbers per row of a wide array.
@@ -32,7 +32,7 @@ pub(crate) fn measure() -> Result<RowKernels> {
     })
 }
 
-/// Seconds to gather a row of `width` numbers, and to add one.
+/// Seconds to gather a row of `width` numbers, and to add such a row.
 fn rows_s(width: usize) -> Result<(f64, f64)> {
     let map = drawn(ROWS, 5);
     let mut all = vec![1f32; ROWS as usize * width];

@@ -20,7 +20,7 @@ impl Comm {
     /// # Errors
     /// `PeerLost` if this rank cannot continue. Either the other ranks cannot all reach it, and continue without it; or too few
     /// ranks survive to exclude that others continue elsewhere. The survivors must be more than half of the ranks that may live,
-    /// or half of them with the lowest rank; a silent rank may live, a rank whose process has ended does not. `Timeout` with the
+    /// or half of them if the lowest is among these; a silent rank may live, a rank whose process has ended does not. `Timeout` with the
     /// ranks that did not call `shrink` in time: try again.
     pub fn shrink(&self) -> Result<Comm> {
         if self.node().is_replicated() {

@@ -18,7 +18,7 @@ pub(crate) fn shape_hash(shape: &Shape) -> u32 {
     shape.iter().fold(shape.len() as u32, mix) | 2
 }
 
-/// A hash of 6 bits of a custom operation's name, which has no code; 0 for built-in operations.
+/// A 6-bit hash of the name of a custom operation, which has no code; 0 for built-in operations.
 pub(crate) fn custom_tag(op: &ReduceOp) -> u8 {
     match op {
         ReduceOp::Custom(custom) => {

@@ -11,7 +11,7 @@ use std::rc::Rc;
 const PARAMETERS: usize = 25_000_000;
 const LAYERS: [usize; 2] = [1_000_000, 250_000];
 
-/// Entries as segments of 32 KB, in reused memory like a transport's pool.
+/// Encodes entries as segments of 32 KB, in reused memory like that of a transport's pool.
 fn encode(indices: &[u32], picked: &[f32], slab: &mut Vec<u8>) {
     let mut encoder = Encoder::new(EntryIndices::Listed(indices), picked, 1, PARAMETERS as u64, 32 << 10);
     let mut len = 0;

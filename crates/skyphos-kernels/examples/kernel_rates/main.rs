@@ -56,7 +56,7 @@ fn main() {
     let mut copy = vec![0f32; VALUES];
     println!(
         "{:<34} {:>8} {:>7} {:>11} {:>7} {:>7}",
-        "kernel", "ns/entry", "GB/s", "beside GB/s", "ratio", "target"
+        "kernel", "ns/entry", "GB/s", "base GB/s", "ratio", "target"
     );
     for (name, target, make) in kernels() {
         if !wanted.is_empty() && !wanted.iter().any(|w| name.contains(w.as_str())) {
@@ -98,16 +98,16 @@ fn kernels() -> Vec<Line> {
     fn line<K: Into<Kernel>>(name: &str, target: Option<f64>, make: impl Fn(&[f32]) -> K + 'static) -> Line {
         (name.to_owned(), target, Box::new(move |v| make(v).into()))
     }
-    let of_512 = |k| move |_: &[f32]| values::selecting(Select::Buckets { k, bucket: 512 });
+    let top_of_512 = |k| move |_: &[f32]| values::selecting(Select::Buckets { k, bucket: 512 });
     let mut all = vec![
         line("quantise 4 bits", Some(0.4), |v| values::quantising(Scale::L2, v)),
         line("quantise 4 bits, max", Some(0.4), |v| values::quantising(Scale::Max, v)),
         line("dequantise 4 bits", None, |v| values::dequantising(false, v)),
         line("dequantise and add", None, |v| values::dequantising(true, v)),
-        line("top 4 of 512", Some(0.3), of_512(4)),
-        line("top 8 of 512", Some(0.3), of_512(8)),
-        line("top 16 of 512", Some(0.3), of_512(16)),
-        line("top 32 of 512", Some(0.3), of_512(32)),
+        line("top 4 of 512", Some(0.3), top_of_512(4)),
+        line("top 8 of 512", Some(0.3), top_of_512(8)),
+        line("top 16 of 512", Some(0.3), top_of_512(16)),
+        line("top 32 of 512", Some(0.3), top_of_512(32)),
         line("take top 8 of 512", None, |_| values::taking()),
         // The comparison is `residual += gradient`; the target is 1.6 times its duration.
         line("compress, top 4 of 512", Some(0.625), |v| gradient::compressing(4, v)),

@@ -69,7 +69,7 @@ pub fn lines() -> Vec<Line> {
         for percent in [0.5, 1.0, 2.0, 4.0, 8.0, 16.0] {
             let density = percent / 100.0 / sources as f64;
             let reducing = move |v: &[f32]| stream_reducing(density, sources, v);
-            all.push((format!("reduce 2^24, {percent} % of {sources}"), None, Box::new(reducing)));
+            all.push((format!("reduce 2^24, {percent} % in {sources}"), None, Box::new(reducing)));
         }
     }
     for (log, sources) in [(32, 1), (32, 2), (32, 8), (40, 8)] {
@@ -132,7 +132,7 @@ impl Sink<f32> for Discard {
     }
 }
 
-/// Folds received streams. Its bytes: all segments, and for each source a read and a write of the cache lines with entries.
+/// Folds received streams. Bytes counted: all segments, and for each source a read and a write of the cache lines with entries.
 fn stream_folding(n: u64, density: f64, kind: Kind, sources: usize, values: &[f32]) -> Kernel {
     let sets: Vec<Vec<u64>> = (0..sources as u64).map(|s| random_set(n, density, kind, 3 + s)).collect();
     let streams: Rc<Vec<Vec<Vec<u8>>>> =
@@ -217,7 +217,7 @@ const PERIOD: usize = 1 << 16;
 /// Positions of one collector. The next one reuses its memory, because new memory would cost more than the kernel.
 const PART: usize = 1 << 20;
 
-/// Collects entries from blocks that are in the cache. Its bytes: the marks, the cache lines with entries, and the entries written.
+/// Collects entries from blocks that are in the cache. Bytes counted: the marks, the cache lines with entries, and the entries written.
 fn collecting(density: f64, kind: Kind, wide: bool, values: &[f32]) -> Kernel {
     let set = random_set(PERIOD as u64, density, kind, 3);
     let (times, parts) = (PART / PERIOD, N as usize / PART);

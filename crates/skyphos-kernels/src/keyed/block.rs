@@ -126,12 +126,12 @@ impl<'a> Block<'a> {
     /// # Errors
     /// `BadInput` if its parts do not fit its length or contradict each other.
     pub fn read(block: &'a [u8]) -> Result<Block<'a>> {
-        Block::parts(block).ok_or_else(|| {
+        Block::parse(block).ok_or_else(|| {
             Error::bad_input("a block of keyed rows is damaged: its parts do not fit its length")
         })
     }
 
-    fn parts(block: &'a [u8]) -> Option<Block<'a>> {
+    fn parse(block: &'a [u8]) -> Option<Block<'a>> {
         let (head, mut rest) = block.split_at_checked(HEAD_BYTES)?;
         let word = |at: usize| u64::from_le_bytes(head[at..at + 8].try_into().expect("8 bytes"));
         let [kind, dtype, each, count_bytes] = head[..4].try_into().expect("4 bytes");

@@ -20,7 +20,7 @@ pub struct Grouper<K> {
 }
 
 /// The table's hash of an entry. It depends on the entry alone, so that the table grows without reading the keys. The keys of one
-/// owner share some bits of the half, so it mixes all of them into the lowest and the highest ones, which hashbrown uses.
+/// owner share some bits of the half, so all bits of the half are mixed into the lowest and the highest ones, which hashbrown uses.
 fn table_hash((half, _): &(u32, u32)) -> u64 {
     let product = u64::from(*half).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     product ^ (product >> 32)

@@ -43,7 +43,7 @@ impl Key {
     }
 }
 
-/// 2^64 over the golden ratio, odd: multiples of it are far apart in all bits.
+/// 2^64 divided by the golden ratio, an odd number. Neighbouring multiples of it differ in many bits.
 const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// The output function of SplitMix64.

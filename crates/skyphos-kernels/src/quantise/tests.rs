@@ -182,7 +182,7 @@ fn the_error_names_the_value_that_is_not_finite() {
     assert!(Quantize::new(3, 1024, Scale::L2, 0).is_err() && Quantize::new(4, 0, Scale::L2, 0).is_err());
 }
 
-/// Draws that the statistics below average.
+/// Number of draws that the statistics below average.
 const DRAWS: u64 = 4000;
 
 /// The mean of each Q(v)_i and the mean of |Q(v) - v|², over `DRAWS` quantisations of v.

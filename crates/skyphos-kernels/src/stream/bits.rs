@@ -35,7 +35,7 @@ impl AscendingBits {
     /// Marks per block; they stay in the L1 cache.
     const BLOCK: usize = 4096;
 
-    /// Positions per row above which marks cost more than they save.
+    /// If fewer than one row in this many is set, marks cost more than they save.
     const SPARSE: usize = 64;
 
     /// A setter of the bits of `count` rows, from row `first` to row `last`.
@@ -44,7 +44,7 @@ impl AscendingBits {
         AscendingBits { uses_marks, base: first / 64 * 64, marks: [0; Self::BLOCK] }
     }
 
-    /// Sets the next row's bit, perhaps not before [`AscendingBits::finish`].
+    /// Sets the next row's bit, now or at the latest in [`AscendingBits::finish`].
     #[inline(always)]
     pub fn set(&mut self, bits: &mut [u64], row: usize) {
         if !self.uses_marks {
@@ -73,7 +73,7 @@ impl AscendingBits {
     }
 }
 
-/// Sets the bits of the marked rows; row `from` has the first mark, which is 0 or 1.
+/// Sets the bits of the marked rows. The first mark is that of row `from`; each mark is 0 or 1.
 pub fn set_marked(bits: &mut [u64], from: usize, marks: &[u8]) {
     let isa = simd::detected();
     for (k, chunk) in marks.chunks(64).enumerate() {

@@ -34,7 +34,7 @@ pub struct Encoder<'a, T, I> {
     /// Entries written so far.
     done: usize,
     finished: bool,
-    /// Most entries per segment.
+    /// Largest number of entries per segment.
     max_entries: usize,
     /// Entries of the whole stream.
     total: usize,
@@ -50,7 +50,7 @@ pub struct SegmentPlan {
     value_bytes: usize,
 }
 
-/// Most blocks of gaps per segment.
+/// Largest number of blocks of gaps per segment.
 const MAX_BLOCKS: usize = 128;
 
 impl SegmentPlan {
@@ -74,7 +74,7 @@ impl<'a, T: Pod, I: Index> Encoder<'a, T, I> {
         Encoder { indices, values, width, hi, done: 0, finished: false, max_entries, total, last: true }
     }
 
-    /// Most entries of a segment of about `segment_bytes`.
+    /// Largest number of entries of a segment of about `segment_bytes`.
     pub fn max_entries(width: usize, segment_bytes: usize) -> usize {
         // The index of an entry rarely takes more than 4 bytes.
         let entry = width * size_of::<T>() + 4;

@@ -18,7 +18,7 @@ use skyphos_types::{Element, Error, ReduceOp};
 /// Entries of each source that are queued for a batch.
 const QUEUE: usize = 1024;
 
-/// Most positions that a batch covers, so that offsets fit 32 bits.
+/// Largest number of positions that a batch covers, so that offsets fit 32 bits.
 const MAX_SPAN: u64 = 1 << 32;
 
 /// Merges per position below which merges are faster than blocks; an entry is merged once per later source. An empty position of a

@@ -24,7 +24,7 @@ pub struct Reader {
     next: u64,
 }
 
-/// Most entries per step of a [`Reader`].
+/// Largest number of entries that a [`Reader`] lists per step.
 pub const STEP: usize = BLOCK;
 
 impl Reader {

@@ -4,13 +4,13 @@ use super::{Encoder, EntryIndices};
 use crate::index::Index;
 use bytemuck::Pod;
 
-/// Indices that begin with `first - 1` plus the first step; each further one is a step larger than the previous one.
-pub(super) fn ascending(first: u64, steps: &[u64]) -> Vec<u64> {
+/// Ascending indices: index j is `start - 1` plus the sum of the first j + 1 `steps`.
+pub(super) fn ascending(start: u64, steps: &[u64]) -> Vec<u64> {
     let sum = |sum: &mut u64, step: &u64| {
         *sum += step;
         Some(*sum - 1)
     };
-    steps.iter().scan(first, sum).collect()
+    steps.iter().scan(start, sum).collect()
 }
 
 /// The segments of a stream.

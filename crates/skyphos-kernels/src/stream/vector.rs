@@ -6,7 +6,7 @@ use crate::simd;
 use skyphos_types::{Element, Error, Result};
 use std::collections::TryReserveError;
 
-/// Most bytes per row: a row, its index and the head must fit a frame of 128 KB.
+/// Largest number of bytes per row: a row, its index and the head must fit a frame of 128 KB.
 pub const MAX_ROW_BYTES: usize = 127 * 1024;
 
 /// Ascending indices, in 4 or 8 bytes each.

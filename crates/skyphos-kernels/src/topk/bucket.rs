@@ -22,7 +22,7 @@ use std::mem::MaybeUninit;
 /// The largest k for which the maxima of groups are faster than general selection.
 const MAX_GROUPED: usize = 32;
 
-/// Most candidates that are compared each with all others.
+/// Largest number of candidates for which each is compared with all others.
 const MAX_COMPARED: usize = 8 * LANES;
 
 #[inline(always)]
@@ -152,7 +152,7 @@ fn keep_k<T: Magnitude>(
     }
     let (indices, picked) = (&mut selected.indices[before..], &mut selected.picked[before..]);
     for (to, (position, v)) in positions.iter().zip(&kept).enumerate().take(k) {
-        // SAFETY: `Loops` promises that `collect` has written `k` of both.
+        // SAFETY: `Loops` promises that `collect` has written `k` positions and values.
         let (from, v) = unsafe { (position.assume_init() as usize, v.assume_init()) };
         indices[to] = indices[from];
         picked[to] = v;

@@ -25,7 +25,7 @@ impl<'a, T: Magnitude> Selected<'a, T> {
     /// Appends the indices and values that `fill` writes, at most `max`, and returns their number.
     ///
     /// # Safety
-    /// `fill` must write as many of both, from the first slot on, as it returns.
+    /// `fill` must write as many indices and values, from the first slot on, as it returns.
     #[inline(always)]
     pub(super) unsafe fn append(&mut self, max: usize, fill: impl FnOnce(Slots<'_, T>) -> usize) -> usize {
         self.indices.reserve(max + OVERRUN);
@@ -33,7 +33,7 @@ impl<'a, T: Magnitude> Selected<'a, T> {
         let (indices, picked) = (self.indices.spare_capacity_mut(), self.picked.spare_capacity_mut());
         let count = fill(Slots { indices, picked });
         assert!(count <= max);
-        // SAFETY: as many of both were written, as the caller promises.
+        // SAFETY: `count` indices and values were written, as the caller promises.
         unsafe {
             self.indices.set_len(self.indices.len() + count);
             self.picked.set_len(self.picked.len() + count);

@@ -56,7 +56,7 @@ fn check_types(values: &[f32], select: Select<f32>) {
         }
     }
     check(values, select);
-    // Their differences are too small for f32.
+    // Doubles whose differences are too small for f32.
     let doubles = |(k, v): (usize, &f32)| f64::from(*v) * (1.0 + k as f64 * 1e-12);
     check(&values.iter().enumerate().map(doubles).collect::<Vec<_>>(), convert(select));
     check(&values.iter().map(|v| bf16::from_f32(*v)).collect::<Vec<_>>(), convert(select));

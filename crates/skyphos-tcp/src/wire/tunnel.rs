@@ -13,7 +13,7 @@ use mio::net::TcpStream;
 use rustls::{AlertDescription, Connection};
 use std::io::{self, ErrorKind, IoSlice, Read, Write};
 
-/// Most encrypted bytes that wait for the socket: one system call takes them in 16 records.
+/// Largest number of encrypted bytes that wait for the socket: one system call takes them in 16 records.
 const MAX_UNWRITTEN: usize = 256 * 1024;
 
 /// The least limit for connections that queue little: a record that is being written, and the next one.

@@ -29,7 +29,7 @@ pub struct OuterChoice {
     pub exchange: Option<Schedule>,
     /// The level whose ranks owned G together.
     pub level: Level,
-    /// Rows and columns of the blocks of this rank's sub-group, if it owned blocks.
+    /// How many rows and columns of blocks G was cut into among the ranks that owned it together; `None` if no rank owned blocks.
     pub grid: Option<(u32, u32)>,
     /// The prediction, if `auto` chose.
     pub predicted: Option<OuterPrediction>,
@@ -192,7 +192,7 @@ pub(super) fn choose<T: Factor>(
         }
         OuterAlgorithm::Rabenseifner => {
             let level = options.level.unwrap_or(Level::All);
-            // Sub-groups of several sizes have grids of their own.
+            // Hosts or racks with different numbers of ranks each have a grid of their own, so no single one is reported.
             let even = options.grid.is_some() || !matches!(level, Level::Host | Level::Rack);
             let grid = Some(grid(level)).filter(|(rows, cols)| even || rows * cols > 1);
             named(OuterAlgorithm::Rabenseifner, level, grid, None)
@@ -210,8 +210,8 @@ fn by_prediction<T: Factor>(
     all: &[OuterNumbers],
 ) -> OuterChoice {
     let ranks = ep.size();
-    let least = all.iter().map(|one| one.free_bytes).fold(f64::INFINITY, f64::min);
-    let free = least / f64::from(max_ranks_per_host(ep));
+    let least_free = all.iter().map(|one| one.free_bytes).fold(f64::INFINITY, f64::min);
+    let free = least_free / f64::from(max_ranks_per_host(ep));
     let routes = candidates(ep, shape, options.scatter);
     let level_of = |route: OuterRoute| {
         routes.iter().find(|(one, _)| *one == route).map_or(Level::All, |(_, level)| *level)

@@ -1,4 +1,4 @@
-//! Sums of outer products. `auto` runs the algorithm with the least predicted time.
+//! Sums of outer products: G = aᵀ b over the pairs of all ranks. `auto` runs the algorithm with the least predicted time.
 
 mod choice;
 mod memory_check;
@@ -278,13 +278,13 @@ async fn run<T: Factor>(
         OuterAlgorithm::Ring if scatter => ring_reduce_scatter(ep, product, own, out).await,
         OuterAlgorithm::Ring => ring(ep, product, own, out).await,
         OuterAlgorithm::Butterfly => butterfly(ep, product, own, out).await,
-        OuterAlgorithm::Allreduce => reduced(ep, product, own, out).await,
+        OuterAlgorithm::Allreduce => allreduce_products(ep, product, own, out).await,
         OuterAlgorithm::Auto => unreachable!("an algorithm was chosen"),
     }
 }
 
 /// Computes each rank's own product, then runs an allreduce of arrays.
-async fn reduced<T: Factor>(
+async fn allreduce_products<T: Factor>(
     ep: &Endpoint,
     product: &ProductShape,
     own: Pairs<'_, T>,

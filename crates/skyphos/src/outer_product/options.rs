@@ -41,7 +41,7 @@ impl OuterAlgorithm {
     }
 }
 
-/// Shape of this rank's part of a call: rows and columns of G, and this rank's pairs.
+/// Shape of this rank's part of a call: rows and columns of the sum G, and this rank's pairs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OuterShape {
     /// Rows of G.

@@ -31,10 +31,10 @@ use std::ops::Range;
 /// First round of the gather of rows of G, after the rounds of factors.
 const ROWS_ROUND: Round = Round(0x2100);
 
-/// Statistics of a rank before its profile: its pairs, entries of a and of b, and multiply-adds of its own product.
+/// How many statistics a rank sends before its profile: its pairs, entries of a and of b, and multiply-adds of its own product.
 const STATISTICS: usize = 4;
 
-/// A rank's sparse factors: entries of ascending index k N + i of a, and k M + j of b.
+/// A rank's sparse factors. Number i of pair k has index k N + i in a, number j has index k M + j in b. Indices ascend.
 #[derive(Clone, Copy, Debug)]
 pub struct SparsePairs<'a, T> {
     /// Entries of a.
@@ -181,7 +181,7 @@ struct Agreed {
     others: Vec<(String, f64)>,
     n: u64,
     m: u64,
-    /// The most pairs of a rank.
+    /// The largest number of pairs on one rank.
     max_pairs: u64,
 }
 
@@ -237,10 +237,10 @@ async fn agree<T: Factor>(
     input_checksum::lists(ep, [Indices::U64(own.a.0), Indices::U64(own.b.0)], own.a.1);
     input_checksum::values(ep, own.b.1);
     let default = start_profile(&observed, ep);
-    let rows = rows_of(shape.pairs, own.b.0, shape.m);
-    let of_pair = |(pair, of_a): (usize, Range<usize>)| of_a.len() as f64 * rows[pair].len() as f64;
+    let b_ranges = ranges_of_pairs(shape.pairs, own.b.0, shape.m);
+    let of_pair = |(pair, a_range): (usize, Range<usize>)| a_range.len() as f64 * b_ranges[pair].len() as f64;
     let multiply_adds: f64 =
-        rows_of(shape.pairs, own.a.0, shape.n).into_iter().enumerate().map(of_pair).sum();
+        ranges_of_pairs(shape.pairs, own.a.0, shape.n).into_iter().enumerate().map(of_pair).sum();
     let mine = [shape.pairs as f64, own.a.0.len() as f64, own.b.0.len() as f64, multiply_adds];
     let words: Vec<f64> = mine.into_iter().chain(observed.profile_words(default)).collect();
     let gathered = gather_numbers(ep, &words).await?;
@@ -269,7 +269,7 @@ async fn agree<T: Factor>(
         bytes: size_of::<T>(),
         scatter: options.scatter,
     };
-    let by_seconds = |algorithm| match algorithm {
+    let seconds_of = |algorithm| match algorithm {
         OuterAlgorithm::Allgather => work.allgather_s(&profile),
         OuterAlgorithm::Rabenseifner => work.owners_s(&profile),
         _ => work.allreduce_s(&profile),
@@ -282,7 +282,7 @@ async fn agree<T: Factor>(
         }
         (named, ..) => &[named],
     };
-    let mut ranked: Vec<_> = candidates.iter().map(|one| (*one, by_seconds(*one))).collect();
+    let mut ranked: Vec<_> = candidates.iter().map(|one| (*one, seconds_of(*one))).collect();
     ranked.sort_by(|a, b| a.1.total_cmp(&b.1));
     let (algorithm, _) = ranked.remove(0);
     let others = ranked.into_iter().map(|(one, seconds)| (one.name().to_owned(), seconds)).collect();
@@ -290,8 +290,8 @@ async fn agree<T: Factor>(
     Ok(Agreed { pairs, algorithm, exchange, others, n, m, max_pairs })
 }
 
-/// The ranges of each pair's entries in a list of indices k width + i.
-fn rows_of(pairs: usize, list: &[u64], width: usize) -> Vec<Range<usize>> {
+/// Each pair's range of a list of indices k width + i, where k is the pair.
+fn ranges_of_pairs(pairs: usize, list: &[u64], width: usize) -> Vec<Range<usize>> {
     let bound = |pair: usize| list.partition_point(|index| *index < pair as u64 * width as u64);
     let bounds: Vec<usize> = (0..=pairs).map(bound).collect();
     bounds.windows(2).map(|two| two[0]..two[1]).collect()
@@ -346,7 +346,7 @@ fn by_pair<T: Factor>(agreed: &Agreed, rank: usize, vector: &SparseVec<T>) -> Re
             let base = pair as u64 * width;
             (inside[at.clone()].iter().map(|index| index - base).collect(), values[at].to_vec())
         };
-        rows_of(pairs, &inside, width as usize).into_iter().enumerate().map(one).collect()
+        ranges_of_pairs(pairs, &inside, width as usize).into_iter().enumerate().map(one).collect()
     };
     ReceivedFactors {
         a: part(&list[..cut], &wide[..cut], agreed.n, 0),
@@ -354,7 +354,7 @@ fn by_pair<T: Factor>(agreed: &Agreed, rank: usize, vector: &SparseVec<T>) -> Re
     }
 }
 
-/// The product of the received entries of some ranks, in some rows.
+/// The given rows of the sum of outer products of all received factors.
 fn product<S: skyphos_kernels::product::Multiply>(
     all: &[ReceivedFactors<S>],
     rows: Range<u64>,
@@ -395,7 +395,7 @@ fn rows_at(agreed: &Agreed, size: u32, rank: u32) -> Range<u64> {
     bounds[rank as usize]..bounds[rank as usize + 1]
 }
 
-/// The vector in the form that suits its entries: dense with a bitmap above the default threshold.
+/// A vector of `n` numbers; `first` is the index of number 0. Above the default threshold it is dense with a bitmap, else sparse.
 fn sparse_or_dense<T: Element>(n: u64, first: u64, indices: Vec<u64>, values: Vec<T>) -> SparseVec<T> {
     let dense_above = DenseThreshold::Auto.density(n, size_of::<T>(), true) * n as f64;
     let form = match indices.len() as f64 > dense_above {
@@ -464,7 +464,7 @@ async fn sum_on<T: Factor>(
                 }
             }
         }
-        reduced => {
+        other => {
             let (indices, values) = message_entries(&agreed, own, None);
             let vector = SparseVec {
                 n: agreed.span(),
@@ -473,7 +473,7 @@ async fn sum_on<T: Factor>(
             };
             let received = by_pair(&agreed, me.index(), &vector);
             let (indices, values) = product(&[received], 0..agreed.n, agreed.m);
-            let algorithm = match reduced {
+            let algorithm = match other {
                 OuterAlgorithm::Ring => Algorithm::Ring,
                 OuterAlgorithm::Butterfly => Algorithm::Butterfly,
                 _ => Algorithm::Auto,

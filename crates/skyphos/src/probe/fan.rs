@@ -9,10 +9,10 @@ use skyphos_core::frame::{CallKind, CallSig};
 use skyphos_core::{CallRequest, Endpoint};
 use skyphos_types::{Error, GroupRank, Result};
 
-/// The most rounds of a barrier.
+/// The largest number of rounds of a barrier.
 const BARRIER_ROUNDS: u32 = 32;
 
-/// The order of ranks, which defines the next ranks of each.
+/// The order of ranks, which defines a rank's next ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
     /// By rank.

@@ -5,7 +5,7 @@ use skyphos_core::slab::{CHUNK_BYTES, Payload};
 use skyphos_core::{Endpoint, Incoming, Outgoing};
 use skyphos_types::{GroupRank, Result};
 
-/// The chunks of a message. All messages share their memory.
+/// The chunks of a message, whose memory all messages share.
 struct Chunks {
     /// Chunks of a message that is not the last.
     more: Vec<Payload>,

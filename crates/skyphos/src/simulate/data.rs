@@ -96,7 +96,7 @@ impl Sampler {
     }
 }
 
-/// A random subset of features 1..=n with feature r in it with probability 1 - exp(-λ r^-α). The time to draw it is bounded by
+/// A random subset of features 1..=n that has feature r with probability 1 - exp(-λ r^-α). The time to draw it is bounded by
 /// its expected size.
 ///
 /// ```text
@@ -128,7 +128,7 @@ impl Features {
         self.lambda * head.powf(slope) * integral
     }
 
-    /// The point x that a share u of the expected points lies below: the quantile u.
+    /// The quantile u: the point x below which a share u of the expected points lies.
     fn quantile(&self, u: f64) -> f64 {
         let slope = 1.0 - self.alpha;
         let log_ratio = match slope == 0.0 {
@@ -217,14 +217,14 @@ mod tests {
                 let sets: Vec<Vec<u64>> = (0..8).map(|rank| drawn(law, n, entries, 3, rank)).collect();
                 assert!(sets.iter().all(|set| set.windows(2).all(|w| w[0] < w[1])));
                 let mean = sets.iter().map(Vec::len).sum::<usize>() as f64 / 8.0;
-                assert!((mean - entries).abs() <= 0.05 * entries + 8.0, "{law:?}: {mean} of {entries}");
+                assert!((mean - entries).abs() <= 0.05 * entries + 8.0, "{law:?}: {mean}, not {entries}");
                 let mut all = sets.concat();
                 all.sort_unstable();
                 all.dedup();
                 let want = law.union(n, entries).entries(8.0);
                 assert!(
                     (all.len() as f64 - want).abs() <= 0.05 * want + 20.0,
-                    "{law:?}: {} of {want}",
+                    "{law:?}: {}, not {want}",
                     all.len()
                 );
             }
@@ -248,7 +248,7 @@ mod tests {
                 let indices = sampler.draw(5, 0, &mut || true).unwrap();
                 assert!(
                     (indices.len() as f64 - entries).abs() <= 0.05 * entries + 8.0,
-                    "α={alpha}: {} of {entries}",
+                    "α={alpha}: {}, not {entries}",
                     indices.len()
                 );
                 assert_eq!(indices, sampler.draw(5, 0, &mut || true).unwrap());

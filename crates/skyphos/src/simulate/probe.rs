@@ -109,7 +109,7 @@ mod tests {
     fn the_probe_finds_the_described_network() {
         let network = Network { message_s: 3e-4, incast: 0.05, ..Network::new(100, 1e8, 1e-4) };
         let (found, described) = (probe(&network, 1).unwrap(), network.profile());
-        let near = |a: f64, b: f64, what: &str| assert!((a / b - 1.0).abs() < 0.1, "{what}: {a} for {b}");
+        let near = |a: f64, b: f64, what: &str| assert!((a / b - 1.0).abs() < 0.1, "{what}: {a}, not {b}");
         near(found.rate, described.rate, "rate");
         near(found.message_s, 3e-4, "message_s");
         // Layers stagger their messages, so few of them collide.

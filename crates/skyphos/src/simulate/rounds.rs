@@ -1,4 +1,4 @@
-//! Names of the rounds of collectives, for reports.
+//! Names of the rounds of collectives, for reports. The numbers are those of the [`Round`]s of `skyphos_core::collectives`.
 
 use skyphos_core::frame::ARRAYS;
 use skyphos_tune::Algorithm;

@@ -18,7 +18,7 @@ use std::collections::BTreeMap;
 /// Makes the Comms of a group, in rank order.
 pub type MakeGroup = fn(u32) -> Vec<Comm>;
 
-/// The transport of threads, and sockets.
+/// Groups of threads of this process: over the transport of threads, and over sockets.
 pub const LOCAL_AND_TCP: [(&str, MakeGroup); 2] = [("local", local), ("tcp", tcp)];
 
 pub fn local(size: u32) -> Vec<Comm> {

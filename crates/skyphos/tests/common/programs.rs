@@ -10,7 +10,7 @@ pub const N: u64 = 60_000;
 /// A program: its name, and a function that returns its result as words.
 pub type Program = (&'static str, fn(&Comm, usize) -> Result<Vec<u64>>);
 
-/// A rank's vector of about `count` entries, in runs and single, some of them shared with other ranks.
+/// A rank's vector of about `count` entries, some of them neighbours, some shared with other ranks.
 pub fn vector(rank: u32, salt: u64, count: usize) -> SparseVec<f64> {
     let mut at = u64::from(rank) * 7 + salt;
     let mut indices = Vec::new();
@@ -120,11 +120,11 @@ fn exchange_blocks(comm: &Comm, count: usize) -> Result<Vec<u64>> {
 /// Two messages to the next rank, received in reverse order, and one from each rank to the last.
 fn messages(comm: &Comm, count: usize) -> Result<Vec<u64>> {
     let (me, size) = (comm.rank(), comm.size());
-    let (next, before, last) = ((me + 1) % size, (me + size - 1) % size, size - 1);
+    let (next, previous, last) = ((me + 1) % size, (me + size - 1) % size, size - 1);
     let bytes = |tag: u32| bytemuck::cast_slice(&array(me + tag, 30 * count * tag as usize)).to_vec();
     let receives: Vec<_> = [2, 1]
         .into_iter()
-        .map(|tag| Ok(comm.receive::<Vec<u8>>(Some(before), Some(tag), None)?.start()))
+        .map(|tag| Ok(comm.receive::<Vec<u8>>(Some(previous), Some(tag), None)?.start()))
         .collect::<Result<_>>()?;
     for tag in [1, 2] {
         comm.send::<Vec<u8>>(next, tag, vec![bytes(tag), vec![]])?.run()?;
@@ -238,7 +238,7 @@ pub fn in_first_group(first: &Comm, part: &Comm, error: Error) -> Error {
 /// The program of several non-blocking calls.
 pub const NON_BLOCKING: &str = "non-blocking";
 
-/// Three sums in flight at once, without the first `skip`.
+/// Three sums in flight at once, without the first `skip` of them.
 fn non_blocking(comm: &Comm, count: usize, skip: u64) -> Result<Vec<u64>> {
     let calls: Vec<_> = (skip..3)
         .map(|k| {

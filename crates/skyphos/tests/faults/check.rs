@@ -66,7 +66,7 @@ pub fn check(scenario: &Scenario, lives: &Lives) -> Result<(), String> {
     check_shrunk(&facts, lives)
 }
 
-/// Nanoseconds in which a message arrives if nothing is lost, and a stopped rank continues.
+/// Nanoseconds within which a message arrives and a stopped rank continues, if nothing is lost.
 fn delivery_ns(scenario: &Scenario) -> u64 {
     ((0.5 + fault_delay_s(scenario)) * 1e9) as u64
 }
@@ -178,7 +178,7 @@ fn check_life(facts: &Facts, life: &Life, process: u32) -> Result<(), String> {
             false => Err("it did not join".to_owned()),
         };
     };
-    let of_rank =
+    let any_of_rank =
         |processes: &BTreeSet<u32>, rank: u32| processes.iter().any(|process| process % ranks == rank);
     let lives_on = |rank: u32| {
         (0..scenario.processes).any(|process| process % ranks == rank && !facts.separated.contains(&process))
@@ -194,7 +194,9 @@ fn check_life(facts: &Facts, life: &Life, process: u32) -> Result<(), String> {
         // A separated process names the ranks that it misses, because it cannot know that it is the separated one.
         Error::PeerLost { .. } if is_separated => Ok(()),
         // A failed process has left the group, so other processes lose it.
-        Error::PeerLost { rank, .. } if of_rank(&facts.separated, *rank) || of_rank(&facts.failed, *rank) => {
+        Error::PeerLost { rank, .. }
+            if any_of_rank(&facts.separated, *rank) || any_of_rank(&facts.failed, *rank) =>
+        {
             Ok(())
         }
         // Errors at the start of a group name processes, not ranks.
@@ -216,10 +218,10 @@ fn check_shrunk(facts: &Facts, lives: &Lives) -> Result<(), String> {
     let groups: Vec<(u32, Shrunk)> = groups.collect();
     // Processes that no fault has separated reach each other. If they are more than half of all, they must continue, unless a
     // separated process continues with some of them.
-    let tries = |(process, outcome): &(u32, &Outcome<Life>)| {
+    let unseparated = |(process, outcome): &(u32, &Outcome<Life>)| {
         matches!(outcome, Outcome::Done(Life { shrunk: Some(_), .. })) && !facts.separated.contains(process)
     };
-    let majority_must = 2 * (0..).zip(&lives.outcomes).filter(tries).count() > lives.outcomes.len();
+    let majority_must = 2 * (0..).zip(&lives.outcomes).filter(unseparated).count() > lives.outcomes.len();
     let with_separated =
         groups.iter().any(|(_, (members, _))| members.iter().any(|one| facts.separated.contains(one)));
     for (process, outcome) in (0..).zip(&lives.outcomes) {

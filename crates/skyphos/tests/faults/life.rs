@@ -180,7 +180,7 @@ fn shrink(comm: &Comm) -> Result<Shrunk> {
     ))
 }
 
-/// By ranks and steps: each rank's result of each step.
+/// Each rank's result of each step, by the number of ranks and the steps.
 type Known = HashMap<(u32, Vec<(usize, usize)>), Arc<Vec<Vec<Vec<u64>>>>>;
 
 /// Each rank's results of undisturbed calls without replicas. A call's result may depend on earlier calls.

@@ -79,7 +79,7 @@ fn cases() -> impl Strategy<Value = Case> {
                     DenseThreshold::Entries(_) if !small => DenseThreshold::Auto,
                     threshold => threshold,
                 };
-                // A dense vector without a bitmap has all rows as entries.
+                // A dense vector takes memory for all n rows.
                 let dense = dense.into_iter().map(|d| d && small).collect();
                 let options = AllreduceOptions {
                     algorithm,
@@ -116,6 +116,7 @@ fn input<T: Element>(case: &Case, rank: usize) -> SparseVec<T> {
             all[*index as usize * width..][..width].copy_from_slice(row);
             bits[*index as usize / 64] |= 1 << (index % 64);
         }
+        // Without a bitmap all rows are entries.
         let present = (list.len() < n).then_some(bits);
         return SparseVec { n: case.n, width, form: Form::Dense { values: all, present } };
     }

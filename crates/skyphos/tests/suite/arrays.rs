@@ -148,16 +148,16 @@ fn alltoall_with_a_length_for_each_pair() {
 fn messages_between_two_ranks() {
     for (_, make) in LOCAL_AND_TCP {
         on_all(make(3), |comm| {
-            let tags = [0, 1, 2].map(|tag| match comm.rank() {
+            let groups = [0, 1, 2].map(|tag| match comm.rank() {
                 0 => None,
                 _ => Some(comm.group_of(&[2, 1], tag).unwrap()),
             });
             let send = |tag: usize, len: usize| {
-                let group = tags[tag].as_ref().unwrap();
+                let group = groups[tag].as_ref().unwrap();
                 group.move_arrays(ArrayMove::Message, &array::<u8>(tag as u32, len), &mut []).run().unwrap();
             };
             let receive = |tag: usize, len: usize| {
-                let (group, mut out) = (tags[tag].as_ref().unwrap(), vec![0; len]);
+                let (group, mut out) = (groups[tag].as_ref().unwrap(), vec![0; len]);
                 group.move_arrays(ArrayMove::Message, &[], &mut out).run().unwrap();
                 assert_eq!(out, array::<u8>(tag as u32, len));
             };

@@ -11,7 +11,7 @@ use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
 thread_local! {
-    /// Set when the user interrupts the rank of this thread.
+    /// The time at which the user interrupts the rank of this thread; `None`: never.
     static INTERRUPT_AT: Cell<Option<Instant>> = const { Cell::new(None) };
 }
 

@@ -1,4 +1,4 @@
-//! The profile that a group begins with: rank 0's, on all ranks, and the choices of `auto` by it.
+//! A group begins with rank 0's profile on all ranks, and `auto` chooses by it.
 
 use skyphos::planner::Profile;
 use skyphos::{AllreduceOptions, Comm, Indices, Settings, VectorView, View};

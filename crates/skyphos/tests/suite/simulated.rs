@@ -137,7 +137,7 @@ fn bytes_by_layer_are_those_of_proposition_4_1() {
         let got = rounds[&number].sent as f64;
         assert!(
             (got / want - 1.0).abs() < 1e-4,
-            "{}: {got} of {want}",
+            "{}: {got}, not {want}",
             name_of("reduce", Algorithm::Auto, number)
         );
     }
@@ -189,7 +189,7 @@ fn layers_join_ranks_of_one_host_first() {
     };
     let (aligned, fast) = between_hosts(&[4, 4], false);
     let (direct, slow) = between_hosts(&[16], false);
-    assert!(aligned < 0.6 * direct && fast < slow, "{aligned} of {direct} bytes, {fast} and {slow} s");
+    assert!(aligned < 0.6 * direct && fast < slow, "{aligned} and {direct} bytes, {fast} and {slow} s");
     // The numbering of ranks does not matter, because layers follow the topology.
     let (dealt, as_fast) = between_hosts(&[4, 4], true);
     assert!((dealt / aligned - 1.0).abs() < 0.02 && (as_fast / fast - 1.0).abs() < 0.05, "{dealt} {as_fast}");

@@ -56,21 +56,21 @@ fn every_rank_receives_every_byte_once() {
             let (least, control) = (u64::from(ranks - 1) * scenario.n, u64::from(ranks - 1) * 200);
             assert!(
                 (least..=least + control).contains(&received),
-                "{route:?} on {ranks}: {received} of {least}"
+                "{route:?} on {ranks}: {received}, not {least}"
             );
             assert_eq!((sent, phase.route.unwrap().route), (received, route));
         }
-        // Each rank sends all its rows except those for itself. Together that is all rows once per other rank.
+        // Each rank sends all its rows except those for itself. Together the ranks send as many rows as all ranks but one have.
         let shuffle = Scenario {
             entries: 1_000_003.0,
             row_bytes: 3,
             sized: true,
             ..scenario(ranks, Collective::Shuffle)
         };
-        let moves = 3 * u64::from(ranks - 1) * 1_000_003;
+        let sent_rows = 3 * u64::from(ranks - 1) * 1_000_003;
         // Each block is announced with its length.
         let announced = 8 * u64::from(ranks * (ranks - 1));
-        assert_eq!(moved(&run(&shuffle))[1], moves + announced, "{ranks} ranks");
+        assert_eq!(moved(&run(&shuffle))[1], sent_rows + announced, "{ranks} ranks");
     }
 }
 
@@ -89,10 +89,11 @@ fn a_chain_takes_the_time_of_the_message_and_a_chunk_per_rank() {
         let hop = on_link(chunk as f64) + network.latency_s;
         let least = on_link(scenario.n as f64) + f64::from(ranks - 2) * hop;
         let took = run(&scenario).ran.last();
-        assert!(took > least && took < 1.03 * least + 2e-3, "{ranks}, {chunk}: {took} s for {least}");
+        assert!(took > least && took < 1.03 * least + 2e-3, "{ranks}, {chunk}: {took} s, not {least}");
     }
 }
 
+/// The table is that of `skyphos_core::collectives::broadcast`.
 #[test]
 fn routes_take_the_times_of_their_table() {
     let took = |route: Route, ranks: u32| {
@@ -106,7 +107,10 @@ fn routes_take_the_times_of_their_table() {
     };
     let near = |route: Route, ranks: u32, times: f64| {
         let took = took(route, ranks);
-        assert!((took / times - 1.0).abs() < 0.1, "{route:?} on {ranks}: {took} messages' time for {times}");
+        assert!(
+            (took / times - 1.0).abs() < 0.1,
+            "{route:?} on {ranks}: {took} times the message's time, not {times}"
+        );
     };
     near(Route::Chain, 16, 1.1);
     near(Route::ScatterAllgather, 16, 2.0);
@@ -125,7 +129,7 @@ fn larger_packets_use_more_of_a_link() {
     assert!((took(1500) / took(9000) / (1538.0 / 1448.0 * 8948.0 / 9038.0) - 1.0).abs() < 1e-3);
 }
 
-/// Five racks whose uplinks have 1 / 2.5 of their hosts' total rate, and a chain through ranks in random racks.
+/// Five racks whose uplinks have 1 / 2.5 of their hosts' total rate. Ranks are placed in random racks.
 fn racks(hosts_per_rack: u32, topology_known: bool, seed: u64) -> Network {
     let rate = 1.25e8;
     Network {
@@ -164,7 +168,7 @@ fn a_chain_by_racks_avoids_the_cost_of_shared_uplinks() {
         let ratio = unknown / known;
         assert!(
             ratio / slowdown >= 0.95,
-            "seed {seed}: {unknown} and {known} s, {ratio} times of {slowdown}"
+            "seed {seed}: {unknown} and {known} s, a ratio of {ratio}, not {slowdown}"
         );
     }
 }

@@ -96,7 +96,7 @@ fn a_second_call_takes_no_survey() {
             let survey = agreement(4, &Profile::one_host(4, 2.0)).sent as u64;
             let [first, others @ .., again, last] = &sent[..] else { panic!("seven calls") };
             assert!(others.iter().chain([last]).all(|bytes| bytes + survey == *first), "{sent:?}");
-            assert_eq!(again, first);
+            assert_eq!(again, first, "the sixth call takes a survey again");
         });
     }
 }

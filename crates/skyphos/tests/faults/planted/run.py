@@ -28,8 +28,8 @@ SEEDS_UNPATCHED = 2000
 # Time limit of a campaign, by which a play that never ends is found.
 LIMIT_S = float(os.environ.get("MINUTES", "10")) * 60
 
-# Characters of a message that are shown.
-MESSAGE = 160
+# How many characters of a message are shown.
+MESSAGE_CHARS = 160
 
 TEST = ["cargo", "test", "--quiet", "--package", "skyphos", "--test", "faults"]
 
@@ -145,7 +145,7 @@ def plant(patch: Path) -> Tried:
 
 
 def row(name: str, undisturbed: str, after: str, what: str) -> str:
-    what = what if len(what) <= MESSAGE else what[: MESSAGE - 1] + "…"
+    what = what if len(what) <= MESSAGE_CHARS else what[: MESSAGE_CHARS - 1] + "…"
     return f"{name:36} {undisturbed:12} {after:24} {what}"
 
 
