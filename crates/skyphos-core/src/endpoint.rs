@@ -61,8 +61,8 @@ impl Endpoint {
         self.sig.kind == CallKind::PointToPoint
     }
 
-    /// The group and the call number in this call's frames; those of the message if the call is point-to-point. `None` for a
-    /// receive that has no message yet.
+    /// The group and the call number in this call's frames; if the call is point-to-point, the pair of ranks and the message's
+    /// number. `None` for a receive that has no message yet.
     pub(crate) fn frame_id(&self) -> Option<(CommId, CallNumber)> {
         match self.is_message() {
             true => self.message.get().map(|id| (id.pair, id.count)),

@@ -58,7 +58,7 @@ pub trait UnderReplicas {
         let _ = bytes;
     }
 
-    /// Counts a peer that may live as lost, notifies it if possible, and reports the loss at the next poll.
+    /// Declares a peer lost, although it may be alive; notifies it if possible, and reports the loss at the next poll.
     fn give_up(&mut self, peer: WorldRank, cause: &str) {
         let _ = (peer, cause);
     }

@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn ranks_in_order_need_no_map() {
+    fn ranks_that_are_in_order_need_no_tables() {
         let topology = Topology::new(&[0, 0, 1, 1], &[0, 0, 0, 0]).unwrap();
         assert!(topology.order.is_none() && topology.index_of(3) == 3);
         assert_eq!(Topology::flat(3), Topology::new(&[4, 5, 6], &[1, 1, 1]).unwrap());

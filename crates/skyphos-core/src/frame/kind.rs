@@ -20,7 +20,7 @@ pub enum FrameKind {
     GivenUp = 7,
     /// Acknowledges chunks to the replicas that may send them too.
     Acknowledge = 8,
-    /// A chunk that its receiver is to forward to its siblings.
+    /// A chunk that the receiver is to forward to its own siblings.
     Forward = 9,
     /// A chunk that a sibling has forwarded.
     Forwarded = 10,
