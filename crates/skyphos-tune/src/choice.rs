@@ -92,7 +92,7 @@ impl Choice {
         let (mut algorithm, degrees) = of_route(&prediction.route);
         let mut bias = workload.corrections.factor(workload.parameters, algorithm, prediction.duration());
         if workload.reduction == Reduction::ReduceScatter {
-            // Timings of reduce-scatters correct nothing, and nothing corrects them.
+            // Predictions of reduce-scatters are not corrected, and their timings correct no others.
             (algorithm, bias) = (Algorithm::Butterfly, 1.0);
         }
         let (others, tried) = (Vec::new(), Vec::new());
