@@ -52,8 +52,8 @@ pub trait UnderReplicas {
         None
     }
 
-    /// Hands at most about `bytes` bytes to the system beyond those that the peer has taken. Frames that are still queued can be
-    /// cancelled.
+    /// From now on hands at most about `bytes` bytes to the system beyond those that the peer has taken: frames that are still
+    /// queued can be cancelled.
     fn limit_ahead(&mut self, bytes: usize) {
         let _ = bytes;
     }

@@ -17,7 +17,7 @@ pub struct Group {
     pub me: GroupRank,
     /// The topology of the ranks; the same on all members.
     pub topology: Topology,
-    /// Set if a call made this group internally: error texts name the ranks of the group that users know, which is this one.
+    /// For a group that a call made internally: the group that users know, whose ranks error texts name.
     pub named_by: Option<Arc<Group>>,
 }
 

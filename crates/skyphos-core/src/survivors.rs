@@ -222,8 +222,8 @@ impl Survivor {
         self.commit_if_all_accepted();
     }
 
-    /// Ranks that can all reach each other. While some cannot, removes the rank with the most broken connections, the highest of
-    /// several.
+    /// Ranks that can all reach each other. While some cannot, removes the rank with the most broken connections (among equals, the
+    /// highest).
     fn connected_ranks(&self) -> Vec<u32> {
         let has_lost = |a: u32, b: u32| {
             let losses = self.joined[a as usize].as_ref().expect("all have joined");

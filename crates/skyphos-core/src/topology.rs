@@ -1,8 +1,8 @@
 //! The hosts and racks of a group's ranks.
 //!
 //! The topology orders the ranks so that those of a host follow each other, and so do the hosts of a rack. A butterfly forms its
-//! layers in that order, so that its first layers join neighbours. If the degrees of the first layers multiply to the ranks of a
-//! host, the host's entries are reduced within it, and each of its ranks sends its part of them over the network once.
+//! layers in that order, so that its first layers join neighbours. If the degrees of the first layers multiply to the number of
+//! ranks per host, a host's entries are reduced within it, and each of its ranks sends its part of them over the network once.
 
 use skyphos_types::{Error, Result};
 use std::sync::Arc;

@@ -176,7 +176,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn choices_are_sorted_and_preserve_absent_rows() {
+    fn choices_are_sorted_by_duration_and_exclude_split_allgather_dense() {
         for (ranks, density) in [(2, 0.01f64), (4, 0.1), (8, 0.3), (8, 0.9)] {
             let union = even(1 << 24, density);
             for profile in [Profile::one_host(ranks, 2.0), Profile::network(31e6)] {

@@ -34,7 +34,7 @@ pub struct Header {
     pub call: CallNumber,
     /// The original sender of a forwarded chunk; else 0.
     pub origin: u16,
-    /// The exchange of the call.
+    /// Number of the exchange in the call.
     pub round: Round,
     /// Number of the chunk in its message.
     pub seq: u32,

@@ -24,7 +24,7 @@ pub enum FrameKind {
     Forward = 9,
     /// A chunk that a sibling has forwarded.
     Forwarded = 10,
-    /// Checksum `total` of the sender's input to the call, to its siblings.
+    /// The checksum of the sender's input to the call, in `total`, for the sender's siblings.
     InputChecksum = 11,
     /// The sender is past this call, which outlives losses: all remaining ranks have completed it, and the receiver may leave it.
     Past = 12,

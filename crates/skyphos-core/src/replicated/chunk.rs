@@ -12,7 +12,7 @@ pub struct Chunk {
     pub comm: CommId,
     /// The call's number in the group.
     pub call: CallNumber,
-    /// Exchange of the call.
+    /// Number of the exchange in the call.
     pub round: Round,
     /// The rank at the other end.
     pub rank: WorldRank,

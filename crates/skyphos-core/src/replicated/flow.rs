@@ -18,7 +18,7 @@ const QUEUE: Duration = Duration::from_millis(6);
 /// Bytes that may always be on their way.
 const MIN_BYTES: f64 = 256.0 * 1024.0;
 
-/// Shortest time over which a rate is measured, and the time in which the best one decays.
+/// Shortest time over which a rate is measured, and the time in which the best rate decays.
 const RATE_WINDOW: Duration = Duration::from_millis(20);
 const RATE_DECAY: Duration = Duration::from_secs(1);
 

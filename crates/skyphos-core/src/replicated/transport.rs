@@ -19,8 +19,8 @@ use std::time::Duration;
 /// Messages up to this size are sent by all replicas.
 pub const RACED_BYTES: usize = 4096;
 
-/// Chunk size of larger messages. It is small, so that chunks to several receivers are on a link at once, which then never idles
-/// because one receiver is busy, and forwarded chunks are only a little later.
+/// Chunk size of larger messages. It is small, so that a link has chunks to several receivers at once and does not idle while one
+/// receiver is busy, and so that forwarded chunks come only a little later.
 pub(super) const SHARED_BYTES: usize = 32 * 1024;
 
 /// Most unsent bytes handed to a connection. Frames that are still queued can be cancelled.
