@@ -1,4 +1,4 @@
-//! The named arguments of a call that all ranks must agree on: the error of ranks that disagree shows those that differ.
+//! The named arguments of a call, on which all ranks must agree: if they do not, the error shows the differing ones.
 //!
 //! A frame carries their hash ([`CallSig::extra`](crate::frame::CallSig)). A rank that receives a different hash sends its
 //! arguments to the frame's sender. The sender compares them with its own, and reports the differing ones to all ranks. The

@@ -48,7 +48,7 @@ impl Node {
         let mut state = lock(&node.tasks.thread_state);
         state.unsent = true;
         if !state.thread {
-            // Without a thread it is sent during this rank's next call.
+            // If no thread can start, the bytes are sent during this rank's next call.
             state.thread = Node::start_thread(node).is_ok();
         }
         drop(state);
@@ -69,7 +69,7 @@ impl Node {
         state.calls += calls.len() - for_waiters;
         lock(&node.tasks.fresh).extend(calls);
         if !state.thread {
-            // Without a thread the calls move while a thread waits for one.
+            // If no thread can start, the calls progress only while a caller waits for one.
             state.thread = Node::start_thread(node).is_ok();
         }
         drop(state);
@@ -77,8 +77,8 @@ impl Node {
         node.wake_waiters();
     }
 
-    /// Holds the calls that are started from now on until [`Node::release`], or until this rank waits for anything, so that
-    /// their messages travel together.
+    /// Holds back the calls that are started from now on, so that their messages travel together: until [`Node::release`], or
+    /// until this rank waits for anything.
     pub fn hold(&self) {
         lock(&self.tasks.held).depth += 1;
     }

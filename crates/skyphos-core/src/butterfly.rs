@@ -2,9 +2,9 @@
 //!
 //! A rank's index is a number of mixed radix with one digit per layer; the first layer's digit is the least significant. In layer
 //! i the d_i ranks that differ only in digit i form a group, and the rank with digit c takes part c of the range that they share.
-//! One layer of degree P is the direct algorithm; degrees of 2 make the binary butterfly. The index is the rank's in the
-//! order of the [`Topology`], so the first layers, which carry most bytes, join ranks of one host, and the next ones hosts of one
-//! rack.
+//! One layer of degree P is the direct algorithm; degrees of 2 make the binary butterfly. Indices follow the order of the
+//! [`Topology`], not the rank numbers, so the first layers, which carry most bytes, join ranks of one host, and the next ones
+//! hosts of one rack.
 
 use crate::topology::Topology;
 use skyphos_types::{Error, Result};

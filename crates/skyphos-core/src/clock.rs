@@ -164,7 +164,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn work_alone_advances_virtual_time() {
+    fn virtual_time_follows_the_cost_of_work_and_never_goes_back() {
         let cost = |effort| match effort {
             Effort::Dense { bytes } => bytes as u64,
             _ => 0,

@@ -61,8 +61,8 @@ impl Endpoint {
         self.sig.kind == CallKind::PointToPoint
     }
 
-    /// The group and the call number in this call's frames; those of the message if the call is point-to-point. `None` for a
-    /// receive that has no message yet.
+    /// The group and the call number in this call's frames; if the call is point-to-point, the pair of ranks and the message's
+    /// number. `None` for a receive that has no message yet.
     pub(crate) fn frame_id(&self) -> Option<(CommId, CallNumber)> {
         match self.is_message() {
             true => self.message.get().map(|id| (id.pair, id.count)),
@@ -245,7 +245,7 @@ impl Endpoint {
         self.node.mail(|m| m.losses(&self.group))
     }
 
-    /// A number that grows with [`Endpoint::absences`].
+    /// A number that grows whenever [`Endpoint::absences`] gets longer.
     pub(crate) fn count_absences(&self) -> usize {
         self.node.mail(|m| m.count_absences(&self.group, self.call))
     }
@@ -280,7 +280,7 @@ impl Endpoint {
         self.node.mail(|mail| mail.note_lost_elsewhere(self.world_rank(rank), &error));
     }
 
-    /// If a rank is lost, reports to all ranks that this one makes no more calls in the group, since they may wait for it in one.
+    /// If a rank is lost, reports to all ranks that this rank makes no more calls in the group: they may be waiting for it in a call.
     pub(crate) fn leave_calls(&self) {
         let (rank, node) = (self.node.rank(), &self.node);
         let (error, begun) =

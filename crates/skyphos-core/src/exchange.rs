@@ -21,7 +21,7 @@ impl Endpoint {
 
     /// Sends a message to each of several ranks and receives one from each of several, all at once.
     ///
-    /// Returns the messages in the order of `sources`. Neither list may have this rank. A message of one chunk is not copied on
+    /// Returns the messages in the order of `sources`. Neither list may contain this rank. A message of one chunk is not copied on
     /// either side. Reductions over a plan do not use this.
     pub async fn exchange(
         &self,

@@ -52,13 +52,13 @@ pub trait UnderReplicas {
         None
     }
 
-    /// Hands at most about `bytes` bytes to the system beyond those that the peer has taken. Frames that are still queued can be
-    /// cancelled.
+    /// From now on hands at most about `bytes` bytes to the system beyond those that the peer has taken: frames that are still
+    /// queued can be cancelled.
     fn limit_ahead(&mut self, bytes: usize) {
         let _ = bytes;
     }
 
-    /// Counts a peer that may live as lost, notifies it if possible, and reports the loss at the next poll.
+    /// Declares a peer lost, although it may be alive; notifies it if possible, and reports the loss at the next poll.
     fn give_up(&mut self, peer: WorldRank, cause: &str) {
         let _ = (peer, cause);
     }

@@ -11,7 +11,7 @@
 //! | 8..16 | comm | the group; of a point-to-point message, the ordered pair of ranks |
 //! | 16..22 | call | number of the collective call in that group, or of the pair's message |
 //! | 22..24 | origin | of a forwarded chunk: the process that sent it |
-//! | 24..28 | round | the exchange of the call |
+//! | 24..28 | round | number of the exchange in the call |
 //! | 28..32 | seq | number of the chunk in its message |
 //! | 32..36 | len | bytes of payload (18 bits); sig.outcomes (13 bits); the highest bit: the payload is lent, and a descriptor follows in its place ([`crate::loan`]) |
 //! | 36..40 | sig.extra | plan, degrees, root or tag |

@@ -17,7 +17,7 @@ pub struct Group {
     pub me: GroupRank,
     /// The topology of the ranks; the same on all members.
     pub topology: Topology,
-    /// The group whose ranks error texts name, for a group that a call made internally and that users do not know.
+    /// For a group that a call made internally: the group that users know, whose ranks error texts name.
     pub named_by: Option<Arc<Group>>,
 }
 

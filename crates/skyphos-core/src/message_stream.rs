@@ -45,7 +45,7 @@ impl Outgoing {
         self.seq > 0 && self.sent == self.total
     }
 
-    /// The bytes of the next chunk, of whole rows, if it may go now.
+    /// The range of the next chunk's bytes, in whole rows; `None` if the chunk may not go now.
     pub fn next_range(&self, ep: &Endpoint, row_bytes: usize) -> Option<std::ops::Range<usize>> {
         if !self.may_send(ep) {
             return None;
@@ -144,7 +144,7 @@ impl Incoming {
             let message = format!("{} bytes in a message of {total}", self.consumed);
             return Err(Error::Corrupt { rank: peer.0, message });
         }
-        // Only messages larger than the window need credits; each grants a quarter of it.
+        // Only messages larger than the window need credits; each credit grants a quarter of the window.
         if total > WINDOW_BYTES && self.consumed - self.credited >= WINDOW_BYTES / 4 && !self.done() {
             self.credited = self.consumed;
             let mut header = ep.control(FrameKind::Credit);

@@ -174,7 +174,7 @@ impl Node {
         &self.facts.clock
     }
 
-    /// Time since the node was made.
+    /// Time on this rank's clock.
     pub fn now(&self) -> Duration {
         self.facts.clock.now()
     }
@@ -241,7 +241,7 @@ impl Node {
         self.mail(|m| m.open_comms())
     }
 
-    /// Whether this process made the node, rather than inherit it by a fork.
+    /// Whether this process made the node itself, and did not inherit it by a fork.
     pub fn is_ours(&self) -> bool {
         self.process.is_this()
     }

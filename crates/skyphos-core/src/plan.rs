@@ -107,7 +107,7 @@ pub struct Layer {
 pub struct Stats {
     /// The whole reduction.
     pub total_s: f64,
-    /// Waiting while some peer had sent nothing yet in that layer.
+    /// Waiting while some peer had sent nothing yet in the current layer.
     pub wait_s: f64,
     /// Waiting while data was under way from all peers.
     pub transfer_s: f64,
@@ -174,7 +174,7 @@ pub struct Plan {
     pub contribute_len: usize,
     /// Length of the user's `want`.
     pub want_len: usize,
-    /// If the planner chose the degrees: these, and the next best.
+    /// If the planner chose the degrees: the chosen ones, and the next best.
     pub considered: Vec<Considered>,
     /// The layers, from the top.
     pub layers: Vec<Layer>,

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! send:     number of parts, their lengths, the parts, as one stream
-//! receive:  wait until a message fits;  read the lengths;  copy each part to its memory as it arrives
+//! receive:  wait for a message of the given sender and tag;  read the lengths;  copy each part to its memory as it arrives
 //! ```
 //!
 //! A message of up to [`WINDOW_BYTES`] is sent even if its receiver has not begun to receive; the rest of a larger message waits

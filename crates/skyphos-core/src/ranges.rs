@@ -13,18 +13,18 @@ impl Ranges {
             return;
         }
         // The range, and all that overlap or touch it, become one.
-        let first = self.0.partition_point(|one| one.end < range.start);
-        let after = self.0.partition_point(|one| one.start <= range.end);
+        let first = self.0.partition_point(|old| old.end < range.start);
+        let after = self.0.partition_point(|old| old.start <= range.end);
         let joined = self.0[first..after]
             .iter()
-            .fold(range, |all, one| all.start.min(one.start)..all.end.max(one.end));
+            .fold(range, |all, old| all.start.min(old.start)..all.end.max(old.end));
         self.0.splice(first..after, [joined]);
     }
 
     /// Whether a range is a subset.
     pub(crate) fn covers(&self, range: &Range<usize>) -> bool {
-        let at = self.0.partition_point(|one| one.end < range.end);
-        range.is_empty() || self.0.get(at).is_some_and(|one| one.start <= range.start)
+        let at = self.0.partition_point(|held| held.end < range.end);
+        range.is_empty() || self.0.get(at).is_some_and(|held| held.start <= range.start)
     }
 }
 

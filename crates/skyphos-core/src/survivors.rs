@@ -3,8 +3,8 @@
 //! The leader is the lowest rank that is not lost. All ranks report their losses to it. It proposes the ranks that can all reach
 //! each other, and commits once each of them has accepted. A rank that receives the commit from the leader forwards it to all
 //! others before it continues, so no survivor waits for a rank that has gone. If the leader is lost, the next rank leads: it
-//! proposes anew, or adopts the decision of a rank that has decided already. A rank that does not lead keeps commits of ranks
-//! other than the leader until it leads: their senders may be lost, and the leader may have proposed other ranks since.
+//! proposes anew, or adopts the decision of a rank that has decided already. A rank stores commits from ranks other than the
+//! leader and does not use them before it leads itself: the leader may have proposed other ranks since.
 //!
 //! ```text
 //! join     to the leader      the ranks that I have lost
@@ -222,8 +222,8 @@ impl Survivor {
         self.commit_if_all_accepted();
     }
 
-    /// Ranks that can all reach each other. While some cannot, removes the rank with the most broken connections, the highest of
-    /// several.
+    /// Ranks that can all reach each other. While some cannot, removes the rank with the most broken connections (among equals, the
+    /// highest).
     fn connected_ranks(&self) -> Vec<u32> {
         let has_lost = |a: u32, b: u32| {
             let losses = self.joined[a as usize].as_ref().expect("all have joined");

@@ -1,8 +1,8 @@
 //! The hosts and racks of a group's ranks.
 //!
 //! The topology orders the ranks so that those of a host follow each other, and so do the hosts of a rack. A butterfly forms its
-//! layers in that order, so that its first layers join neighbours. If the degrees of the first layers multiply to the ranks of a
-//! host, the host's entries are reduced within it, and each of its ranks sends its part of them over the network once.
+//! layers in that order, so that its first layers join neighbours. If the degrees of the first layers multiply to the number of
+//! ranks per host, a host's entries are reduced within it, and each of its ranks sends its part of them over the network once.
 
 use skyphos_types::{Error, Result};
 use std::sync::Arc;
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn ranks_in_order_need_no_map() {
+    fn ranks_that_are_in_order_need_no_tables() {
         let topology = Topology::new(&[0, 0, 1, 1], &[0, 0, 0, 0]).unwrap();
         assert!(topology.order.is_none() && topology.index_of(3) == 3);
         assert_eq!(Topology::flat(3), Topology::new(&[4, 5, 6], &[1, 1, 1]).unwrap());

@@ -38,7 +38,7 @@ pub enum Event {
         /// The kind of loss, as far as is known.
         loss: Loss,
     },
-    /// The backlog to a peer has shrunk to at most half.
+    /// The backlog to a peer has shrunk to at most half of its maximum since the last such event.
     Writable {
         /// The peer.
         rank: WorldRank,

@@ -206,7 +206,7 @@ impl Mpi {
     }
 
     /// Tests all requests once, and handles the complete ones.
-    fn round(&mut self, events: &mut Vec<Event>) {
+    fn test_requests(&mut self, events: &mut Vec<Event>) {
         if self.broken.is_none() {
             self.take_all();
         }
@@ -373,8 +373,8 @@ impl Mpi {
             return;
         };
         let cause = format!(
-            "{why}; MPI does not survive a lost process, and what is left of the job should end: transport=\"tcp\" survives, and \
-             goes on with shrink() or replicas"
+            "{why}; MPI does not survive a lost process, so the remaining processes should end too. With transport=\"tcp\" a group \
+             survives, and goes on with shrink() or replicas"
         );
         for rank in (0..self.peers.len() as u32).filter(|rank| *rank != self.rank) {
             if !std::mem::replace(&mut self.peers[rank as usize].gone, true) {
@@ -408,7 +408,7 @@ impl Mpi {
         };
         while self.broken.is_none() && others.iter().any(|peer| left(self, *peer)) && Instant::now() < end {
             let pass = self.pass();
-            self.round(&mut events);
+            self.test_requests(&mut events);
             drop(pass);
             match events.is_empty() {
                 true => idle.pause(Duration::MAX),
@@ -526,7 +526,7 @@ impl Transport for Mpi {
         loop {
             for _ in 0..if wait.is_zero() { 1 } else { TESTS_PER_CLOCK_CHECK } {
                 let pass = self.pass();
-                self.round(events);
+                self.test_requests(events);
                 drop(pass);
                 self.report_if_broken(events);
                 if events.len() > before || self.woken.swap(false, Ordering::AcqRel) {

@@ -4,7 +4,7 @@
 //! f(λ) = 1/n Σ_{r=1..n} (1 - exp(-λ r^-α)), and the union of the data of K ranks has density f(K λ).
 //! f grows with λ, so bisection finds λ0 from a measured density.
 
-/// Features up to this rank r are summed one by one; from there on the sum is an integral over ln r.
+/// Features up to this number r are summed one by one; from there on the sum is an integral over ln r.
 const EXACT_TERMS: u64 = 4096;
 
 /// Intervals of the integral per factor of e; the terms are smooth there (error below 1e-6).

@@ -1,14 +1,14 @@
 //! Predicted time of each algorithm that sums outer products: *DSOP* §5, with the rate of products and the cost of memory.
 //!
-//! Algorithms and letters are those of `skyphos_core::collectives::outer_product`: G has N rows and M columns, all ranks together
-//! have K pairs, one rank r of them.
+//! Algorithms and letters are those of `skyphos_core::collectives::outer_product`: G, the sum of all products, has N rows and M
+//! columns; all ranks together have K pairs, and one rank has r.
 
 use crate::predict::{Route, Work};
 use crate::profile::Profile;
 use crate::stage::{CHUNK_BYTES, Stage, exchange};
 use skyphos_types::Seconds;
 
-/// The fewest pairs that one pass over G multiplies, unless there are fewer.
+/// A pass over G multiplies at least this many pairs, or all of them if a call has fewer.
 const PASS_PAIRS: f64 = 256.0;
 
 /// The sizes of a sum. All ranks must pass the same.
@@ -58,7 +58,7 @@ pub enum OuterRoute {
     Owners {
         /// Ranks of a sub-group.
         group: u32,
-        /// Rows and columns of blocks.
+        /// How many rows and how many columns of blocks.
         grid: (u32, u32),
         /// Whether a sub-group shares a host, so that blocks pass no link.
         near: bool,
@@ -416,7 +416,7 @@ mod tests {
     }
 
     #[test]
-    fn fresh_memory_and_one_rank() {
+    fn fresh_memory_takes_longer_and_one_rank_sends_nothing() {
         let (network, known) = (Profile::network(118e6), work(2000, 2));
         let fresh = OuterWork { fresh: true, ..known.clone() };
         let more = fresh.predict(&network, GATHER).duration.0 - known.predict(&network, GATHER).duration.0;
@@ -446,7 +446,7 @@ mod tests {
             scatter: false,
         };
         assert!(sparse.allgather_s(&network) < sparse.owners_s(&network));
-        // The same entries in more pairs, so that few entries meet.
+        // A thousand times as many entries, in so many pairs that few of them meet.
         let thick = SparseOuterWork { multiply_adds: 800.0, a_entries: 8e6, b_entries: 8e6, ..sparse };
         assert!(thick.allreduce_s(&network) < thick.allgather_s(&network));
         // Many products, which add up in few places of G.

@@ -1,7 +1,7 @@
-//! Predicted time, bytes and rounds of a plan, by degrees: configured once, reduced many times.
+//! Predicted time, bytes and rounds of a plan (Kylix §III), by degrees: configured once, reduced many times.
 //!
-//! Kylix §III. A rank's rows between layers follow from Proposition 4.1 or any other model of unions. Each message occupies the
-//! link for a fixed time, so small messages are expensive (§II and Figure 2).
+//! A rank's rows between layers follow from Proposition 4.1 or any other model of unions. Each message occupies the link for a
+//! fixed time, so small messages are expensive (§II and Figure 2).
 
 use crate::predict::within;
 use crate::profile::Profile;

@@ -440,7 +440,7 @@ pub fn factorisations(ranks: u32) -> Vec<Vec<u32>> {
         return vec![vec![1]];
     }
     let divisors: Vec<u32> = (1..=ranks).filter(|d| ranks.is_multiple_of(*d)).collect();
-    // The count for each divisor is the sum of the counts of the quotients by its first factor.
+    // For each first factor, a divisor has as many factorisations as the quotient by that factor.
     let mut counts: Vec<u64> = vec![1];
     for (k, whole) in divisors.iter().enumerate().skip(1) {
         let rests = divisors[..k].iter().zip(&counts).filter(|(rest, _)| whole.is_multiple_of(**rest));
@@ -512,7 +512,7 @@ mod tests {
         }
     }
 
-    /// Lemma 5.2: an allreduce with dense parts is at most 2/κ faster than the dense allreduce.
+    /// Lemma 5.2: an allreduce with dense parts is at most 2/κ times as fast as the dense allreduce.
     #[test]
     fn dense_parts_are_at_most_two_over_kappa_faster() {
         let union = |m: f64| (N as f64 / 64.0 * m).min(N as f64);

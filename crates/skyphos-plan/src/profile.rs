@@ -280,7 +280,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_profile_survives_its_numbers() {
+    fn a_profile_is_restored_from_its_numbers() {
         let profile = Profile::network(125e6);
         assert_eq!(Profile::from_numbers(profile.numbers()), Some(profile));
         // Each field has its own index.

@@ -94,7 +94,7 @@ mod tests {
         for (m, want) in [(1.0, 16.0), (2.0, 31.5), (8.0, 114.84), (64.0, 444.88)] {
             assert!((union.entries(m) - want).abs() < 0.01, "{m}");
         }
-        // 1 - d would lose such a density.
+        // So small a density d would be lost in 1 - d.
         let sparse = Union::Uniform { n: 1 << 60, entries: 3.0 };
         assert!((sparse.entries(4.0) - 12.0).abs() < 1e-6);
         assert_eq!(Union::Uniform { n: 10, entries: 10.0 }.entries(3.0), 10.0);
@@ -115,7 +115,7 @@ mod tests {
         for (n, density, alpha) in [(60_000_000, 0.21, 1.1), (1 << 20, 0.01, 0.7), (1 << 24, 0.001, 1.6)] {
             let law = PowerLaw::from_density(n, density, alpha);
             let (found, union) = Union::fit(n, density, 64.0, law.density(64.0));
-            assert!((found - alpha).abs() < 0.01, "{found} for {alpha}");
+            assert!((found - alpha).abs() < 0.01, "{found}, expected {alpha}");
             assert!((union.entries(8.0) / (law.density(8.0) * n as f64) - 1.0).abs() < 0.01);
         }
         let (flat, _) = Union::fit(1 << 20, 0.01, 8.0, 1.0 - 0.99f64.powi(8));

@@ -35,7 +35,7 @@ pub struct Cluster {
 pub struct Ran<R> {
     /// The result of each rank.
     pub results: Vec<Result<R>>,
-    /// Seconds from the earliest begin of any rank to each rank's end.
+    /// By rank: seconds from the time at which all ranks were ready to the rank's end.
     pub seconds: Vec<f64>,
     /// The nanosecond at which the call began.
     pub begin: u64,

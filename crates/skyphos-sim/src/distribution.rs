@@ -125,7 +125,7 @@ mod tests {
     use rand::SeedableRng;
 
     #[test]
-    fn means_are_as_named() {
+    fn draws_have_the_expected_mean() {
         let mut random = Pcg64::seed_from_u64(3);
         for (text, mean) in [
             ("2", 2.0),

@@ -158,7 +158,7 @@ impl Network {
             && self.stragglers.share > 0.0
         {
             return Err(Error::bad_input(format!(
-                "stragglers are slow, and take at least 1 times as long, not {}",
+                "the slowness of stragglers is a factor of at least 1, not {}",
                 number_text(most)
             )));
         }

@@ -104,7 +104,7 @@ impl Record {
         }
     }
 
-    /// All rounds of any rank: the earliest first frame, the latest last one, and sums.
+    /// The traffic of all ranks by round: the earliest first frame, the latest last frame, and sums.
     pub fn by_round(&self) -> BTreeMap<Round, RecordedRound> {
         let mut all: BTreeMap<Round, RecordedRound> = BTreeMap::new();
         for (number, round) in self.rounds.iter().flatten() {

@@ -198,7 +198,7 @@ impl World {
                 self.faults().interrupted[process as usize]
                     .as_mut()
                     .into_iter()
-                    .for_each(|asked| *asked = true);
+                    .for_each(|interrupted| *interrupted = true);
                 vec![process]
             }
             Fault::Slow { process, times } => {
@@ -369,7 +369,7 @@ fn decode_flipped(frame: &Frame, (bits, seed): (u64, u64)) -> Result<(), String>
     let (_, len, crc) = Header::decode(head)?;
     match len == rest.len() && Header::check(head, rest) {
         true => Ok(()),
-        // With a wrong length the receiver takes the next frames for a part of this one.
+        // With a wrong length the receiver would read the next frames as a part of this one.
         false => Err(format!("a frame of {len} bytes has another checksum than {crc:x}")),
     }
 }

@@ -1,7 +1,7 @@
 //! Traces of simulated calls for Perfetto and chrome://tracing.
 //!
-//! The format is the Trace Event Format: one process per host, with tracks for each rank's work, its rounds and its outgoing frames, as
-//! many of each as overlap.
+//! The format is the Trace Event Format: one process per host, with tracks for each rank's work, its rounds and its outgoing frames.
+//! Slices that overlap are on several tracks.
 
 use crate::cluster::Ran;
 use crate::network::Network;

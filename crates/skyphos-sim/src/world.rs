@@ -49,6 +49,7 @@ pub(crate) struct Flying {
     pub(crate) to: u32,
     /// Bytes that links carry.
     bytes: f64,
+    /// Time at which it was posted, and at which it left its sender.
     posted: u64,
     pub(crate) left: u64,
     /// The time at which its last byte has passed the links so far.

@@ -48,7 +48,7 @@ fn run<R: Send + 'static, F: Future<Output = Result<R>> + Send + 'static>(
 }
 
 #[test]
-fn every_size_agrees() {
+fn all_ranks_agree_at_every_size() {
     for ranks in [1, 2, 3, 7, 16, 100] {
         let network = Network::new(ranks, 1e9, 20e-6);
         let ran = run(&network, 1, |rank, ep| async move {
@@ -95,10 +95,10 @@ fn senders_share_links_and_uplinks() {
     let mut network = idle_network(5, 1e8, 0.0);
     let four_s = 4.0 * bytes as f64 / 1e8;
     let ran = run(&network, 1, all_to_one);
-    assert!((ran.last() / four_s - 1.0).abs() < 0.08, "{} for {four_s}", ran.last());
+    assert!((ran.last() / four_s - 1.0).abs() < 0.08, "{}, expected {four_s}", ran.last());
     network.incast = 0.1;
     let crowded = run(&network, 1, all_to_one).last();
-    assert!(crowded > 1.25 * four_s && crowded < 1.45 * four_s, "{crowded} for {four_s}");
+    assert!(crowded > 1.25 * four_s && crowded < 1.45 * four_s, "{crowded}, and {four_s} without incast");
     // Two racks, whose uplinks have a tenth of the rate.
     let pairs = move |rank: u32, ep: Arc<Endpoint>| async move {
         let peer = (rank + 2) % 4;

@@ -179,7 +179,7 @@ fn damage_closes_the_connection_with_its_cause() {
         (2, 0x40, "version"),
         (3, 0x40, "kind"),
         (34, 0x02, "at most"),
-        (35, 0x80, "lent where none can be"),
+        (35, 0x80, "lent, on a connection without lending"),
         (60, 0x40, "call kind"),
         (10, 0x40, "checksum"),
         (35, 0x40, "checksum"),

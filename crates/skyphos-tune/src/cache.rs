@@ -57,7 +57,7 @@ pub struct ResultSize {
     pub largest_range: usize,
 }
 
-/// One kind of calls: its trials, its result sizes, and its calls since the survey.
+/// One kind of call: its trials, its result sizes, and its calls since the survey.
 #[derive(Clone, Debug, PartialEq)]
 struct Entry {
     trials: Trials,
@@ -108,7 +108,7 @@ fn near(parameters: &TuningParameters, a: usize, b: usize) -> bool {
     (a as f64 - b as f64).abs() <= parameters.drift * a.max(b) as f64
 }
 
-/// Whether a survey confirms the only variant there was.
+/// Whether both surveys tried only one variant, of the same algorithm.
 fn same_variant(before: &Trials, now: &Trials) -> bool {
     let only = |trials: &Trials| match &trials.variants[..] {
         [variant] => Some(variant.algorithm),

@@ -92,7 +92,7 @@ impl Choice {
         let (mut algorithm, degrees) = of_route(&prediction.route);
         let mut bias = workload.corrections.factor(workload.parameters, algorithm, prediction.duration());
         if workload.reduction == Reduction::ReduceScatter {
-            // Timings of reduce-scatters correct nothing, and nothing corrects them.
+            // Predictions of reduce-scatters are not corrected, and their timings correct no others.
             (algorithm, bias) = (Algorithm::Butterfly, 1.0);
         }
         let (others, tried) = (Vec::new(), Vec::new());
@@ -176,7 +176,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn choices_are_sorted_and_preserve_absent_rows() {
+    fn choices_are_sorted_by_duration_and_exclude_split_allgather_dense() {
         for (ranks, density) in [(2, 0.01f64), (4, 0.1), (8, 0.3), (8, 0.9)] {
             let union = even(1 << 24, density);
             for profile in [Profile::one_host(ranks, 2.0), Profile::network(31e6)] {

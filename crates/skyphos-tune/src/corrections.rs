@@ -8,7 +8,7 @@ use crate::numbers::{largest, lower_median};
 use crate::parameters::TuningParameters;
 use skyphos_types::Seconds;
 
-/// Calls that a [`Recent`] holds.
+/// Number of calls that a [`Recent`] holds.
 const RECENT: usize = TuningParameters::DEFAULT.recent_calls;
 
 /// The most recent values, in any order. Their median hides a single disturbed call.

@@ -46,7 +46,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn arrays_go_by_size() {
+    fn the_schedule_depends_on_the_arrays_size() {
         for (bytes, has_native, want) in [
             (8 << 10, true, Algorithm::Dense),
             (64 << 10, true, Algorithm::DenseMpi),

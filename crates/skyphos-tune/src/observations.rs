@@ -10,7 +10,7 @@ use crate::parameters::TuningParameters;
 use skyphos_plan::Profile;
 use skyphos_types::{Bytes, Seconds};
 
-/// Small calls that are remembered.
+/// Number of small calls that are remembered.
 const SMALL_CALLS: usize = TuningParameters::DEFAULT.small_calls;
 
 /// Numbers of a survey that describe a rank's profile.
@@ -284,7 +284,7 @@ mod tests {
             assert!((found - factor).abs() < 1e-6, "{calls} calls: {found}");
             assert!((profile.cores - cores).abs() < 1e-6, "{calls} calls: {profile:?}");
         }
-        // A link of a tenth of the rate: its rate is learned, and corrects nothing.
+        // A link of a tenth of the rate: the rate is learned, and no correction factor.
         let slow = (10.0 * predicted_s, work_s, (predicted_s * network().rate) as u64);
         let (profile, found) = after(network(), &[slow; 5], Some(&ring));
         assert!((profile.rate / 11.8e6 - 1.0).abs() < 0.01 && found == 1.0, "{profile:?} {found}");

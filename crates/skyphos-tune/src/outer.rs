@@ -25,7 +25,7 @@ pub struct OuterRates {
 pub struct OuterNumbers {
     /// Number of pairs.
     pub pairs: usize,
-    /// Whether the result's memory is fresh, so that it counts as needed.
+    /// Whether the result's memory is fresh: then it must fit in `free_bytes` too.
     pub fresh: bool,
     /// Free bytes of the rank's host; infinite for a sum that is too small to matter.
     pub free_bytes: f64,
@@ -59,7 +59,7 @@ impl OuterNumbers {
     }
 }
 
-/// The size of a sum, which is the same on all ranks.
+/// The size of a sum G of outer products, which is the same on all ranks.
 #[derive(Clone, Copy, Debug)]
 pub struct OuterSize {
     /// Rows of G.

@@ -76,7 +76,7 @@ pub struct TuningParameters {
     /// Fraction of its time that a call may keep its processor busy and still be limited by the link. Decision 0010: the
     /// processor was idle for a third.
     pub busy_fraction: f64,
-    /// Small calls whose latency is remembered. Decision 0013: the longest of each over the ranks, then the median.
+    /// Small calls whose latency is remembered. Decision 0013: each call's longest latency over the ranks, then the median.
     pub small_calls: usize,
     /// Bytes a second of a link until a call has shown its rate: 1 Gbit/s. Decision 0010.
     pub default_rate: f64,
@@ -100,7 +100,7 @@ pub struct TuningParameters {
     pub window_blocks_of_all: usize,
     /// Blocks of one rank in one window, at most. See `window_blocks_of_all`.
     pub window_blocks: usize,
-    /// Bytes of an outer product from which free memory is read: that takes 50 µs. Decision 0025.
+    /// An outer product of at least these bytes first reads the free memory, which takes 50 µs. Decision 0025.
     pub memory_check_bytes: f64,
 }
 

@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn unions_by_overlap() {
+    fn estimated_unions_follow_the_overlap_of_sets() {
         let layout = SampleLayout::new(1 << 16, 4);
         type Ids = fn(u64, u64) -> bool;
         type Mask = fn(u64) -> u64;
@@ -164,7 +164,7 @@ mod tests {
             let union = layout.union(mean, &views);
             for (m, want) in [1.0, 2.0, 4.0].into_iter().zip(want) {
                 let found = union.entries(m);
-                assert!((found - want).abs() <= 0.15 * want, "{name}: {found} for {want} of {m} ranks");
+                assert!((found - want).abs() <= 0.15 * want, "{name}, {m} ranks: {found}, not {want}");
             }
         }
     }

@@ -17,7 +17,7 @@ pub struct Tuner<K> {
     cache: TuningCache<K>,
     /// Mean bytes of the items of the latest allgather of each kind.
     item_bytes: HashMap<K, u64>,
-    /// Mismatches of the group when the cache was last empty.
+    /// Number of the group's mismatches when the cache was last cleared.
     mismatches: u64,
 }
 

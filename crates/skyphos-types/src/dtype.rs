@@ -92,8 +92,8 @@ pub trait Element: Pod + Send + Sync + PartialEq + std::fmt::Debug {
     const LOWEST: Self;
     /// All bits set: identity of `and`.
     const ALL_BITS: Self;
-    /// A number that changes no other one when added to it, and that no sum of other numbers gives: −0.0. Integers have
-    /// none.
+    /// −0.0, which changes no number when added to it, and which no sum of other numbers gives. Integers have no such
+    /// number.
     const ABSENT: Option<Self>;
     /// Whether this is [`Element::ABSENT`], bit by bit.
     fn is_absent(self) -> bool;

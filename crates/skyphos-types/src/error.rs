@@ -114,7 +114,8 @@ fn rank_text(rank: u32) -> String {
 }
 
 fn missing_text(missing: &[u32], call: &str) -> String {
-    // Point-to-point calls name the rank at their other end; a collective may be called "probe" too.
+    // A point-to-point call's text begins with the rank at its other end, as in `probe(source=3`. The argument is compared
+    // too, because a collective is also called "probe".
     let how = match call.split('=').next() {
         Some("recv(source" | "probe(source") => "has sent no such message",
         Some("send(dest") => "has not received it",

@@ -1,7 +1,7 @@
-//! Arithmetic of 16-bit floats: to f32, compute, round to nearest, ties to even.
+//! Arithmetic of 16-bit floats: convert to f32, compute, round to nearest, ties to even.
 //!
-//! An f32 has more than twice the digits of either type plus two, so rounding the f32 result gives the
-//! correctly rounded sum, product or quotient, as NumPy's float16 and `ml_dtypes`' bfloat16 have it.
+//! An f32 has 24 binary digits, at least twice as many as either type (11 and 8) and two more, so rounding the f32 result
+//! gives the correctly rounded sum, product or quotient, as in NumPy's float16 and `ml_dtypes`' bfloat16.
 //!
 //! The crate `half` checks the processor's instructions for each number, so compilers cannot vectorise its conversions. The
 //! conversions here are a few integer operations without a branch: compilers vectorise loops over them for any instruction set,
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn widen_as_the_crate_half() {
+    fn widening_agrees_with_the_crate_half() {
         for bits in 0..=u16::MAX {
             let (b, h) = (bf16::from_bits(bits), f16::from_bits(bits));
             if b.is_nan() {
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn narrow_as_the_crate_half() {
+    fn narrowing_agrees_with_the_crate_half() {
         for x in probes() {
             let (b, h) = (bf16_of_f32(x), f16_of_f32(x));
             if x.is_nan() {

@@ -190,7 +190,7 @@ fn share<'a>(out: &'a IndexSet, want: &'a IndexSet, lo: u64, hi: u64) -> (&'a [B
     (outs, (ins != outs).then_some(ins))
 }
 
-/// Decodes a share. `same` is the first byte of a [`ShareEncoding`], `bytes` begins after it. Returns how many were read, too.
+/// Decodes a share. `same` is the first byte of a [`ShareEncoding`], `bytes` begins after it. Also returns the number of bytes read.
 pub(crate) fn decode<'a>(
     same: u8,
     bytes: &[u8],

@@ -19,8 +19,8 @@ fn samples_per_rank(ranks: u32) -> usize {
 /// Stands for a missing hash of a sketch.
 const NO_HASH: u64 = u64::MAX;
 
-/// The union's estimate by sketches is used if it differs from that for independently drawn indices by more than this many
-/// standard errors of a sketch.
+/// Sketches give one estimate of a union, the assumption of independently drawn indices another. The one by sketches is used if
+/// the two differ by more than this many standard errors of a sketch.
 const UNION_DEVIATION: f64 = 3.0;
 
 /// First round of the sample's exchange.
@@ -257,7 +257,7 @@ mod tests {
     #[test]
     fn many_ranks_send_fewer_samples_each() {
         assert_eq!([1, 8, 64, 128, 4096].map(samples_per_rank), [64, 64, 64, 32, 16]);
-        // 512 ranks with the same 1,000 of 2^30 indices, and with some of their own.
+        // 512 ranks that all have the same 1,000 of 2^30 indices; then 512 ranks that each have 1,000 others.
         let (n, ranks, each) = (1 << 30, 512u64, samples_per_rank(512));
         for (step, want) in [(0, 1000.0), (1 << 20, 512_000.0)] {
             let list = |r: u64| (0..1000u64).map(|i| i * 1001 + r * step).collect::<Vec<u64>>();
@@ -270,7 +270,7 @@ mod tests {
             let (entries, numbers) = (vec![1000; 512], vec![vec![]; 512]);
             let survey = Survey { n, samples_per_rank: each, entries, samples, sketches, numbers };
             let got = survey.union(512);
-            assert!((got / want - 1.0).abs() < 0.6, "{got} for {want}");
+            assert!((got / want - 1.0).abs() < 0.6, "{got}, expected {want}");
         }
     }
 

@@ -168,7 +168,7 @@ async fn balance<T: Magnitude>(
     let total: u64 = entries.iter().sum();
     let share = |rank: usize| total * rank as u64 / size as u64;
     let start_of = |rank: usize| entries[..rank].iter().sum::<u64>();
-    // The entries, numbered through all ranks, that move from one rank to another.
+    // The range of entries, numbered across all ranks, that move from one rank to another.
     let common = |from: usize, to: usize| {
         let (lo, hi) = (start_of(from).max(share(to)), start_of(from + 1).min(share(to + 1)));
         (lo < hi).then_some((lo, hi))

@@ -1,7 +1,7 @@
 //! The kinds of calls, with their codes in frames.
 
-/// The collective of a call. Its code is part of the wire, so codes stay; a new kind takes the next free one, 25. A rank refuses a
-/// frame of a kind that it does not know. Codes from 32 on are calls that the library makes for itself.
+/// The collective of a call. Its code is part of the wire format and never changes; a new kind takes the next free one, 25. A rank
+/// refuses a frame of a kind that it does not know. Codes from 32 on are calls that the library makes for itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, strum::FromRepr)]
 #[repr(u8)]
 pub enum CallKind {

@@ -34,7 +34,7 @@ pub struct Header {
     pub call: CallNumber,
     /// The original sender of a forwarded chunk; else 0.
     pub origin: u16,
-    /// The exchange of the call.
+    /// Number of the exchange in the call.
     pub round: Round,
     /// Number of the chunk in its message.
     pub seq: u32,
@@ -56,7 +56,7 @@ impl Header {
         self.encode_with(payload.len(), payload)
     }
 
-    /// The header's bytes for a payload of `len` bytes that the checksum does not cover: [`Header::check`] it with an empty one.
+    /// The header's bytes for a payload of `len` bytes that the checksum does not cover: call [`Header::check`] without it.
     pub fn encode_apart(&self, len: usize) -> [u8; HEADER_BYTES] {
         self.encode_with(len, &[])
     }
@@ -111,7 +111,7 @@ impl Header {
         let kind = FrameKind::from_repr(bytes[3]).ok_or_else(|| format!("frame kind {}", bytes[3]))?;
         let (len, rest) = (u32_at(32) as usize & ((1 << LEN_BITS) - 1), u32_at(32) >> LEN_BITS);
         if rest >> OUTCOME_BITS != 0 {
-            return Err("a frame whose payload is lent where none can be".to_owned());
+            return Err("a frame whose payload is lent, on a connection without lending".to_owned());
         }
         if len > CHUNK_BYTES {
             return Err(format!("frame of {len} bytes, at most {CHUNK_BYTES} allowed"));

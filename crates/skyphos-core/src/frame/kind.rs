@@ -20,11 +20,11 @@ pub enum FrameKind {
     GivenUp = 7,
     /// Acknowledges chunks to the replicas that may send them too.
     Acknowledge = 8,
-    /// A chunk that its receiver is to forward to its siblings.
+    /// A chunk that the receiver is to forward to its own siblings.
     Forward = 9,
     /// A chunk that a sibling has forwarded.
     Forwarded = 10,
-    /// Checksum `total` of the sender's input to the call, to its siblings.
+    /// The checksum of the sender's input to the call, in `total`, for the sender's siblings.
     InputChecksum = 11,
     /// The sender is past this call, which outlives losses: all remaining ranks have completed it, and the receiver may leave it.
     Past = 12,

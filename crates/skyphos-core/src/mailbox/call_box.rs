@@ -27,7 +27,7 @@ pub(super) struct CallBox {
     pub(super) disputed: Option<Error>,
     /// Peers whose programs know of other failed calls, and whether their outcomes have been compared.
     pub(super) doubts: Vec<(WorldRank, bool)>,
-    /// Hashes of outcomes that arrived before this rank entered and differ from the one in `first_sig`, and outcomes that arrived then.
+    /// What arrived before this rank entered: hashes of outcomes that differ from the one in `first_sig`, and outcomes themselves.
     pub(super) early: Vec<(WorldRank, u16)>,
     pub(super) early_outcomes: Vec<(WorldRank, Payload)>,
     pub(super) streams: Vec<Stream>,

@@ -96,7 +96,7 @@ impl Mailbox {
             && from != self.me
             && let Some(error) = Error::from_wire(frame.payload.as_bytes())
         {
-            // If this call has agreed on a new group here, that rank will not be in it.
+            // If this rank has agreed on a new group in this call, the sender will make no calls in that group.
             let departure = Departure { error: error.clone(), begun: Some(CallNumber(0)) };
             self.end_calls_of(from, Group::number_after(comm, call), departure);
             match error {

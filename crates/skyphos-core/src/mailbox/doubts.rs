@@ -347,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn a_late_abort_of_the_own_transport_ends_no_later_call() {
+    fn a_late_abort_from_this_ranks_own_transport_ends_no_later_call() {
         let mut pair = Pair::new([Success, Success]);
         pair.enter(0);
         let [mail, _] = &mut pair.mails;

@@ -13,7 +13,7 @@ pub(super) const FIRST_LOCAL: CallNumber = CallNumber(1 << 46);
 /// Part of the number of every pair of ranks, so that no group has the same number: "PAIR" in ASCII.
 pub(super) const PAIR: CallNumber = CallNumber(0x5041_4952);
 
-/// The identifier of a message, the same at both ends up to the peer.
+/// The identifier of a message. Both ends have the same one, except for `peer`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct MessageId {
     /// The rank at the other end, in the transport.

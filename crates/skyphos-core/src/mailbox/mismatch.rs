@@ -22,7 +22,7 @@ pub(super) fn mismatch_named(
     differ: Differences,
 ) -> Error {
     let call = |(rank, sig): (WorldRank, CallSig), function: &str, differ: &str| match (function, differ) {
-        ("", "") => (rank, format!("{sig}, chosen by other earlier calls")),
+        ("", "") => (rank, format!("{sig}, chosen because of different earlier calls")),
         ("", _) => (rank, format!("{sig} with {differ}")),
         (_, "") => (rank, function.to_owned()),
         (_, _) => (rank, format!("{function}({differ})")),
@@ -80,6 +80,6 @@ mod tests {
         assert_eq!(texts("", "k=1", "k=2"), (format!("{call} with k=1"), format!("{call} with k=2")));
         assert_eq!(texts("f", "k=1", "k=2"), ("f(k=1)".to_owned(), "f(k=2)".to_owned()));
         assert_eq!(texts("f", "", ""), ("f".to_owned(), "f".to_owned()));
-        assert!(texts("", "", "").0.contains("other earlier calls"));
+        assert!(texts("", "", "").0.contains("different earlier calls"));
     }
 }

@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_that_the_other_takes_for_a_success_does_not_fit() {
+    fn a_failure_that_the_peer_counts_as_a_success_does_not_fit() {
         let (mut one, mut other) = pair();
         one.fail(CallNumber(4), CallNumber(5), false);
         assert_ne!(one.hash(), other.hash());
@@ -222,7 +222,7 @@ mod tests {
 
     #[test]
     fn calls_of_one_collective_fail_as_one() {
-        // Both are in a collective of calls 3 to 6. One leaves it after call 4 by failing call 5; the other then fails in call 5.
+        // Both are in a collective of calls 3 to 6. `one` leaves it after call 4 by failing call 5; `other` then fails in call 5.
         let (mut one, mut other) = pair();
         one.begin(CallNumber(5));
         one.fail(CallNumber(5), CallNumber(6), true);
@@ -233,7 +233,7 @@ mod tests {
         other.fail_since(CallNumber(3), CallNumber(6));
         assert_eq!(one.hash(), other.hash());
         assert!(fit(&one, &other, CallNumber(6)));
-        // Another has completed that collective, and call 5 belongs to its next one.
+        // `later` has completed that collective, and call 5 belongs to its next one.
         later.fail_since(CallNumber(5), CallNumber(6));
         assert_ne!(one.hash(), later.hash());
         assert!(!fit(&one, &later, CallNumber(6)));
@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn malformed_bytes_are_none() {
+    fn malformed_bytes_are_refused() {
         for bytes in [&[][..], &[0; 8], &[1; 16], &[0; 17]] {
             assert_eq!(Outcomes::from_wire(bytes), None);
         }

@@ -61,7 +61,7 @@ fn calls_under_way_when_a_comm_closes_name_the_close_if_no_rank_is_lost() {
 }
 
 #[test]
-fn a_loss_comes_before_a_rank_that_has_left_in_order() {
+fn a_loss_is_a_likelier_reason_than_a_rank_that_has_left_in_order() {
     let (mut mail, group) = in_two_calls();
     leave_in_order(&mut mail, WorldRank(2));
     assert!(mail.reason_to_stop(&group).unwrap().to_string().contains("rank 2"));
@@ -82,7 +82,7 @@ fn different_calls_after_different_failures_are_no_mismatch() {
         mail.end(COMM, CallNumber(call), true);
         mail.report_success(COMM, CallNumber(call));
     }
-    // Rank 1 takes call 1 for failed and repeats a barrier; rank 2 is in the next step, and this rank will be too.
+    // Rank 1 counts call 1 as failed and repeats a barrier; rank 2 is in the next step, and this rank will be too.
     let mut theirs = mail.outcomes_of(COMM).unwrap().clone();
     theirs.begin(CallNumber(2));
     theirs.fail(CallNumber(1), CallNumber(2), false);

@@ -1,4 +1,4 @@
-//! Acknowledgements on the wire: those of one message together.
+//! The wire format of acknowledgements, which are grouped by message.
 //!
 //! | bytes | meaning |
 //! |---|---|

@@ -12,7 +12,7 @@ pub struct Chunk {
     pub comm: CommId,
     /// The call's number in the group.
     pub call: CallNumber,
-    /// Exchange of the call.
+    /// Number of the exchange in the call.
     pub round: Round,
     /// The rank at the other end.
     pub rank: WorldRank,
@@ -49,7 +49,7 @@ impl Body for Payload {
 /// Two replicas of a rank sent different bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChunkMismatch {
-    /// The chunk; its rank is the sender's, or the receiver's if a sender finds it.
+    /// The chunk; its rank is the sender's, or the receiver's if a sender finds the mismatch.
     pub chunk: Chunk,
     /// The two processes.
     pub processes: (ProcessId, ProcessId),

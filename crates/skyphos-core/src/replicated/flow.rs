@@ -1,4 +1,4 @@
-//! Flow control of a replicated group's connections: bytes on their way, whether they move, and how many may be.
+//! Flow control of a replicated group's connections: bytes on their way, whether they move, and how many are allowed.
 //!
 //! Bytes handed to a connection delay the frames after them and cannot be taken back. So no more is handed over than leaves
 //! within [`QUEUE`], plus the bytes that the link holds.
@@ -18,7 +18,7 @@ const QUEUE: Duration = Duration::from_millis(6);
 /// Bytes that may always be on their way.
 const MIN_BYTES: f64 = 256.0 * 1024.0;
 
-/// Shortest time over which a rate is measured, and the time in which the best one decays.
+/// Shortest time over which a rate is measured, and the time in which the best rate decays.
 const RATE_WINDOW: Duration = Duration::from_millis(20);
 const RATE_DECAY: Duration = Duration::from_secs(1);
 
@@ -46,7 +46,7 @@ impl Link {
 /// The flow to all processes.
 pub(super) struct Flow {
     links: Vec<Link>,
-    /// Bytes that have arrived at all processes; the window's begin, and the bytes at that time.
+    /// Bytes that have arrived at all processes; the window's start, and the bytes at that time.
     arrived: u64,
     window: (Duration, u64),
     /// Best rate, in bytes a second.

@@ -91,7 +91,7 @@ impl InputChecksums {
         }
     }
 
-    /// Whether calls that were begun here were not begun by all siblings.
+    /// Whether a call that was begun here has not been begun by all siblings.
     pub(super) fn is_open(&self) -> bool {
         !self.mine.is_empty()
     }

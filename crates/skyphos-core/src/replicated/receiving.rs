@@ -1,4 +1,4 @@
-//! Frames and losses that the transport below reports, and the calls that fail by them.
+//! Frames and losses that the transport below reports, and the calls that fail because of them.
 
 use super::acknowledgements;
 use super::chunk::{Chunk, ChunkMismatch};
@@ -33,7 +33,7 @@ impl Replicated {
             }
             FrameKind::Acknowledge => {
                 self.update_flow(now);
-                // The system acknowledges the bytes at once with this answer.
+                // With this answer the system acknowledges the received bytes at once.
                 if header.call == WANTS_ANSWER && self.lost[from.index()].is_none() {
                     let header = Header::control(FrameKind::Acknowledge, CommId(0), CallNumber(0));
                     self.send(from, Frame { header, payload: Payload::default() });
@@ -113,7 +113,7 @@ impl Replicated {
         self.end_with(CommId(0), CallNumber(0), error, events);
     }
 
-    /// Fails a call of a group here, or the first one that has not ended; all ranks get the error.
+    /// Fails a call of a group here or, if it has ended, the group's first open one; all ranks get the error.
     pub(super) fn end_with(&mut self, comm: CommId, call: CallNumber, error: Error, events: &mut Vec<Event>) {
         let over = self.inflow.over();
         let call = if over.has(comm, call) { over.first_open(comm) } else { call };

@@ -81,8 +81,8 @@ fn a_shorter_backlog_is_reported_as_writable() {
 }
 
 #[test]
-fn chunks_of_the_own_rank_from_a_sibling_are_refused() {
-    // Processes 0 and 2 are rank 0. This rank must ignore the frames of process 2.
+fn chunks_of_this_rank_from_a_sibling_are_refused() {
+    // Processes 0 and 2 are rank 0. Process 0 takes no chunks that process 2 has sent for their own rank.
     for (kind, origin) in
         [(FrameKind::Data, 0), (FrameKind::Forward, 0), (FrameKind::Forwarded, 0), (FrameKind::Forwarded, 2)]
     {

@@ -19,8 +19,8 @@ use std::time::Duration;
 /// Messages up to this size are sent by all replicas.
 pub const RACED_BYTES: usize = 4096;
 
-/// Chunk size of larger messages. It is small, so that chunks to several receivers are on a link at once, which then never idles
-/// because one receiver is busy, and forwarded chunks are only a little later.
+/// Chunk size of larger messages. It is small, so that a link has chunks to several receivers at once and does not idle while one
+/// receiver is busy, and so that forwarded chunks come only a little later.
 pub(super) const SHARED_BYTES: usize = 32 * 1024;
 
 /// Most unsent bytes handed to a connection. Frames that are still queued can be cancelled.
@@ -35,7 +35,7 @@ const LONGEST_WAIT: Duration = Duration::from_secs(365 * 24 * 3600);
 /// Time between checks whether bytes on their way have arrived, which no event reports.
 const FLOW_CHECK_EVERY: Duration = Duration::from_millis(1);
 
-/// A process whose last frame is this much older than its siblings' last is not chosen to forward chunks.
+/// A process whose last frame is this much older than the latest frame of its siblings is not chosen to forward chunks.
 const PROMPT: Duration = Duration::from_millis(200);
 
 /// Bytes by which one replica may lag behind another before the sender waits for it. Each replica of a sender keeps that many
@@ -51,7 +51,7 @@ pub struct Replicated {
     pub(super) out: Outflow<Payload>,
     pub(super) inflow: Inflow<Payload>,
     pub(super) clock: Clock,
-    /// By process: how it was lost, and when it was last heard of.
+    /// By process: how it was lost, and when its last frame arrived.
     pub(super) lost: Vec<Option<(Loss, String)>>,
     pub(super) last_heard: Vec<Duration>,
     /// Calls whose abort this process has sent to its siblings.
@@ -312,12 +312,13 @@ impl Transport for Replicated {
 
     fn close(&mut self, wait: Duration) -> Result<()> {
         let begin = self.clock.now();
-        let (until, heard) = (begin + wait, begin + wait.min(CHECKSUM_WAIT));
+        let (until, checksums_until) = (begin + wait, begin + wait.min(CHECKSUM_WAIT));
         let mut events = Vec::new();
         loop {
-            // A sibling that owns chunks may be lost, which no process has noticed yet.
+            // Siblings' chunks are waited for too: a sibling may be lost, and no process may have noticed yet.
             let now = self.clock.now();
-            let until = if self.out.is_idle() && self.input_checksums.is_open() { heard } else { until };
+            let only_checksums = self.out.is_idle() && self.input_checksums.is_open();
+            let until = if only_checksums { checksums_until } else { until };
             if now >= until || self.out.is_idle() && !self.input_checksums.is_open() {
                 break;
             }

@@ -43,7 +43,7 @@ impl Arena {
         Ok((Arc::new(Arena { map, free: Mutex::default() }), file))
     }
 
-    /// Cuts a buffer of `lines` lines, with arbitrary contents; `None` if the arena has no such free memory.
+    /// Cuts a buffer of `lines` lines, with arbitrary contents; `None` if the arena has not that much free memory.
     pub(crate) fn cut(self: &Arc<Arena>, lines: usize) -> Option<Cut> {
         let mut free = self.free.lock().expect("arena lock");
         let line = match free.returned.get_mut(&lines).and_then(Vec::pop) {

@@ -142,7 +142,7 @@ fn index_at<I: skyphos_kernels::Index>(list: &[I], row: usize) -> u64 {
 
 /// The position and the text of the first value that is not finite as a float32.
 fn not_finite<R: Real>(values: &[R]) -> Option<(usize, String)> {
-    // Values tested at once without a branch between them, so that the compiler vectorises the test.
+    // Number of values tested at once, without a branch between them, so that the compiler vectorises the test.
     const BLOCK: usize = 4096;
     let bad = |v: &R| !v.to_f32().is_finite();
     let block = values.chunks(BLOCK).position(|block| block.iter().fold(false, |any, v| any | bad(v)))?;

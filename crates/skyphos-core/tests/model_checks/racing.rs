@@ -59,7 +59,7 @@ enum Event {
     Takes { from: usize, to: usize },
     /// The next frame on a channel arrives.
     Arrives { from: usize, to: usize },
-    /// A time-out: all that others owe is overdue, and possibly no process seems to be reached.
+    /// A time-out: all that others owe is overdue. `stuck`: bytes to other processes do not seem to arrive.
     Expires { process: usize, stuck: bool },
     /// A process dies; of the frames that it sent to each process `p`, only the first `arriving[p]` still arrive.
     Dies { process: usize, arriving: Vec<usize> },

@@ -34,7 +34,7 @@ enum Event {
     GivesUp { rank: usize, other: usize, arriving: usize },
 }
 
-/// Number of ranks, and of each kind of fault.
+/// Number of ranks, of deaths, and of partings: events in which a rank gives up another one that lives.
 struct Faults {
     ranks: usize,
     deaths: usize,

@@ -1,7 +1,7 @@
 //! Allreduce by allgather: every rank sends its vector to all others, and every rank reduces all vectors.
 //!
-//! Moves the fewest bytes where inputs hardly overlap, since the result is then as large as all inputs together. Computes P
-//! times as much as the split allgather. Cost: (P - 1) α, and β times the segments of all other ranks.
+//! Moves the fewest bytes where inputs hardly overlap, since the result is then as large as all inputs together. Each rank
+//! computes P times as much as in the split allgather. Cost: (P - 1) α, and β times the segments of all other ranks.
 
 use crate::endpoint::Endpoint;
 use crate::stream::{ReductionParams, Stream, exchange_and_fold};

@@ -1,12 +1,13 @@
 //! Allreduce of sparse vectors on a ring: each rank exchanges messages with its two neighbours only.
 //!
 //! ```text
-//! for s = 1..P:  send the partial sum of range me - s to me + 1; add range me - s - 1 from me - 1
+//! for s = 1..P:    send rank me + 1 the partial sum of range (me - s)
+//!                  receive that of range (me - s - 1) from rank me - 1, and add my part
 //! for s = 0..P-1:  forward the segments of a finished range
 //! ```
 //!
-//! Cost: 2 (P - 1) α. No link carries more than the traffic of two neighbours, which suits rings of slow links. Partial sums
-//! fill in on the way, so sparse data takes more bytes than in a split.
+//! Cost: 2 (P - 1) α. No link carries more than the traffic of two neighbours, which suits rings of slow links. A partial sum
+//! gets more entries at each rank, so sparse data takes more bytes than with the split allgather.
 
 use crate::endpoint::Endpoint;
 use crate::stream::{

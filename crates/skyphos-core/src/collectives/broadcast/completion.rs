@@ -295,7 +295,7 @@ impl<'a> Completion<'a> {
             return Ok(true);
         }
         if earlier.iter().any(|rank| peer(rank).past) {
-            // Not the ranks that left: they may have had the message, since they did not acknowledge to this rank.
+            // The ranks that left do not count: they did not acknowledge to this rank, and may have had the message.
             self.send_end(self.unacknowledged_where(|peer| peer.lost).collect());
             return Ok(true);
         }

@@ -1,6 +1,6 @@
-//! Broadcast of a message of several parts. Only the root knows the number and the lengths of the parts beforehand.
+//! Broadcast of a message of several parts, n bytes in all. Only the root knows the number and the lengths of the parts beforehand.
 //!
-//! | route | root sends | last byte arrives after | right for |
+//! | route | root sends | last byte arrives after the link time of | right for |
 //! |---|---|---|---|
 //! | `Chain` | once | n + (P - 2) chunks | large messages (*Twister* §4.4) |
 //! | `ScatterAllgather` | once | about 2 n (van de Geijn) | large messages, many ranks |

@@ -49,7 +49,7 @@ fn simple(order: &[u32], vrank: usize) -> Links {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Relay {
     pub(super) range: Range<usize>,
-    /// The number of the stream it arrives in. Two ranks have at most one stream of a number.
+    /// The number of the stream it arrives in. From one rank to another there is at most one stream of each number.
     pub(super) stream: u32,
     /// The sender; `None` if the rank has the range already.
     pub(super) from: Option<u32>,

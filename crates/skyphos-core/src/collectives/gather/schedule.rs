@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn round_counts_are_those_of_the_sources() {
+    fn numbers_of_rounds_are_as_in_the_papers() {
         let count = |schedule, size| rounds(schedule, 0, size).len();
         assert_eq!(count(Schedule::Ring, 13), 12);
         assert_eq!(count(Schedule::Bruck, 13), 4);

@@ -1,4 +1,4 @@
-//! Assignment of blocks of G to ranks, and the ring on which ranks exchange their blocks.
+//! Assignment of the blocks of G, the sum of all outer products, to ranks, and the ring on which ranks exchange their blocks.
 //!
 //! Each sub-group of ranks has the whole of G, cut by a grid into one block per rank. The ranks of a sub-group are in the
 //! topology's order, so the ranks of a host share rows of G, and the ring enters each host once.
@@ -17,7 +17,7 @@ pub enum Level {
     Host,
     /// The ranks of a rack.
     Rack,
-    /// All ranks: the paper's algorithm.
+    /// All ranks: the algorithm of *DSOP*.
     All,
 }
 

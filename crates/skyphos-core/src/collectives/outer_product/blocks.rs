@@ -1,4 +1,5 @@
-//! Exchange of the blocks of G on the ring of a sub-group. Each rank sends its block as its tiles are computed.
+//! Exchange of the blocks of G, the sum of all outer products, on the ring of a sub-group. Each rank sends its block while the
+//! block's tiles are computed.
 
 use super::factors::Factors;
 use super::tiles::Tiles;

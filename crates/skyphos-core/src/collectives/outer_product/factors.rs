@@ -36,9 +36,9 @@ pub(super) fn copy_slices<T: Copy>(
 
 /// Slices of all ranks' rows of a and of b, in rank order, converted to the type of sums.
 pub(super) struct Factors<S> {
-    /// Numbers of a slice of a row of a, which is the number of the block's rows.
+    /// Length of a slice of a row of a, which is the number of the block's rows.
     rows: usize,
-    /// Numbers of a slice of a row of b, which is the number of the block's columns.
+    /// Length of a slice of a row of b, which is the number of the block's columns.
     cols: usize,
     /// The index of each rank's first pair among all pairs; the last item is the number of pairs.
     starts: Vec<usize>,

@@ -8,7 +8,7 @@ use crate::endpoint::Endpoint;
 use skyphos_kernels::product::Factor;
 use skyphos_types::{ReduceOp, Result};
 
-/// Computes this rank's own product into `out`, the whole of G.
+/// Computes this rank's own product aᵀ b into `out`, which has the shape of G, the sum of all ranks' products.
 pub fn own_product<T: Factor>(ep: &Endpoint, shape: &ProductShape, own: Pairs<'_, T>, out: &mut [T::Sum]) {
     let (a, b) = (widened(ep, own.a), widened(ep, own.b));
     let sizes = (shape.n, shape.m, shape.pairs[ep.rank().index()]);

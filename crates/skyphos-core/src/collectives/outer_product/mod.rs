@@ -3,11 +3,11 @@
 //!
 //! | algorithm | numbers received per rank | multiply-adds per rank | right for |
 //! |---|---|---|---|
-//! | [`by_owners`], sub-groups of one rank | all factors, K (N + M) | K N M | thin factors, slow links |
-//! | [`by_owners`], sub-groups of a host, a rack or all ranks | slices of the factors, then N M | K N M / owners | thick factors |
+//! | [`by_owners`], sub-groups of one rank | all factors, K (N + M) | K N M | thin factors (few pairs), slow links |
+//! | [`by_owners`], sub-groups of a host, a rack or all ranks | slices of the factors, then N M | K N M / owners | thick factors (many pairs) |
 //! | [`ring`] | 2 N M | r N M | factors thicker than G |
 //!
-//! with K = Σ rᵢ. The first two rows are one algorithm, the paper's generalized Rabenseifner (§5.3) with its future work (§8):
+//! with K = Σ rᵢ. The first two rows are one algorithm, the paper's generalized Rabenseifner (§5.3), extended by its future work (§8):
 //! each rank of a sub-group owns a block of G; every rank sends each owner the slices of its factors that the block needs; the
 //! owners multiply; and the ranks of a sub-group exchange their blocks on a ring. A sub-group of one rank is the paper's
 //! allgather (§5.1). Products are computed tile by tile between messages, and a block is sent as its tiles are ready.

@@ -1,4 +1,5 @@
-//! Ring algorithm (*DSOP* §5.2): partial sums of G travel around a ring, and each rank adds its own product to them.
+//! Ring algorithm (*DSOP* §5.2) for G, the sum of all ranks' products: partial sums travel around a ring, and each rank adds its
+//! own product to them.
 //!
 //! The product is computed panel by panel, just before its numbers are needed.
 

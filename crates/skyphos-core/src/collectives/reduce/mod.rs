@@ -31,7 +31,7 @@ use checks::check_width;
 use run::Run;
 use skyphos_types::{Element, ReduceOp, Result};
 
-/// Reduces `values` (rows along the plan's `contribute`) into `out` (rows along its `want`).
+/// Reduces `values` (a row for each index of the plan's `contribute`) into `out` (a row for each index of its `want`).
 pub async fn reduce<T: Element>(
     ep: &Endpoint,
     plan: &mut Plan,

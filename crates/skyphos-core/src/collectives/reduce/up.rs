@@ -1,4 +1,5 @@
-//! The upward pass of a reduction: each rank sends its neighbours the results at their in-maps, and puts the results that it receives in order.
+//! The upward pass of a reduction: each rank sends its neighbours the results at their in-maps, and stores the results that it
+//! receives.
 
 use super::run::Run;
 use crate::clock::Effort;

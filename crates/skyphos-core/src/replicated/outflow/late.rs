@@ -14,7 +14,7 @@ const OWN_TIME_DIVISOR: u32 = 4;
 const UNLIMITED: usize = usize::MAX / MORE_BYTES / 2;
 
 /// Time without an acknowledgement of a sibling's chunks after which the sibling is probed, and the interval of the probes; and
-/// the time after which a sibling that cannot be reached either is late.
+/// the time after which the sibling is late if bytes to it do not arrive either.
 pub(in crate::replicated) const QUIET: Duration = Duration::from_millis(10);
 const UNREACHABLE: Duration = Duration::from_millis(30);
 
@@ -54,7 +54,7 @@ impl<B: Body> Outflow<B> {
         }
     }
 
-    /// When to check for late siblings, if nothing comes before.
+    /// When to check for late siblings, if no event comes before.
     pub fn next_check(&mut self) -> Option<Duration> {
         let overdue = self.numbering.all().filter_map(|to| self.overdue(to).map(|(at, _)| at)).min();
         let quiet = self.quietest().map(|(_, since)| (since + QUIET).max(self.last_check + QUIET / 2));

@@ -16,11 +16,11 @@ impl<B: Body> Outflow<B> {
         !queue.queued.is_empty() || !queue.fallback.is_empty() && self.has_missing_sender()
     }
 
-    /// The next frame for a process, if there is one. From then on its connection is responsible for it.
+    /// The next frame for a process, if there is one. The process's connection is then responsible for the frame.
     /// `in_flight`: bytes that are on their way there.
     ///
-    /// Order: queued chunks of the same exchange or an earlier one, then chunks in a sibling's place, then queued chunks of later
-    /// exchanges, which may depend on them.
+    /// A chunk in a sibling's place goes after the queued chunks of its own exchange and of earlier ones, and before those of later
+    /// exchanges, which may depend on it.
     pub fn take(&mut self, to: ProcessId, in_flight: impl FnOnce() -> usize) -> Option<(Header, B)> {
         let bit = self.bit(to);
         let next = self.queues[to.index()].queued.iter().find_map(|queued| match queued {
@@ -73,7 +73,7 @@ impl<B: Body> Outflow<B> {
         let is_mine = |fallback: &Fallback| {
             fallback.via.is_none() && self.owner(&fallback.chunk, to) == self.numbering.me()
         };
-        // They are in the order of their exchanges; some have arrived meanwhile.
+        // Fallback chunks are in the order of their exchanges; some have arrived meanwhile.
         let earlier = fallback
             .iter()
             .enumerate()

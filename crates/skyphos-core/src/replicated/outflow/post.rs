@@ -8,7 +8,7 @@ use skyphos_types::{ProcessId, WorldRank};
 use std::time::Duration;
 
 impl<B: Body> Outflow<B> {
-    /// Posts a chunk to all replicas of `to`. `prompt`: whether a process has been heard of lately. Returns a mismatch if a
+    /// Posts a chunk to all replicas of `to`. `prompt`: whether a process has sent anything lately. Returns a mismatch if a
     /// sibling has sent other bytes.
     pub fn post(
         &mut self,

@@ -44,7 +44,7 @@ pub struct Outflow<B> {
     pub(super) last_progress: Duration,
     /// By sibling: when one of its chunks was last acknowledged.
     pub(super) last_delivery: BTreeMap<ProcessId, Duration>,
-    /// When siblings were last compared.
+    /// When siblings were last checked for being late.
     pub(super) last_check: Duration,
     pub(super) delay: DelayEstimate,
 }

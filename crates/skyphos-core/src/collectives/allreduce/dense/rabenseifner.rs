@@ -1,7 +1,8 @@
 //! Dense allreduce by recursive halving and doubling (Rabenseifner 2004).
 //!
-//! With 2^k the largest power of two that is at most P, ranks from 2^k on first hand their array to a partner, and get the
-//! result last. Cost: 2 ⌈log2 P⌉ α (2 α more if P is not a power of two) and 2 (P - 1)/P n β.
+//! Let 2^k be the largest power of two that is at most P. Before the exchanges each rank >= 2^k sends its array to a partner
+//! below 2^k; after them the partner returns the result. Cost: 2 ⌈log2 P⌉ α (2 α more if P is not a power of two) and
+//! 2 (P - 1)/P n β.
 
 use super::{BITMAP, GATHER, REDUCE, finish, ranges};
 use crate::clock::Effort;
