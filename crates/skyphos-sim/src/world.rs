@@ -349,9 +349,9 @@ impl World {
         let (network, here, there) = (&self.network, self.host(from), self.host(to));
         if here == there {
             let latency = nanoseconds(network.host_latency_s);
-            let (_, end) = self.host_links[here as usize].carry(time, bytes);
+            let (start, end) = self.host_links[here as usize].carry(time, bytes);
             self.depart(number, payload, end);
-            self.flying_mut(number).left = end;
+            self.flying_mut(number).left = start;
             return self.at(end.saturating_add(latency), Kind::Arrive(number));
         }
         let message_ns = if first { nanoseconds(network.message_s) } else { 0 };

@@ -44,10 +44,8 @@ fn in_and_out_sets_of_every_relation_at_every_factorisation() {
             all.iter().copied().skip(r as usize).step_by(step as usize).collect::<Vec<_>>()
         };
         // in ≠ out; in ⊂ out; in ∩ out = ∅ on each rank, which wants the indices that its successor contributes.
-        let different: Sets = (
-            ranks.clone().map(|r| part(r, 3)).chain([]).collect(),
-            ranks.clone().map(|r| part(r % 3, 5)).collect(),
-        );
+        let different: Sets =
+            (ranks.clone().map(|r| part(r, 3)).collect(), ranks.clone().map(|r| part(r % 3, 5)).collect());
         let inside: Sets =
             (ranks.clone().map(|_| all.clone()).collect(), ranks.clone().map(|r| part(r, 7)).collect());
         let disjoint: Sets = (
@@ -98,7 +96,7 @@ fn large_messages_in_chunks_with_merge_threads() {
 #[test]
 fn steady_reductions_repeat_their_bits() {
     for (name, make) in TRANSPORTS {
-        let runs = on_all(make(6), |comm| {
+        on_all(make(6), |comm| {
             let mine: Vec<u64> = (0..5000).map(|k| k * 5 % 7919 + u64::from(comm.rank())).collect();
             let options = ConfigureOptions::with_n(10_000);
             let mut plan = comm.configure(&mine, &mine).options(options.clone()).run().unwrap();
@@ -110,9 +108,7 @@ fn steady_reductions_repeat_their_bits() {
                 comm.reduce(&mut plan, &values, &mut again).run().unwrap();
                 assert_eq!(again, first, "{name}");
             }
-            first
         });
-        assert_eq!(runs.len(), 6);
     }
 }
 
