@@ -2,8 +2,8 @@
 
 The first of these counts: the argument of :func:`skyphos.init`; ``SKYPHOS_PROFILE`` (a path, or ``none``); the user's
 own file (:func:`default_path`), if it was measured on exactly these hosts. Racks come from the argument, from
-``SKYPHOS_TOPOLOGY``, or from that profile if it is of these hosts. Only rank 0 reads files and sends the numbers to the
-others, so files that differ, or exist on one machine only, cannot make ranks choose differently.
+``SKYPHOS_TOPOLOGY``, or from that profile if it was measured on these hosts. Only rank 0 reads files and sends the
+numbers to the others, so files that differ, or exist on one machine only, cannot make ranks choose differently.
 """
 
 from __future__ import annotations
@@ -150,7 +150,7 @@ def _find(
 def _find_profile(
     here: Sequence[tuple[str, str]], requested: ProfileSource | None
 ) -> tuple[Profile | None, Measured | None]:
-    """The profile, and its measurements."""
+    """The profile, and its measurements, if any."""
     if requested is None:
         named = variables.text("SKYPHOS_PROFILE") or ""
         if named.lower() == "none":

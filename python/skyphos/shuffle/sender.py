@@ -1,4 +1,4 @@
-"""Shuffle of one rank: merges the values of its tasks, sends them to the owners of the keys, and returns its own."""
+"""Shuffle of one rank: merges its tasks' values, sends them to their keys' owners, returns the values that it owns."""
 
 from __future__ import annotations
 
