@@ -211,7 +211,7 @@ def _warn_of_variables(process: Bootstrap) -> None:
         variables.warn_of_typing_errors()
 
 
-# Variable that records the process of the rank in the launcher's variables, which its children inherit.
+# Variable in which the process of a rank records itself; processes that it starts inherit it.
 _TAKEN = "SKYPHOS_TAKEN"
 
 

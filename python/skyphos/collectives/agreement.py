@@ -199,7 +199,7 @@ def collective(
 
 
 def _named(error: BaseException) -> str:
-    """Class and text."""
+    """An error's class and text."""
     text = text_of(error)
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
@@ -218,7 +218,7 @@ def agree_arguments(comm: Comm, function: str, **arguments: Any) -> None:
         comm._native.agree_arguments(function, [(name, _as_text(value)) for name, value in arguments.items()])
 
 
-# An argument's text is sent to other ranks up to this many characters, and longer ones with a checksum.
+# An argument's text is sent to other ranks up to this many characters; a longer one is cut, and gets a checksum.
 _MOST_CHARACTERS = 200
 
 

@@ -34,7 +34,7 @@ class LowRank:
     ----------
     shape : (N, M)
     pairs : int
-        K, the number of outer products: the rank is at most that.
+        K, the number of outer products, which bounds the rank of the matrix.
 
     Examples
     --------

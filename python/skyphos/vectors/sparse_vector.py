@@ -86,7 +86,7 @@ class SparseVector:
         self._values = rows
         self._present: Array | None = None
         self._owned: range | None = None
-        # The type of the values was chosen by NumPy, not by the caller.
+        # For a list NumPy chose the type of the values, not the caller.
         self._is_of_list = isinstance(values, (list, tuple))
 
     @classmethod
