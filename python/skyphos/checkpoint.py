@@ -174,7 +174,7 @@ class Checkpoint:
     def restore(self, comm: Comm) -> Restored | None:
         """This rank's state after the last iteration that all ranks have saved; None if there is none. Collective.
 
-        A group continues only from a checkpoint of as many ranks. If a group of another size has saved a later
+        A group continues only from a checkpoint of a group of its size. If a group of another size has saved a later
         iteration, this raises, because continuing from an earlier one would silently discard the work since then.
         Earlier iterations of groups of other sizes are ignored.
 
@@ -239,7 +239,7 @@ class Checkpoint:
             return
         there = " and ".join(f"iteration {last[size]} saved by a group of {size} ranks" for size in sorted(last))
         ours = f"{comm.size} and {'no whole iteration' if iteration < 0 else f'iteration {iteration}'}"
-        do = "start as many ranks, name another folder, or remove the files of the others (…-of-N.…)"
+        do = "start that many ranks, name another folder, or remove the files of the others (…-of-N.…)"
         raise BadInput(f"rank {comm.rank}: {self.path}: {there}, this one has {ours}: {do}")
 
     def _unusable(self, comm: Comm, what: str, error: OSError) -> BadInput:

@@ -7,7 +7,7 @@ For graphs with hubs that is the better cut (PowerGraph; Kylix II.B). Three meth
 - ``greedy``: PowerGraph's greedy vertex-cut in its *oblivious* variant (Gonzalez et al., OSDI 2012, section
   5.2): each rank places its own share one edge after the other, knowing only its own placements.
 - ``row``: all edges *into* a vertex on one rank, which is a cut of the matrix by rows: ranges of vertex ids
-  with about as many edges each. Best where neighbouring ids belong together; a hub's edges cannot be split.
+  with about equal numbers of edges. Best where neighbouring ids belong together; a hub's edges cannot be split.
 
 Each method puts all copies of an edge on one rank, so that duplicates can be merged there. Edges are sent by
 :func:`~skyphos.graph.exchange.move`, once for ``random`` and ``row`` and twice for ``greedy``.
@@ -97,7 +97,7 @@ def partition(comm: Comm, edges: Edges, method: str = "random", *, seed: int = 0
 
 
 def weighted_alike(comm: Comm, edges: Edges) -> Edges:
-    """Give edges without weights weights of 1 if any rank's edges have weights, as merging may add them. Collective."""
+    """Give unweighted edges the weight 1 if any rank's edges have weights, which merging may add. Collective."""
     if not reduce_number(comm, int(edges.weight is not None), "max") or edges.weight is not None:
         return edges
     return replace(edges, weight=np.ones(len(edges)))

@@ -39,7 +39,7 @@ class Assumptions:
     ----------
     profile : Profile
     source : str
-        Source of its numbers.
+        Source of the profile's numbers.
     notes : tuple of str
         Differences between the measured group and the planned one.
     """

@@ -104,7 +104,7 @@ class Shuffle(Gatherer):
         fail(self._comm, error)
 
     def parts(self) -> Iterator[tuple[Any, Any]]:
-        """Send all values, and yield those that this rank owns in waves. Collective.
+        """Send all values, and yield, wave by wave, those that this rank owns. Collective.
 
         Yields
         ------
