@@ -17,7 +17,7 @@ _NAMES = {OBJECTS: "objects", NUMBERS: "Python numbers or lists"}
 
 
 def in_words(message: str) -> str:
-    """An error's message with "of objects" or "of numbers" instead of a reserved size.
+    """An error's message with " of objects" or " of Python numbers or lists" instead of a reserved size.
 
     Examples
     --------

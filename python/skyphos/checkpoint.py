@@ -174,7 +174,7 @@ class Checkpoint:
     def restore(self, comm: Comm) -> Restored | None:
         """This rank's state after the last iteration that all ranks have saved; None if there is none. Collective.
 
-        A group continues only from a checkpoint of as many ranks. If a group of another size has saved a later
+        A group continues only from a checkpoint of a group of its size. If a group of another size has saved a later
         iteration, this raises, because continuing from an earlier one would silently discard the work since then.
         Earlier iterations of groups of other sizes are ignored.
 
@@ -199,19 +199,19 @@ class Checkpoint:
     def _restore(self, comm: Comm) -> Restored | None:
         files = together(comm, lambda: self._files(comm))
         mine = _own_files(comm, files)
-        below = _MOST
+        tried = _MOST
         while True:
             # Each rank's last iteration before the one tried; then the earliest of those, if all ranks have it.
-            last = max((iteration for iteration in mine if iteration < below), default=-1)
-            below = int(gather_numbers(comm, last).min())
-            state = together(comm, partial(_read, mine.get(below)))
-            if below < 0 or gather_numbers(comm, int(state is not None)).all():
+            last = max((iteration for iteration in mine if iteration < tried), default=-1)
+            tried = int(gather_numbers(comm, last).min())
+            state = together(comm, partial(_read, mine.get(tried)))
+            if tried < 0 or gather_numbers(comm, int(state is not None)).all():
                 break
-        together(comm, lambda: self._refuse_later(comm, below, files))
-        if below < 0:
+        together(comm, lambda: self._refuse_later(comm, tried, files))
+        if tried < 0:
             return None
         assert state is not None
-        return Restored(below, state)
+        return Restored(tried, state)
 
     def _files(self, comm: Comm) -> list[_File]:
         """All checkpoints in the folder, damaged ones too. Removes unfinished files of this process."""
@@ -239,7 +239,7 @@ class Checkpoint:
             return
         there = " and ".join(f"iteration {last[size]} saved by a group of {size} ranks" for size in sorted(last))
         ours = f"{comm.size} and {'no whole iteration' if iteration < 0 else f'iteration {iteration}'}"
-        do = "start as many ranks, name another folder, or remove the files of the others (…-of-N.…)"
+        do = "start that many ranks, name another folder, or remove the files of the others (…-of-N.…)"
         raise BadInput(f"rank {comm.rank}: {self.path}: {there}, this one has {ours}: {do}")
 
     def _unusable(self, comm: Comm, what: str, error: OSError) -> BadInput:
@@ -402,7 +402,7 @@ def _extension_type(name: str, path: Path) -> np.dtype[Any]:
 
 
 def _sync_folder(path: Path) -> None:
-    """A file's name is on the disk once its folder is."""
+    """Flush a folder to the disk, and with it the names of its files."""
     folder = os.open(path, os.O_RDONLY)
     try:
         os.fsync(folder)

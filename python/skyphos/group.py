@@ -115,8 +115,8 @@ def init(
         Whether replicas of a rank may be on one host, for tests: the loss of that host would lose the rank. By default
         this is refused.
     shared_memory : bool, optional
-        Whether ranks of one host in a TCP group exchange data through shared memory, if both allow it and the system
-        does too (processes of one user that see each other); else through sockets. Default: True, or False if
+        Whether ranks of one host in a TCP group exchange data through shared memory, if both ranks and the system
+        allow it (processes of one user that see each other); else through sockets. Default: True, or False if
         SKYPHOS_SHARED_MEMORY is ``0``.
     tls : TLS, optional
         Certificates for encrypted connections between ranks (:class:`skyphos.TLS`). Default: the files in
@@ -211,7 +211,7 @@ def _warn_of_variables(process: Bootstrap) -> None:
         variables.warn_of_typing_errors()
 
 
-# Variable that records the process of the rank in the launcher's variables, which its children inherit.
+# Variable in which the process of a rank records itself; processes that it starts inherit it.
 _TAKEN = "SKYPHOS_TAKEN"
 
 

@@ -62,7 +62,7 @@ def handle_of(comm: Any) -> int:
     return int(module._handleof(comm))
 
 
-def _leave_before_it_ends() -> None:
+def _leave_before_finalize() -> None:
     """Make mpi4py's ``MPI.Finalize`` wait until no thread of this library is in MPI, which would crash."""
     module = sys.modules.get("mpi4py.MPI")
     if module is None:
@@ -90,7 +90,7 @@ def join(
     """Join the group of an MPI communicator's processes, or of all processes; initialise MPI if necessary."""
     atexit.unregister(_end)
     atexit.register(_end)
-    _leave_before_it_ends()
+    _leave_before_finalize()
     launched = process.world_size if process.launcher in ("mpi", "slurm") else None
     connected = _skyphos.connect_mpi(comm, launched, _candidates(), timeout, named_threads(threads))
     return begin_with(connected.group(), *begin)

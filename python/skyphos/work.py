@@ -27,7 +27,7 @@ class Work(Generic[T]):
     before it is done. Closing the group ends its unfinished calls with an error on all ranks.
 
     Dropping a Work does not stop its call. A program that catches an exception, such as Ctrl-C, between a call and its
-    ``wait()`` must wait for the call before it repeats the step: otherwise its next call meets another step's.
+    ``wait()`` must wait for the call before it repeats the step: otherwise its next call meets a call of another step.
 
     Examples
     --------

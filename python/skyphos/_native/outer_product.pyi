@@ -24,7 +24,7 @@ class OuterOptions:
         owners: str | None = None,
         grid: tuple[int, int] | None = None,
         scatter: bool = False,
-        fresh: bool = False,
+        fresh: bool = False,  # whether the memory for the result is new
     ) -> OuterOptions: ...
 
 @final
@@ -84,4 +84,6 @@ def sparse_outer_product_sum(
 def sparse_outer_factors(
     comm: Comm, a: FactorEntries, b: FactorEntries, shape: OuterShape, options: OuterOptions, async_op: bool
 ) -> Any: ...
+
+# Adds scale aᵀ b to out.
 def add_product(a: Array, b: Array, out: Array, of: OuterShape, scale: float, threads: int) -> None: ...

@@ -11,6 +11,7 @@ from .vector import Vector
 class TopkSum:
     @property
     def sum(self) -> Vector: ...
+    # Indices of this rank's values that entered the sum.
     @property
     def offered(self) -> Array: ...
     @property

@@ -36,7 +36,7 @@ def command(*, folder: str, hosts: str, days: int) -> None:
     """Make certificates with which groups encrypt their connections.
 
     FOLDER gets an authority (authority.pem and authority.key), and NAME.pem and NAME.key for each host. An authority
-    that is there already signs further ones. No file is overwritten.
+    that is there already signs further certificates. No file is overwritten.
 
     \b
     skyphos certificates certificates --hosts n1,n2,n3

@@ -59,7 +59,7 @@ _HOSTS, _ONE_HOST = Profile.network(1e9), Profile.one_host(1)
     type=VOLUME,
     default="2MB",
     show_default=True,
-    help="Minimum efficient packet, for the papers' rule.",
+    help="Minimum efficient packet, for Kylix's rule.",
 )
 @click.option("--all", "everything", is_flag=True, help="Show all degrees that were considered.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
@@ -167,8 +167,8 @@ def _show(found: Forecast, everything: bool) -> None:
     if found.ranks > 1:
         degrees = "x".join(map(str, found.papers_degrees))
         click.echo(
-            f"The papers' rule (messages of at least {human_bytes(found.min_packet_bytes)}, or all that is left in one "
-            f"layer): degrees {degrees}."
+            f"Kylix's rule (messages of at least {human_bytes(found.min_packet_bytes)}, or all ranks that are left in "
+            f"one layer): degrees {degrees}."
         )
     if found.configure_s is not None:
         click.echo(f"Configured once, which takes {human_seconds(found.configure_s)}.")

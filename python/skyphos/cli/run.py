@@ -99,7 +99,7 @@ def command(
         arguments = arguments[1:]
     elif not ctx.meta[_SEPARATED]:
         _check_order(
-            ctx, target, arguments, module=module, counted=any(given is not None for given in (n, per_node, hostfile))
+            ctx, target, arguments, module=module, has_count=any(given is not None for given in (n, per_node, hostfile))
         )
     exported = _exported(export)
     argv = launch.command_line(target, arguments, module=module, python=python)
@@ -147,7 +147,7 @@ def _exported(given: Sequence[str]) -> dict[str, str]:
     return found
 
 
-def _check_order(ctx: click.Context, target: str, arguments: Sequence[str], *, module: bool, counted: bool) -> None:
+def _check_order(ctx: click.Context, target: str, arguments: Sequence[str], *, module: bool, has_count: bool) -> None:
     """Refuse an option of ``skyphos run`` after the target, to which it would be passed.
 
     Other programs have options of the same names (``head -n``, ``python -m``): after one of those, only a number of
@@ -156,7 +156,7 @@ def _check_order(ctx: click.Context, target: str, arguments: Sequence[str], *, m
     ours = {name: param for param in ctx.command.params for name in (*param.opts, *param.secondary_opts)}
     if not module and not target.endswith(".py"):
         names = (*shared_options.PROCESSES_NAMES, *_PER_NODE_NAMES, *shared_options.HOSTFILE_NAMES)
-        ours = {} if counted else {name: ours[name] for name in names}
+        ours = {} if has_count else {name: ours[name] for name in names}
     for position, argument in enumerate(arguments):
         if argument == "--":
             return
@@ -164,14 +164,14 @@ def _check_order(ctx: click.Context, target: str, arguments: Sequence[str], *, m
         param = ours.get(name if name.startswith("--") else argument)
         if not isinstance(param, click.Option) or not argument.startswith("-"):
             continue
-        takes = 1 if equals or param.is_flag else 2
-        option, others = arguments[position : position + takes], (*arguments[:position], *arguments[position + takes :])
+        end = position + (1 if equals or param.is_flag else 2)
+        option, others = arguments[position:end], (*arguments[:position], *arguments[end:])
         begin, what = ["skyphos", "run"], [*(["-m"] if module else []), target]
-        right = [*begin, *_given(ctx, param), *option, *what, *others]
-        hand = [*begin, *_given(ctx), *what, "--", *arguments]
+        moved = [*begin, *_given(ctx, param), *option, *what, *others]
+        handed_on = [*begin, *_given(ctx), *what, "--", *arguments]
         raise BadInput(
-            f"{argument} after {target} is an argument of the program: write `{shlex.join(right)}`, or leave "
-            f"{argument} out; to hand it on, `{shlex.join(hand)}`"
+            f"{argument} after {target} is an argument of the program: write `{shlex.join(moved)}`, or leave "
+            f"{argument} out; to hand it on, `{shlex.join(handed_on)}`"
         )
 
 

@@ -57,7 +57,9 @@ _STRAGGLERS = 'write SHARE:DISTRIBUTION, such as "0.05:uniform(2, 4)"'
     show_default=True,
     help="Algorithm of allreduce, allreduce_dense, broadcast or outer_product_sum.",
 )
-@click.option("--chunk-bytes", type=click.IntRange(min=1), default=None, help="Of a broadcast. Default: chosen.")
+@click.option(
+    "--chunk-bytes", type=click.IntRange(min=1), default=None, help="Bytes of a broadcast's chunk. Default: chosen."
+)
 @click.option(
     "--degrees",
     type=Degrees(),

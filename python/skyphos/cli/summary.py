@@ -97,14 +97,14 @@ def summarise(
     seconds = gather_table(comm, np.array(mine))
     degrees = "x".join(map(str, result.matrix.plan.degrees))
     before = [("vertices", f"{result.count:,}")]
-    behind = [
+    after = [
         ("ranks", str(comm.size)),
         ("degrees", degrees),
         ("iterations", str(result.iterations)),
         ("residual", f"{result.residuals[-1]:.3g}"),
     ]
     return Summary(
-        facts=[*before, *facts, *behind],
+        facts=[*before, *facts, *after],
         top=_best(comm, result, top, base),
         residuals=result.residuals,
         layers=_layers(comm, result),

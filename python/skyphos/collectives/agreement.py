@@ -128,8 +128,8 @@ def report_error(comm: Comm, error: BaseException, *, goes_on: bool = False) -> 
     """Make the group's next call fail on all ranks with an error found on this one; return what to raise here.
 
     A Python exception becomes a :class:`BadInput` with the same text; Ctrl-C and ``sys.exit()`` are not changed.
-    With ``goes_on`` this rank's following calls match those of the ranks that are in this call and have not received
-    the error yet.
+    With ``goes_on`` this rank still makes the calls that follow, as ranks do that are in this call and have not
+    received the error yet.
     """
     wire, text, raised = error_for_peers(error, comm.rank)
     if comm.size > 1 and not comm._native.closed:
@@ -199,7 +199,7 @@ def collective(
 
 
 def _named(error: BaseException) -> str:
-    """Class and text."""
+    """An error's class and text."""
     text = text_of(error)
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
@@ -218,7 +218,7 @@ def agree_arguments(comm: Comm, function: str, **arguments: Any) -> None:
         comm._native.agree_arguments(function, [(name, _as_text(value)) for name, value in arguments.items()])
 
 
-# An argument's text is sent to other ranks up to this many characters, and longer ones with a checksum.
+# An argument's text is sent to other ranks up to this many characters; a longer one is cut, and gets a checksum.
 _MOST_CHARACTERS = 200
 
 

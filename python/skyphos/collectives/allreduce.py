@@ -143,8 +143,8 @@ def allreduce(
         How indices are assigned to ranks: ranges with equal numbers of entries, from a sample; ranges of equal lengths;
         or ranges of hashed indices, which balances any data without a sample, but reorders input and result once each.
     dense_threshold : int or "paper", optional
-        Entries above which a vector becomes dense. "paper": N·isize/(c + isize), SparCML section 5.1. None: the
-        smaller of that and of the measured point where dense is faster, 0.3 N.
+        Entries above which a vector becomes dense. "paper": N·isize/(c + isize), with isize bytes a value and c an
+        index (SparCML, section 5.1). None: that, or 0.3 N, where dense was measured to be faster, if it is smaller.
     quantize : Quantize, optional
         Send values in a few bits each (:class:`skyphos.Quantize`). For op sum and mean of floats.
         "result" needs an algorithm in which each part has an owner: not ``recursive_doubling``, ``allgather``

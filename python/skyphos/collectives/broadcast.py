@@ -175,15 +175,15 @@ def broadcast(
     ...     comm.broadcast({"weights": np.arange(3.0), "step": 7})
     {'weights': array([0., 1., 2.]), 'step': 7}
     """
-    number = as_rank(root, comm.size, "root")
+    root_rank = as_rank(root, comm.size, "root")
     as_name(algorithm, "algorithm")
     as_one_of(on_loss, get_args(OnLoss), "on_loss")
     chunk = None if chunk_bytes is None else whole(chunk_bytes, "chunk_bytes", 1, 2**63 - 1)
     limit_s = None if ack_timeout is None else real(ack_timeout, "ack_timeout", 0.0)
     explain, async_op = truth(explain, "explain"), truth(async_op, "async_op")
-    parts = _packed(comm, obj) if comm.rank == number else None
+    parts = _packed(comm, obj) if comm.rank == root_rank else None
     options = native.BroadcastOptions(algorithm, chunk, limit_s)
-    done = native.broadcast(comm._native, parts, number, options, async_op)
+    done = native.broadcast(comm._native, parts, root_rank, options, async_op)
 
     def finish(done: native.Broadcasted) -> Any:
         received: list[Bytes] = done.parts

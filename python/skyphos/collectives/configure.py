@@ -100,12 +100,12 @@ def configure(
     degrees : sequence of int, optional
         Degree of each layer of the butterfly, from the top; their product is the group's size. ``[size]``
         is the direct algorithm. None: chosen by the planner, from sizes and overlap of all ranks' sets and from
-        the profile of network and machines; or by the papers' rule, if ``min_packet`` is given.
+        the profile of network and machines; or by Kylix's rule, if ``min_packet`` is given.
     missing : {"error", "identity"}
         A wanted index that no rank contributes is an error on all ranks, or has the identity of the operation as its
         value.
     min_packet : float, optional
-        Smallest message in bytes worth sending: degrees are then chosen by the papers' rule (*Kylix*, section IV).
+        Smallest message in bytes worth sending: degrees are then chosen by Kylix's rule (section IV).
     expected_nnz : int, optional
         Expected size of the union of all ranks' sets: the planner then needs no sample from the other ranks. A wrong
         hint costs time, but does not change the result.

@@ -85,17 +85,17 @@ def _encoded(array: Array, is_list: bool) -> int:
 
 def _agreed(encoded: npt.NDArray[np.int64]) -> tuple[np.dtype[Any] | None, int]:
     """The type and width for all ranks; None if no type holds all numbers."""
-    full = encoded[(encoded & _IS_EMPTY) == 0]
-    widths, types = np.unique(full // _WIDTH), np.unique(full % _IS_ARRAY)
+    filled = encoded[(encoded & _IS_EMPTY) == 0]
+    widths, types = np.unique(filled // _WIDTH), np.unique(filled % _IS_ARRAY)
     if len(widths) != 1:
         return None, 1
-    of_arrays = np.unique(full[(full & _IS_ARRAY) != 0] % _IS_ARRAY)
+    of_arrays = np.unique(filled[(filled & _IS_ARRAY) != 0] % _IS_ARRAY)
     for some in (types, of_arrays):
         if len(some) == 1:
             return type_named(_TYPES[some[0]]), int(widths[0])
     has_floats = _TYPES.index("float64") in types
     for bit, name in enumerate(_OF_LISTS):
-        if (full & _MAY_BE << bit).all() and (name != "float64" or has_floats):
+        if (filled & _MAY_BE << bit).all() and (name != "float64" or has_floats):
             return np.dtype(name), int(widths[0])
     return None, 1
 

@@ -40,7 +40,7 @@ class OuterExplanation:
     owners : str
         For ``rabenseifner``: the ranks that together owned the matrix.
     grid : (int, int) or None
-        Rows and columns of blocks of the matrix.
+        How many rows and columns of blocks the matrix was cut into.
     pairs : int
         Number of outer products of all ranks, K.
     sent_bytes, sent_frames, received_bytes : int
@@ -162,7 +162,8 @@ def outer_product_sum(
         For ``rabenseifner``: the ranks that together own the matrix. "host" keeps blocks within a host, and sends
         factors to each host.
     grid : (int, int), optional
-        For ``rabenseifner``: rows and columns of blocks of the matrix; None: such that owners need the fewest factors.
+        For ``rabenseifner``: how many rows and columns of blocks the matrix is cut into. None: those for which owners
+        need the fewest factors.
     explain : bool
         Also return an :class:`OuterExplanation`.
     async_op : bool
@@ -237,7 +238,7 @@ def outer_product_sum(
 
     if isinstance(pair, DenseFactors):
         return _dense(comm, pair, matrix, options, with_explanation, async_op)
-    return _sparse(comm, pair, options, (scatter, factors), with_explanation, async_op)
+    return _sparse(comm, pair, options, with_explanation, async_op, scatter=scatter, factors=factors)
 
 
 def _dense(
@@ -261,11 +262,13 @@ def _sparse(
     comm: Comm,
     pair: Factors,
     options: native.OuterOptions,
-    what: tuple[bool, bool],
     with_explanation: Any,
     async_op: bool,
+    *,
+    scatter: bool,
+    factors: bool,
 ) -> Any:
-    shape, (scatter, factors) = native.OuterShape(pair.n, pair.m, pair.pairs), what
+    shape = native.OuterShape(pair.n, pair.m, pair.pairs)
     entries = native.FactorEntries(*pair.a), native.FactorEntries(*pair.b)
     if factors:
         done = native.sparse_outer_factors(comm._native, *entries, shape, options, async_op)

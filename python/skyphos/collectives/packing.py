@@ -121,7 +121,7 @@ def read_object(comm: Comm, parts: list[Bytes]) -> Any:
 
 
 def untrusted(what: str) -> BadInput:
-    """The error for pickles in a group without a token."""
+    """The error for pickles in a group without a token; ``what`` is a clause that ends in "which runs"."""
     return BadInput(
         f"{what} code where it is read, and the ranks of this group have proved no token: pass token= to sky.init() on "
         "all ranks, or set SKYPHOS_TOKEN, or send arrays"

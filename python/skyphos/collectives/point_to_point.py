@@ -65,7 +65,7 @@ def send(comm: Comm, x: Any, dest: int, tag: int = 0) -> None:
         An array, a :class:`SparseVector`, a number, text, bytes or a tensor, or anything that can be pickled.
         Pickles run code where they are read, so between hosts they need a token (:func:`skyphos.init`).
     dest : int
-        Its receiver; it may be this rank.
+        The rank that receives the object; it may be this rank.
     tag : int, default 0
         From 0 to 2**31 - 1; a receive may select messages by tag.
 
@@ -117,9 +117,9 @@ def recv(
     Parameters
     ----------
     source : int, optional
-        Its sender; None: any rank (not in groups with replicas, which might take different messages).
+        The rank that sent the object; None: any (not in groups with replicas, which might take different messages).
     tag : int, optional
-        Its tag; None: any.
+        The tag of its message; None: any.
     out : array, optional
         Receives an array of its type and shape, and is returned.
     return_status : bool

@@ -54,17 +54,17 @@ def reduce(comm: Comm, x: Any, *, root: int = 0, op: Op = "sum", async_op: bool 
     ...     comm.reduce(sky.SparseVector([3], np.array([1.0]), n=10), root=0)
     SparseVector(n=10, nnz=1, float64)
     """
-    number, async_op = as_rank(root, comm.size, "root"), truth(async_op, "async_op")
+    root, async_op = as_rank(root, comm.size, "root"), truth(async_op, "async_op")
     if is_number(x):
-        return reduce_numbers(comm, x, op, "reduce", root=number, async_op=async_op)
+        return reduce_numbers(comm, x, op, "reduce", root=root, async_op=async_op)
     vector, back, kind, operation = opened(x, op)
     agree_on_shape(comm, "reduce", x)
     if isinstance(vector, np.ndarray):
-        out = np.empty(vector.shape if comm.rank == number else 0, kind)
+        out = np.empty(vector.shape if comm.rank == root else 0, kind)
         arrays = as_sent(vector, kind), as_native_out(out)
-        done = native.reduce_arrays(comm._native, *arrays, operation, number, async_op)
-        return perform(done, async_op, lambda _: back(settled(out, kind)) if comm.rank == number else None)
-    done = native.reduce(comm._native, native_vector(vector, kind), operation, number, async_op)
+        done = native.reduce_arrays(comm._native, *arrays, operation, root, async_op)
+        return perform(done, async_op, lambda _: back(settled(out, kind)) if comm.rank == root else None)
+    done = native.reduce(comm._native, native_vector(vector, kind), operation, root, async_op)
 
     def finish(found: native.Vector | None) -> Any:
         return None if found is None else back(vector_of(found, vector, kind))

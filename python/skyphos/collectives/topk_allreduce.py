@@ -87,7 +87,7 @@ def topk_allreduce(
     ...     comm.topk_allreduce(np.array([0.1, -3.0, 2.0, 0.2]), k=2).to_dense()
     array([ 0., -3.,  2.,  0.])
     """
-    number = whole(k, "k", 1, 2**63 - 1)
+    k = whole(k, "k", 1, 2**63 - 1)
     contributed, async_op = truth(contributed, "contributed"), truth(async_op, "async_op")
     if op not in ("sum", "mean"):
         raise BadInput(f'topk_allreduce takes op "sum" or "mean", not {op!r}')
@@ -95,7 +95,7 @@ def topk_allreduce(
     require_floats(vector.dtype, "topk_allreduce")
     if vector.width != 1:
         raise BadInput(f"topk_allreduce takes one number an index, not rows of {vector.width}")
-    done = native.topk_allreduce(comm._native, native_vector(vector), number, resolve_op(op), async_op)
+    done = native.topk_allreduce(comm._native, native_vector(vector), k, resolve_op(op), async_op)
 
     def finish(done: native.TopkSum) -> Any:
         total = vector_of(done.sum, vector)

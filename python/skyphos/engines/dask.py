@@ -42,7 +42,7 @@ def run(
     num_workers : int, optional
         Number of workers, each of which is one rank; default all, in the order of their addresses.
     timeout, init_options : float and mapping, optional
-        Seconds for workers to be free, and without progress in a call; further arguments of :func:`skyphos.init`.
+        Seconds to wait for free workers, and for progress in a call; further arguments of :func:`skyphos.init`.
 
     Raises
     ------

@@ -40,7 +40,7 @@ def run(
     strategy : {"PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD"}
         Placement of actors on nodes by Ray.
     timeout, init_options : float and mapping, optional
-        Seconds to wait for resources, and without progress in a call; further arguments of :func:`skyphos.init`.
+        Seconds to wait for resources, and for progress in a call; further arguments of :func:`skyphos.init`.
 
     Raises
     ------

@@ -51,7 +51,7 @@ def run(
     partition_by : sequence of str, optional
         Columns: rows with equal values in them go to the same rank. Default: rows are distributed round-robin.
     timeout, init_options : float and mapping, optional
-        Seconds without progress in making the group or in a call; further arguments of :func:`skyphos.init`.
+        Seconds to wait for progress in making the group or in a call; further arguments of :func:`skyphos.init`.
 
     Raises
     ------

@@ -1,8 +1,9 @@
 """Columns of an edge list: which are source, target and weight, by known names or by the caller.
 
-Names are compared without case, blanks and punctuation, so ``Source ID``, ``source_id`` and ``sourceId`` are one. Known
-are those of NetworkX and Gephi (Source, Target, Weight), igraph (from, to), Spark's GraphFrames and cuGraph (src, dst),
-Neo4j's exports (:START_ID, :END_ID; _start, _end), SNAP (FromNodeId, node_1, id_1) and matrices (row, col, value).
+Names are compared without case, blanks and punctuation, so ``Source ID``, ``source_id`` and ``sourceId`` are the same.
+The known names are those of NetworkX and Gephi (Source, Target, Weight), igraph (from, to), Spark's GraphFrames and
+cuGraph (src, dst), Neo4j's exports (:START_ID, :END_ID; _start, _end), SNAP (FromNodeId, node_1, id_1) and matrices
+(row, col, value).
 Columns without a known name are never guessed: the error lists their names and the setting that assigns roles.
 """
 
@@ -163,14 +164,14 @@ def roles_by_name(names: Sequence[str], where: str, *, weights: bool) -> Roles:
     ]
     if weight is None and left:
         raise BadInput(
-            f"{where}: is {' or '.join(map(repr, left))} the weight? The columns are {_listed(names)}; {_HINT}; leave "
-            "weight out, or say --unweighted (weights=False), for none"
+            f"{where}: is {' or '.join(map(repr, left))} the weight? The columns are {_listed(names)}; {_HINT}; for "
+            "edges without weights leave weight out, or say --unweighted (weights=False)"
         )
     return Roles(source, target, weight)
 
 
 def _numbered_pair(plain: Sequence[str]) -> tuple[int, int] | tuple[None, None]:
-    """The only two columns whose names differ in a final 1 and 2; in a file of two columns also in a final letter."""
+    """The only two columns whose names differ in a final 1 and 2; in a file of two columns also a and b, x and y, …"""
     ends = (("1", "2"), *((("a", "b"), ("x", "y"), ("i", "j")) if len(plain) == 2 else ()))
     pairs = [
         (column, plain.index(name[:-1] + after))

@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 __all__ = ["DistMatrix"]
 
 Array = npt.NDArray[Any]
-_MOST = 2**63
+# Most rows and columns of a matrix, including its slots.
+_MAX_SIDE = 2**63
 
 
 class DistMatrix:
@@ -44,7 +45,7 @@ class DistMatrix:
         Positions of this rank's entries. Any rank may hold any entry. Entries at the same position are combined
         by the addition of the product (for plus-times: they add up, as in SciPy).
     values : array_like, shape (m,), optional
-        Their values; without it every entry is one.
+        The values of the entries; None: every entry is 1.
     shape : (int, int), optional
         Default: square, large enough for every entry of every rank.
     every_vertex : bool
@@ -139,8 +140,8 @@ class DistMatrix:
     def empty(self, dtype: npt.DTypeLike = np.float64) -> Array:
         """Return an uninitialised vector aligned with ``row_index``, for ``out=``.
 
-        The memory of this vector extends over the scalars of :meth:`matvec_with`, so a product is received directly
-        into it; another vector costs a copy.
+        Behind this vector there is memory for the scalars of :meth:`matvec_with`, so a product is received directly
+        into it; any other vector costs a copy.
         """
         return self._result_buffer(len(self.row_index), dtype)
 
@@ -262,7 +263,7 @@ class DistMatrix:
         return float(reduce_number(self.comm, float(x[self.owned].sum()), dtype=np.float64))
 
     def _owned_rows(self, my_rows: Ids, my_columns: Ids | None, every_vertex: bool) -> Ids:
-        """Agree on one owner for each row, and return this rank's.
+        """Agree on one owner for each row, and return the rows that this rank owns.
 
         Every rank with an entry in a row bids for it; the lowest bid wins. Ranks that have the row also as a column
         bid lower, and the order of the ranks rotates with the row, so that ownership is balanced.
@@ -336,9 +337,9 @@ def _check(
             array = array.astype(np.int64)
         if array.ndim != 1 or array.dtype.kind not in "iu":
             raise BadInput(f"{name} must be whole numbers in one dimension, not {array.dtype} of shape {array.shape}")
-        most = _MOST - slots if shape is None else shape[side]
-        if len(array) and (array.min() < 0 or int(array.max()) >= most):
-            raise BadInput(f"{name} must be from 0 to {most - 1}; here they run from {array.min()} to {array.max()}")
+        end = _MAX_SIDE - slots if shape is None else shape[side]
+        if len(array) and (array.min() < 0 or int(array.max()) >= end):
+            raise BadInput(f"{name} must be from 0 to {end - 1}; here they run from {array.min()} to {array.max()}")
         checked.append(array.astype(np.int64, copy=False))
     value = None if values is None else as_numpy(values, "values")
     if value is not None and value.dtype.kind not in "biuf":
@@ -348,7 +349,7 @@ def _check(
     lengths = [len(array) for array in checked] + ([] if value is None else [len(value)])
     if len(set(lengths)) != 1:
         raise BadInput(f"rows, columns and values must have one length, not {lengths}")
-    if shape is not None and not 0 <= max(shape) <= _MOST - slots:
+    if shape is not None and not 0 <= max(shape) <= _MAX_SIDE - slots:
         raise BadInput(f"a matrix of shape {shape} is too large: 2^63 - {slots} rows at most")
     return checked[0], checked[1], value
 
@@ -373,7 +374,7 @@ def _by_rows(
     by_column, _ = count_sort(column, width)
     by_row, starts = count_sort(row.take(by_column), rows)
     order = by_column.take(by_row)
-    # SciPy's kernel takes one integer type for both.
+    # SciPy's kernel takes one integer type for columns and starts.
     columns = column.take(order).astype(starts.dtype, copy=False)
     return CompactRows(starts, columns, None if value is None else value.take(order), width)
 

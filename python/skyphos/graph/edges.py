@@ -38,8 +38,8 @@ class Edges:
         Meaning of a repeated edge: its last weight, as in ``networkx.DiGraph``, or the sum of its weights, as in
         SciPy's matrices. Without weights, ``"last"`` makes it one edge, and ``"sum"`` counts the repetitions.
     stored, stated : int or None
-        From a reader: entries read, before a symmetric matrix was completed, and the number that the file states
-        for the whole of it (None if it states none).
+        From a reader: entries read (before a symmetric matrix was completed), and the number of entries that the file
+        states for the whole matrix (None if it states none).
 
     Examples
     --------
@@ -167,7 +167,7 @@ def _ids(given: Any, name: str) -> Ids:
     if array.ndim != 1 or array.dtype.kind not in "iuf":
         raise BadInput(f"{name} must be ids of vertices in one dimension, not {array.dtype} of shape {array.shape}")
     if array.dtype.kind == "f" and not (np.isfinite(array) & (array == np.floor(array)) & (abs(array) < 2**53)).all():
-        raise BadInput(f"{name} must be ids, which are whole numbers, and holds others, of type {array.dtype}")
+        raise BadInput(f"{name} must be ids, which are whole numbers; it holds other numbers, of type {array.dtype}")
     if array.dtype.kind == "u" and array.max() > _MOST:
         raise BadInput(f"{name} holds the id {array.max()}, which is above 2^63 - 1")
     return array.astype(np.int64)

@@ -4,7 +4,7 @@ A reduce in which each index has exactly one contributor moves data: the "sum" i
 to the ranks that ask for them, and tables are gathered.
 
 Cost: :func:`move` sends each row down to a rank that a hash picks and up to its new owner, about twice the bytes of a
-direct exchange, with two rounds for the counts before. It runs once a graph, not once an iteration.
+direct exchange, after two rounds that exchange the counts. It runs once a graph, not once an iteration.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = ["gather_table", "move"]
 
 T = TypeVar("T")
 
-# Numbers of one batch of rows, which is sent under one index: 8 KB, far more than the index itself takes.
+# How many numbers a batch of rows holds. A batch is sent under one index: 8 KB, far more than the index itself takes.
 _BATCH = 1024
 
 

@@ -26,7 +26,7 @@ _SCHEME = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]+://")
 
 @contextmanager
 def open_binary(path: str, *, packed: bool = False) -> Iterator[BinaryIO]:
-    """Open a file, decompressing it unless ``packed``; errors become :class:`BadInput`.
+    """Open a file, decompressed, or as it is stored if ``packed``; errors become :class:`BadInput`.
 
     Examples
     --------

@@ -55,8 +55,8 @@ def as_graph(graph: Any) -> Edges | DistMatrix:
             f"{type(graph).__name__}"
         )
     if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1]:
-        edges = ": Edges(x[:, 0], x[:, 1]) has the edges of two columns" if matrix.shape[1:] == (2,) else ""
-        raise BadInput(f"a graph needs a square matrix, not one of shape {matrix.shape}{edges}")
+        hint = ": Edges(x[:, 0], x[:, 1]) has the edges of two columns" if matrix.shape[1:] == (2,) else ""
+        raise BadInput(f"a graph needs a square matrix, not one of shape {matrix.shape}{hint}")
     if matrix.dtype.kind not in "biuf":
         raise BadInput(f"weights must be real numbers, not {matrix.dtype}")
     if isinstance(matrix, np.ndarray):

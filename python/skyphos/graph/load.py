@@ -52,7 +52,7 @@ def load(
         Whether each edge stands for both directions. The file may list it once or, as a symmetric matrix does, in both
         directions: the last weight counts (:mod:`skyphos.graph.undirected`), as in a ``networkx.Graph``.
     seed : int
-        For the hashes of the partition.
+        Seed of the hashes of the partition.
 
     Returns
     -------

@@ -27,7 +27,7 @@ class MatrixHead:
     stored entries."""
 
     layout: Layout
-    is_whole: bool
+    has_integers: bool
     symmetry: str
     entries: int
 
@@ -46,11 +46,11 @@ def read_head(path: str, weights: bool) -> MatrixHead:
     Raises
     ------
     BadInput
-        If it is another kind of MatrixMarket file, or no such file; names the line.
+        If it is another kind of MatrixMarket file, or not a MatrixMarket file; names the line.
     """
     field = symmetry = ""
     with open_text(path) as stream:
-        for number, _, body, line in numbered_lines(stream):  # noqa: B007 (body is used behind the loop)
+        for number, _, body, line in numbered_lines(stream):  # noqa: B007 (body is used after the loop)
             where = f"{path}, line {number}"
             if number == 1:
                 field, symmetry = _banner(line, where)

@@ -3,10 +3,10 @@
     x' = d (A x + (dangling mass) p) + (1 - d) p
 
 with A the adjacency matrix whose columns are scaled to sum 1, d the damping, p the personalisation (1/N
-without one), and the dangling mass the sum of x over vertices without out-edges. The same fixed point as
+without one), and the dangling mass the sum of x over vertices without out-edges. The fixed point is that of
 ``networkx.pagerank`` with its default ``dangling=None``.
 
-One reduce an iteration, for the rows of A x and two scalars: the dangling mass and the change of the previous
+An iteration makes one reduce, for the rows of A x and two scalars: the dangling mass and the change of the previous
 iteration. So the convergence of iteration k is known only after the product of iteration k + 1; x of iteration k is
 returned and that product is dropped. A separate reduce for the change would avoid the extra product, but cost every
 iteration another round trip.
@@ -153,8 +153,8 @@ def pagerank(
     max_iterations : int
         Stop after this many iterations in any case.
     personalization : mapping of int to float, optional
-        Weights with which a random walk restarts at vertices; others have 0. The same on all ranks. Vertices that
-        the graph does not have are ignored. Ids may be text (``"1"``), as in JSON. Default: all weights equal.
+        Weights with which a random walk restarts at vertices; unlisted vertices have 0. The same on all ranks. Vertices
+        that the graph does not have are ignored. Ids may be text (``"1"``), as in JSON. Default: all weights equal.
     stop : {"total", "per_vertex"}
         ``"per_vertex"`` multiplies ``tol`` by the number of vertices: the rule of networkx, which is looser.
     callback : callable, optional
@@ -162,8 +162,8 @@ def pagerank(
     degrees : sequence of int, optional
         Layers of the butterfly; default chosen by ``Comm.configure``.
     checkpoint : Checkpoint or path, optional
-        Where iterations are saved. If it has one of the same graph and settings, the iteration resumes from it, with
-        bitwise the same result.
+        Where iterations are saved. If it holds a saved iteration of the same graph and settings, the call resumes from
+        there, with bitwise the same result.
 
     Returns
     -------
@@ -217,7 +217,7 @@ def pagerank(
         sums = adjacency.column_sums()
     dangling = np.flatnonzero((sums == 0.0) & adjacency.owned)
     # The damping goes into the matrix, which saves a pass over the vector in each iteration. Columns that
-    # sum to zero, and all of them without damping, are divided by infinity.
+    # sum to zero, and all columns if the damping is 0, are divided by infinity.
     divisors = np.full_like(sums, np.inf)
     np.divide(sums, damping, out=divisors, where=(sums != 0.0) & (damping != 0.0))
     dA = adjacency.divide_columns(divisors)
@@ -344,14 +344,14 @@ class _Personalization:
         self._buffer = np.empty_like(p)
 
     def times(self, factor: float) -> Weights | float:
-        """Factor times p, until the next call."""
+        """Factor times p; valid until the next call."""
         if isinstance(self._p, float):
             return factor * self._p
         return np.multiply(self._p, factor, out=self._buffer)
 
 
 def check_settings(damping: float, tol: float, max_iterations: int, stop: str = "total") -> tuple[float, float, int]:
-    """Damping, tolerance and iterations as numbers; raise BadInput unless :func:`pagerank` takes these and ``stop``."""
+    """Damping, tolerance and iterations as numbers; BadInput if one of them or ``stop`` is not allowed."""
     damping, tol = real(damping, "damping"), real(tol, "tol")
     if not 0.0 <= damping < 1.0:
         raise BadInput(f"damping must be from 0 up to, not including, 1, not {damping}")
@@ -414,7 +414,7 @@ def _are_extreme(matrix: DistMatrix, sums: Weights) -> bool:
 
 
 class _Saved:
-    """State of an iteration in a checkpoint, with a checksum of the graph and the settings."""
+    """State of an iteration in a checkpoint, with a checksum of graph and settings under the name ``"of"``."""
 
     def __init__(self, comm: Comm, checkpoint: Checkpoint, graph: tuple[npt.NDArray[Any], ...], settings: str) -> None:
         self._comm, self._checkpoint = comm, checkpoint

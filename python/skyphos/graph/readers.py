@@ -107,7 +107,7 @@ def read_file(
     display_name: str | None = None,
     of_stream: bool = False,
 ) -> Edges:
-    """Like :func:`read_edges`, of a file. ``of_stream``: a copy of a stream, whose format follows from its content."""
+    """Like :func:`read_edges`, for a file. ``of_stream``: it is a copy of a stream; its content shows the format."""
     try:
         with open_binary(path) as stream:
             head = stream.read(HEAD_BYTES)
@@ -162,7 +162,7 @@ def _read_mtx(path: str, part: int, parts: int, weights: bool) -> Edges:
     head = read_head(path, weights)
     edges = read_share(path, head.layout, part, parts)
     stored = len(edges)
-    if head.is_whole and edges.weight is not None and (odd := edges.weight[edges.weight % 1 != 0]).size:
+    if head.has_integers and edges.weight is not None and (odd := edges.weight[edges.weight % 1 != 0]).size:
         raise BadInput(f"{path}: holds the value {odd[0]:g}, and says that its values are integers")
     return replace(expand(edges, head.symmetry), combine="sum", stored=stored, stated=head.entries)
 

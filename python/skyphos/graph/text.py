@@ -110,7 +110,7 @@ def read_share(path: str, layout: Layout, part: int, parts: int) -> Edges:
     high = None if part == parts - 1 else layout.body + (size - layout.body) * (part + 1) // parts
     with open_text(path) as stream:
         text, lines_before = _cut(stream, low, high, layout.body, can_seek=packed is None)
-    # pyarrow would take 0x1F for a number.
+    # pyarrow would read 0x1F as a number.
     regular = b"0x" not in text and b"0X" not in text
     columns = _parse_fast(text, layout, threads=parts == 1) if regular else None
     if columns is None and regular:
@@ -185,7 +185,7 @@ def _text_size(path: str, packed: str | None) -> int:
     with open_binary(path, packed=True) as stream:
         stream.seek(max(0, size - 4))
         last = int.from_bytes(stream.read(4), "little")
-    # gzip ends with the size of its text modulo 2^32 (of its last member). If that is too small, assume a factor of 4.
+    # A gzip file ends with the size of its last member's text modulo 2^32. If that is too small, assume a factor of 4.
     return last if last > size else 4 * size
 
 
@@ -232,7 +232,7 @@ def _parse_fast(text: bytes, layout: Layout, *, threads: bool) -> tuple[Ids, Ids
     from pyarrow import csv as pa_csv
 
     if b"\r" in text and text.count(b"\r") != text.count(b"\r\n"):
-        return None  # pyarrow takes a CR within a line for its end
+        return None  # pyarrow treats a CR within a line as the line's end
     if not text.strip(b"\r\n"):
         return np.empty(0, np.int64), np.empty(0, np.int64), None if layout.weight is None else np.empty(0)
     names = [f"c{k}" for k in range(layout.columns)]
@@ -266,8 +266,8 @@ def _parse_fast(text: bytes, layout: Layout, *, threads: bool) -> tuple[Ids, Ids
 def _in_range(ids: Ids, layout: Layout, side: int) -> bool:
     if len(ids) == 0:
         return True
-    below_most = layout.shape is None or ids.max() - layout.base < layout.shape[side]
-    return bool(ids.min() >= layout.base and below_most)
+    below_end = layout.shape is None or ids.max() - layout.base < layout.shape[side]
+    return bool(ids.min() >= layout.base and below_end)
 
 
 def _regular(text: bytes, layout: Layout) -> bytes:

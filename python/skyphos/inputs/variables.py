@@ -40,7 +40,7 @@ KNOWN = (
     "SKYPHOS_WORLD_SIZE",
 )
 
-# Similarity (difflib) to a known name from which a name is taken for a typing error. Programs may have other variables.
+# A name at least this similar (difflib) to a known one counts as a typing error; others may be a program's own.
 _SIMILAR = 0.88
 
 

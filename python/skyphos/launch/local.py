@@ -159,14 +159,14 @@ def start_ranks(
             variables["SKYPHOS_LISTEN_FD"] = str(listener.fileno())
             pass_fds = (*pass_fds, listener.fileno())
         # The kernel stops a background process group that reads a terminal, so a terminal is not passed.
-        reads = rank == 0 and listener is not None and _has_input()
+        reads_stdin = rank == 0 and listener is not None and _has_input()
         group.start(
             command,
             variables,
             label=f"[{rank}] " if prefix else "",
             who=f"rank {rank} on {socket.gethostname()}",
             pipes=prefix,
-            stdin=None if reads else subprocess.DEVNULL,
+            stdin=None if reads_stdin else subprocess.DEVNULL,
             pass_fds=pass_fds,
             mark=("SKYPHOS_TOKEN", "SKYPHOS_RANK"),
         )

@@ -237,7 +237,7 @@ class Supervisor:
         """
         while self._unnoted() or self._rest:
             due = [at for at in (self._term_at, self._kill_at) if at is not None]
-            # The end of a process that is not our child raises no signal, so those are polled.
+            # The end of a process that is not our child raises no signal, so such processes are polled.
             due += [time.monotonic() + _LOOK_S] if self._rest else []
             timeout = max(0.0, min(due) - time.monotonic()) if due else None
             for key, _ in self._selector.select(timeout):

@@ -1,4 +1,4 @@
-"""Assignment of partitions to workers: equal shares, as many as possible where the data is (*Twister*, section 3)."""
+"""Assignment of partitions to workers: equal shares, mostly where the data are (*Twister*, section 3)."""
 
 from __future__ import annotations
 

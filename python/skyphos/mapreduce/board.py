@@ -12,8 +12,8 @@ from ..vectors.sparse_vector import SparseVector
 
 __all__ = ["Board", "Status"]
 
-# Ranks exchange the maximum of a number per task. A completed task exceeds any running time, and is larger for a lower
-# rank, which decides between two copies.
+# Ranks exchange the maximum of a number per task. That of a completed task exceeds any running time, and is larger if a
+# lower rank completed it, which decides between two copies.
 _DONE = 1 << 40
 
 # After the numbers of the tasks each rank has this many of its own: time of a task, threads, and idle threads.
@@ -77,8 +77,9 @@ class Board:
 
     def __init__(self, owner: Sequence[int] | npt.NDArray[np.int64], size: int, near: Sequence[Collection[int]]):
         self._size, self._near = size, near
-        #: Owner of each task, as of the last decision; the rank that completed it first, or -1.
+        #: Owner of each task, as of the last decision.
         self.owner = np.array(owner, np.int64)
+        #: The rank that completed each task first, or -1.
         self.winner = np.full(len(self.owner), -1, np.int64)
         #: The rank that runs a second copy of a task.
         self.copies: dict[int, int] = {}
@@ -148,22 +149,22 @@ class Board:
         for rank in self.copies.values():
             loads[rank] += 1
         ends = loads * each
-        waits: list[list[int]] = [[] for _ in range(self._size)]
+        waiting: list[list[int]] = [[] for _ in range(self._size)]
         for task in np.flatnonzero(left).tolist():
             if task not in self._running:
-                waits[self.owner[task]].append(task)
+                waiting[self.owner[task]].append(task)
         moved: list[tuple[int, int]] = []
         while True:
-            givers = [rank for rank in range(self._size) if waits[rank] and self._idle[rank] == 0]
+            givers = [rank for rank in range(self._size) if waiting[rank] and self._idle[rank] == 0]
             if not givers:
                 return moved
             giver = max(givers, key=lambda rank: float(ends[rank]))
             taker = int(idle[np.argmin((ends + each)[idle])])
             if ends[taker] + each[taker] >= ends[giver]:
                 return moved
-            theirs = waits[giver]
-            task = next((task for task in reversed(theirs) if taker in self._near[task]), theirs[-1])
-            theirs.remove(task)
+            givable = waiting[giver]
+            task = next((task for task in reversed(givable) if taker in self._near[task]), givable[-1])
+            givable.remove(task)
             self.owner[task] = taker
             ends[giver] -= each[giver]
             ends[taker] += each[taker]

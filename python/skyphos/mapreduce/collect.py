@@ -19,17 +19,17 @@ def to_root(comm: Comm, keys: Any, results: Any) -> tuple[Any, Any]:
     """Gather all keys and results on rank 0; no key may be on two ranks. Other ranks get nothing. Collective."""
     if comm.size == 1:
         return keys, results
-    numbers = isinstance(results, np.ndarray)  # the same on all ranks, because it depends on the kind of reduction
+    are_numbers = isinstance(results, np.ndarray)  # the same on all ranks, because it depends on the kind of reduction
     shuffle = Shuffle(
         comm,
-        "max" if numbers else "list",
+        "max" if are_numbers else "list",
         partition=lambda some, _: np.zeros(len(some), np.int64),
         local_reduction="process",
-        objects=not numbers,
+        objects=not are_numbers,
     )
     try:
         shuffle.add(keys, results)
     except BaseException as error:
         fail(comm, error)
     keys, values = shuffle.result()
-    return keys, values if numbers else [one for (one,) in values]
+    return keys, values if are_numbers else [one for (one,) in values]

@@ -141,7 +141,7 @@ class MapReduce:
             self._reduce = reduce
             self._merge: Op | Function = "list" if merge is None else merge
         elif merge is not None:
-            raise BadInput(f"reduce={reduce!r} says how values merge: merge= goes with a function")
+            raise BadInput(f"reduce={reduce!r} says how values merge: merge= needs a function as reduce")
         else:
             self._merge = reduce
         self._lists = Combine.of(self._merge).lists

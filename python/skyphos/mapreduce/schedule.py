@@ -75,7 +75,7 @@ def run_scheduled(
     threads : int
         Concurrent tasks of this rank.
     work : callable
-        (task, hand_over) → None; runs the task, and stores its output in functions that it passes to ``hand_over``.
+        (task, hand_over) → None; runs the task, and passes functions that store its output to ``hand_over``.
     bring : callable
         ([(task, rank)]) → None; transfers the data of tasks to ranks that lack them. Called on all ranks.
     store : Store

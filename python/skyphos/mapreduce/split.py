@@ -105,11 +105,11 @@ def split(
             Path(new).unlink(missing_ok=True)
     known = list(dict.fromkeys(hosts))
 
-    def on(number: int) -> tuple[str, ...]:
+    def hosts_of(number: int) -> tuple[str, ...]:
         return tuple(known[(number + k) % len(known)] for k in range(replicas)) if known else ()
 
     format_of_parts = {".npy": "npy", ".txt": "text", ".parquet": "parquet"}[loader.suffix]
-    parts = [Partition(k, str(name), cut[k], name.stat().st_size, on(k)) for k, name in enumerate(names)]
+    parts = [Partition(k, str(name), cut[k], name.stat().st_size, hosts_of(k)) for k, name in enumerate(names)]
     result = Partitions(format_of_parts, parts)
     result.save(directory / "partitions.json")
     return result

@@ -32,13 +32,13 @@ __all__ = ["Collective", "Sums", "check_same", "checksum_of"]
 Collective = Literal["auto", "shuffle", "allreduce"]
 
 # Output of a rank: something that an allreduce cannot sum; nothing; rows.
-_NOT, _NOTHING, _ROWS = 0, 1, 2
+_UNFIT, _NOTHING, _ROWS = 0, 1, 2
 
 # Results larger than this (bytes) go to every rank only if the state made of them is not far smaller.
-_MANY = 64 << 20
+_LARGE_BYTES = 64 << 20
 
 # Largest key.
-_MOST = 2**63 - 2
+_MAX_KEY = 2**63 - 2
 
 
 @dataclass(frozen=True)
@@ -75,21 +75,21 @@ class Sums:
             The same on all ranks; None for a shuffle.
         """
         merged = shuffle.merged_keys() if isinstance(combine.op, str) else None
-        kind, most, size, words = _NOT, 0, 0, [0] * Form.WORDS
+        kind, largest, size, words = _UNFIT, 0, 0, [0] * Form.WORDS
         if merged is not None:
             form, keys = merged
             if form is None or not len(keys):
                 kind = _NOTHING
-            elif int(keys.min()) >= 0 and int(keys.max()) <= _MOST:
-                kind, most, words = _ROWS, int(keys.max()), form.words()
+            elif int(keys.min()) >= 0 and int(keys.max()) <= _MAX_KEY:
+                kind, largest, words = _ROWS, int(keys.max()), form.words()
                 size = len(keys) * form.width * np.dtype(form.dtype).itemsize
-        by_rank = comm.allgather(np.array([kind, most, size, *words], np.int64))
+        by_rank = comm.allgather(np.array([kind, largest, size, *words], np.int64))
         rows = by_rank[by_rank[:, 0] == _ROWS]
-        if (by_rank[:, 0] == _NOT).any() or not len(rows) or (rows[:, 3:] != rows[0, 3:]).any():
+        if (by_rank[:, 0] == _UNFIT).any() or not len(rows) or (rows[:, 3:] != rows[0, 3:]).any():
             return None
         row_bytes = int(rows[:, 2].sum())
-        if not at_any_size and row_bytes > _MANY:
-            state_bytes = sum(part.nbytes for part in pack(state))  # pickles of one state may differ in length
+        if not at_any_size and row_bytes > _LARGE_BYTES:
+            state_bytes = sum(part.nbytes for part in pack(state))  # ranks may pickle the same state in other lengths
             if 4 * reduce_number(comm, state_bytes, op="max") < row_bytes:
                 return None
         agreed = Form.of_words(rows[0, 3:].tolist())

@@ -123,10 +123,10 @@ class Tasks:
         here[[number for number in self.mine if number in self._data]] = comm.rank
         holders = comm.allreduce(here, op="max") if comm.size > 1 else here
         chosen = comm.broadcast(self._assigned(holders.tolist(), hosts) if comm.rank == 0 else None)
-        self._own_as(chosen, comm.rank)
+        self._set_owners(chosen, comm.rank)
         self._bring(comm, [(number, int(chosen[number])) for number in np.flatnonzero(holders < 0).tolist()])
 
-    def _own_as(self, owner: npt.NDArray[np.int64], rank: int) -> None:
+    def _set_owners(self, owner: npt.NDArray[np.int64], rank: int) -> None:
         """Set the owners of partitions, and drop the data of those that this rank no longer owns."""
         self._owner = owner
         self.mine = np.flatnonzero(owner == rank).tolist()
@@ -239,7 +239,7 @@ class Tasks:
             copies=self._schedule == "speculative",
         )
         self.taken, self.copied = done.taken, done.copied
-        self._own_as(done.owner, comm.rank)
+        self._set_owners(done.owner, comm.rank)
 
     def _failed(self, comm: Comm, number: int, error: Exception) -> BadInput:
         which = f"partition {number}"

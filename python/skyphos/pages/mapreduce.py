@@ -90,7 +90,7 @@ def _facts(report: JobReport, lengths: dict[int, float]) -> list[tuple[str, str]
         ("read", f"{human_bytes(total('read_bytes'))}, {human_bytes(total('remote_bytes'))} of it from other hosts"),
     ]
     if total("taken") or total("copied"):
-        facts.append(("tasks taken over; copied", f"{total('taken'):,}; {total('copied'):,}"))
+        facts.append(("tasks taken over; second copies", f"{total('taken'):,}; {total('copied'):,}"))
     return facts
 
 

@@ -38,11 +38,11 @@ class Explanation:
         Prediction of ``auto`` by stage; None if the algorithm was named.
     others : tuple of (str, float)
         Other algorithms, with their predicted seconds. Measured times of tries take precedence over predictions, so
-        some of these may be lower than that of the algorithm that ran; ``reason`` says so.
+        some of these may be predicted faster than the algorithm that ran; ``reason`` says so.
     notes : tuple of str
         Hints for a faster call.
     tried : tuple of (str, float)
-        Algorithms that earlier calls tried before the choice of this one, with their measured seconds, none of which is
+        Algorithms that earlier calls tried before this one was chosen, with their measured seconds, none of which is
         less than this one's. Empty before the choice, and if no other algorithm was worth a try.
 
     Examples
@@ -125,7 +125,7 @@ class PlanExplanation:
         if not found[0].reduce:
             return cls(
                 degrees,
-                "the papers' rule: messages of at least min_packet bytes, or all ranks that are left in one layer",
+                "Kylix's rule: messages of at least min_packet bytes, or all ranks that are left in one layer",
                 None,
                 (),
             )
@@ -153,7 +153,7 @@ def _ms(seconds: float) -> str:
 
 _WHY_AUTO = {
     "recursive_doubling": "the fewest rounds, and hardly more bytes",
-    "butterfly": "parts that are sparse or dense as each is smaller",
+    "butterfly": "each part is sparse or dense, whichever is smaller",
     "allgather": "gathered and added up",
     "split_allgather": "each rank reduces a part, and parts stay sparse",
     "split_allgather_dense": "each rank reduces a part, and parts turn dense",
@@ -227,7 +227,7 @@ def _not_by_prediction(
     least, least_s = min(others, key=lambda other: other[1], default=("", math.inf))
     is_least = predicted.seconds <= least_s * (1 + 1e-9)
     if tried:
-        won = f"; it was the fastest of those that were tried, at most {_ms(min(seconds for _, seconds in tried))}"
+        won = f"; it was the fastest of those that were tried, with at most {_ms(min(s for _, s in tried))}"
         return won if is_least else f"{won}, although {least} was predicted to be faster"
     if is_least:
         return ""

@@ -39,7 +39,7 @@ class Assumptions:
     ----------
     profile : Profile
     source : str
-        Source of its numbers.
+        Source of the profile's numbers.
     notes : tuple of str
         Differences between the measured group and the planned one.
     """
@@ -56,7 +56,7 @@ class Assumptions:
         """The most important numbers as text."""
         p = self.profile
         words = [f"{human_bytes(p.rate)}/s each way", f"latency {fine_seconds(p.latency_s)}"]
-        words.append(f"{fine_seconds(p.message_s)} more for each message" if p.message_s else "no cost of a message")
+        words.append(f"{fine_seconds(p.message_s)} more for each message" if p.message_s else "no fixed cost a message")
         words.append(f"{100 * p.incast:.3g} % longer for each further sender" if p.incast else "no incast")
         words.append(f"{p.cores:.3g} of a core a rank" if p.cores < 1 else "a core a rank")
         return ", ".join(words) + (f", {fine_seconds(p.call_s)} more for each call" if p.call_s else "")
@@ -108,13 +108,13 @@ class Forecast:
     collective : {"allreduce", "reduce_scatter", "reduce"}
         ``reduce``: the reduction of a plan that is configured once.
     ranks, n, entries, row_bytes, alpha
-        As in :func:`skyphos.planning.union_entries` and :func:`skyphos.planning.predict_allreduce`; alpha None:
-        uniform.
+        As in :func:`skyphos.planning.union_entries` and :func:`skyphos.planning.predict_allreduce`; ``alpha`` None:
+        indices are uniform.
     assumed : Assumptions
     result_entries : float
         Entries of the result.
     found : tuple of Prediction
-        Predictions, the fastest first; of a plan those of its reductions.
+        Predictions, the fastest first; for ``reduce`` those of the plan's reductions.
     chosen : Prediction
         Prediction of the algorithm that runs unless an algorithm or degrees are named.
     configure : tuple of tuple of Stage
@@ -123,7 +123,7 @@ class Forecast:
         Cost of the survey of all ranks before a first call; None if there is no survey.
     min_packet_bytes : float
     papers_degrees : tuple of int
-        Degrees by the papers' rule, for messages of at least ``min_packet_bytes``.
+        Degrees by Kylix's rule, for messages of at least ``min_packet_bytes``.
     """
 
     collective: Collective
@@ -268,7 +268,7 @@ def chosen(collective: Collective, ranks: int, entries: float, row_bytes: int, f
 
 
 def layers(prediction: Prediction) -> list[tuple[str, int, int, Stage]]:
-    """Layers of a butterfly in the order of time: ``"down"`` or ``"up"``, its number, its degree, and its cost.
+    """The layers of a butterfly in the order in which they run, each as ``"down"`` or ``"up"``, number, degree, cost.
 
     Examples
     --------

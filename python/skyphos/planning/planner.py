@@ -114,7 +114,7 @@ class Profile:
     wake_s : float
         Processor time of waking up for an awaited message, in addition to its frames.
     call_s : float
-        Additional seconds of each call if ranks share processors: until each has run.
+        Additional seconds of each call if ranks share processors: the time until each rank has run.
     ring_gain : float
         Factor of ``rate`` if each rank sends only to the next one in the order of hosts and racks: links between racks
         then carry one stream instead of all.
@@ -183,7 +183,7 @@ class Profile:
 
     @classmethod
     def load(cls, path: str) -> Profile:
-        """Read a profile, as :meth:`to_json` or ``skyphos probe`` wrote it. Raises BadInput if it is none."""
+        """Read a profile that :meth:`to_json` or ``skyphos probe`` wrote; BadInput if the file is not a profile."""
         return read_profile(read_text(path), path)[0]
 
     def to_json(self) -> str:
@@ -460,7 +460,9 @@ def predict_allreduce(
     alpha: float = 1.0,
     curve: Sequence[tuple[float, float]] | None = None,
 ) -> list[Prediction]:
-    """Predict time, bytes and rounds of every algorithm; butterflies of all ordered factorisations. Fastest first.
+    """Predict time, bytes and rounds of every algorithm, the fastest first.
+
+    A butterfly is predicted for every ordered factorisation of ``ranks``.
 
     Parameters
     ----------
@@ -588,8 +590,8 @@ def predict_plans(
 def greedy_degrees(
     ranks: int, n: int, entries: float, *, min_packet_bytes: float, row_bytes: int = 4, alpha: float = 1.0
 ) -> list[int]:
-    """Degrees by the papers' rule: at each layer the largest whose messages have at least the minimum size (*Kylix*,
-    section IV).
+    """Degrees by Kylix's rule (section IV): in each layer the largest degree whose messages have at least the minimum
+    size.
 
     Raises
     ------

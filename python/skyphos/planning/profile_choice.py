@@ -2,8 +2,8 @@
 
 The first of these counts: the argument of :func:`skyphos.init`; ``SKYPHOS_PROFILE`` (a path, or ``none``); the user's
 own file (:func:`default_path`), if it was measured on exactly these hosts. Racks come from the argument, from
-``SKYPHOS_TOPOLOGY``, or from that profile if it is of these hosts. Only rank 0 reads files and sends the numbers to the
-others, so files that differ, or exist on one machine only, cannot make ranks choose differently.
+``SKYPHOS_TOPOLOGY``, or from that profile if it was measured on these hosts. Only rank 0 reads files and sends the
+numbers to the others, so files that differ, or exist on one machine only, cannot make ranks choose differently.
 """
 
 from __future__ import annotations
@@ -140,30 +140,30 @@ def _find(
     topology: TopologySource | None,
 ) -> _Begin:
     """Rank 0's choice for this group."""
-    here = [host_and_address(comm.address(rank)) for rank in range(comm.size)]
-    found, measured = _find_profile(here, profile)
+    rank_hosts = [host_and_address(comm.address(rank)) for rank in range(comm.size)]
+    found, measured = _find_profile(rank_hosts, profile)
     if not isinstance(adapt, bool | None):
         raise BadInput(f"adapt must be True, False or None, not {adapt!r}")
-    return _Begin(found, _adapt() if adapt is None else adapt, _find_topology(here, topology, measured))
+    return _Begin(found, _adapt() if adapt is None else adapt, _find_topology(rank_hosts, topology, measured))
 
 
 def _find_profile(
-    here: Sequence[tuple[str, str]], requested: ProfileSource | None
+    rank_hosts: Sequence[tuple[str, str]], requested: ProfileSource | None
 ) -> tuple[Profile | None, Measured | None]:
-    """The profile, and its measurements."""
+    """The profile, and its measurements, if any."""
     if requested is None:
         named = variables.text("SKYPHOS_PROFILE") or ""
         if named.lower() == "none":
             return None, None
         if not named:
-            return _users_own(here)
+            return _users_own(rank_hosts)
         requested = named
     found = read(requested)
     if isinstance(found, Profile):
         return found, None
     from ..launch.local import cores
 
-    fitted = fit(found, here, cores())
+    fitted = fit(found, rank_hosts, cores())
     if fitted.differences:
         what = f"the profile {os.fspath(requested)}" if isinstance(requested, str | os.PathLike) else "the profile"
         _warn(
@@ -174,7 +174,7 @@ def _find_profile(
 
 
 def _find_topology(
-    here: Sequence[tuple[str, str]], requested: TopologySource | None, measured: Measured | None
+    rank_hosts: Sequence[tuple[str, str]], requested: TopologySource | None, measured: Measured | None
 ) -> Topology | None:
     """The topology that was named or measured; None: only hosts are distinguished, not racks."""
     from .topology import Topology
@@ -185,20 +185,20 @@ def _find_topology(
             return None
         requested = named or None
     if requested is None:
-        known = measured is not None and {host.name for host in measured.hosts} == {name for name, _ in here}
+        known = measured is not None and {host.name for host in measured.hosts} == {name for name, _ in rank_hosts}
         if measured is None or not known or len(measured.topology.racks) == 1:
             return None
         rack_of = {measured.hosts[host].name: k for k, rack in enumerate(measured.topology.racks) for host in rack}
-        return Topology.at(here, [rack_of[name] for name, _ in here])
+        return Topology.at(rank_hosts, [rack_of[name] for name, _ in rank_hosts])
     pattern = _pattern_in(requested)
     if pattern is not None:
-        return Topology.by_names(pattern, here)
+        return Topology.by_names(pattern, rank_hosts)
     if isinstance(requested, str | os.PathLike):
-        return Topology.load(requested, here)
+        return Topology.load(requested, rank_hosts)
     if not isinstance(requested, Topology):
         raise BadInput(f"topology must be a path, a pattern or a skyphos.Topology, not {type(requested).__name__}")
-    if requested.size != len(here):
-        raise BadInput(f"the topology has {requested.size} ranks, but this group has {len(here)}")
+    if requested.size != len(rank_hosts):
+        raise BadInput(f"the topology has {requested.size} ranks, but this group has {len(rank_hosts)}")
     return requested
 
 
@@ -209,7 +209,7 @@ def _pattern_in(requested: TopologySource) -> str | re.Pattern[str] | None:
     return requested if isinstance(requested, re.Pattern) else None
 
 
-def _users_own(here: Sequence[tuple[str, str]]) -> tuple[Profile | None, Measured | None]:
+def _users_own(rank_hosts: Sequence[tuple[str, str]]) -> tuple[Profile | None, Measured | None]:
     """The user's own file, if it was measured on these hosts. Its errors are warnings only."""
     path = default_path()
     if not os.path.exists(path):
@@ -219,9 +219,9 @@ def _users_own(here: Sequence[tuple[str, str]]) -> tuple[Profile | None, Measure
 
     try:
         found = Measured.load(path)
-        if {host.name for host in found.hosts} != {name for name, _ in here}:
+        if {host.name for host in found.hosts} != {name for name, _ in rank_hosts}:
             return None, None
-        return fit(found, here, cores()).profile, found
+        return fit(found, rank_hosts, cores()).profile, found
     except Exception as error:  # a file may cause any error
         named = str(error) if isinstance(error, BadInput) else f"{path}: {type(error).__name__}: {error}"
     _warn(f"not used: {named}")
@@ -257,7 +257,7 @@ def read(source: ProfileSource) -> Profile | Measured:
     return Measured.from_text(text, path) if set(found) > {"skyphos_profile", "profile"} else profile
 
 
-def fit(found: Measured, here: Sequence[tuple[str, str]], usable_cores: int) -> Fitted:
+def fit(found: Measured, rank_hosts: Sequence[tuple[str, str]], usable_cores: int) -> Fitted:
     """Adapt a profile to the ranks of another group.
 
     Times of kernels, frames and bytes stay as measured. A rank's share of a core and of its host's link follows from
@@ -267,7 +267,7 @@ def fit(found: Measured, here: Sequence[tuple[str, str]], usable_cores: int) -> 
     Parameters
     ----------
     found : Measured
-    here : sequence of (str, str)
+    rank_hosts : sequence of (str, str)
         Name and address of each rank's host.
     usable_cores : int
         Usable cores of a host.
@@ -278,7 +278,7 @@ def fit(found: Measured, here: Sequence[tuple[str, str]], usable_cores: int) -> 
     >>> fit.__name__
     'fit'
     """
-    counts = Counter(here)
+    counts = Counter(rank_hosts)
     before, now = Counter(host.name for host in found.hosts), Counter(name for name, _ in counts)
     ranks_before, ranks_now = max(len(host.ranks) for host in found.hosts), max(counts.values())
     differences = []

@@ -145,7 +145,7 @@ class Measured:
             loggp=LogGP(**{field.name: loggp.number(field.name) for field in fields(LogGP)}),
             curve=curve,
             half_rate_bytes=at.number("half_rate_bytes"),
-            # Files of earlier versions lack these fields and the next one.
+            # Files of earlier versions lack half_rate_low_bytes, half_rate_high_bytes and shared_memory.
             half_rate_low_bytes=at.number(
                 "half_rate_low_bytes" if "half_rate_low_bytes" in found else "half_rate_bytes"
             ),

@@ -220,7 +220,7 @@ def _probed_racks(text: str, name: str) -> dict[str, str]:
 
 
 def _racks_in(text: str, name: str) -> dict[str, str]:
-    """Racks of hosts, from lines of both."""
+    """The rack of each host, from lines of a host and its rack."""
     found: dict[str, str] = {}
     for number, line in enumerate(text.splitlines(), 1):
         words = line.partition("#")[0].split()
@@ -302,12 +302,13 @@ def cluster(distance: Matrix, gap: float = GAP) -> list[list[int]]:
 
 def _apart(distance: Matrix, found: list[list[int]]) -> bool:
     """True if all points of each cluster are nearer to each other than to any other point."""
-    mine = np.empty(len(distance), int)
+    cluster_of = np.empty(len(distance), int)
     for number, members in enumerate(found):
-        mine[members] = number
-    same = (mine[:, None] == mine) & ~np.eye(len(mine), dtype=bool)
+        cluster_of[members] = number
+    same = cluster_of[:, None] == cluster_of
+    off_diagonal = ~np.eye(len(cluster_of), dtype=bool)
     with np.errstate(invalid="ignore"):
-        return bool(np.nanmax(distance[same]) < np.nanmin(distance[mine[:, None] != mine]))
+        return bool(np.nanmax(distance[same & off_diagonal]) < np.nanmin(distance[~same]))
 
 
 def racks(hosts: Sequence[Sequence[int]], latency_s: Matrix, rate: Matrix, gap: float = GAP) -> list[list[int]]:
@@ -342,10 +343,10 @@ def racks(hosts: Sequence[Sequence[int]], latency_s: Matrix, rate: Matrix, gap: 
                 if i != j and known.size:
                     between[i, j] = np.median(known)
         found = cluster(between, gap)
-        # Two hosts may be near by chance. Accept racks only if most hosts share one, and all within it are nearer than
-        # others.
-        neighboured = sum(len(rack) for rack in found if len(rack) > 1)
-        if len(found) > 1 and neighboured >= 0.75 * len(hosts) and _apart(between, found):
+        # Two hosts may be near by chance. Accept racks only if most hosts share one with another host, and the hosts of
+        # a rack are nearer to each other than to other hosts.
+        hosts_that_share = sum(len(rack) for rack in found if len(rack) > 1)
+        if len(found) > 1 and hosts_that_share >= 0.75 * len(hosts) and _apart(between, found):
             return found
     return [list(range(len(hosts)))]
 

@@ -39,10 +39,10 @@ _PRODUCTS_S = 0.15
 
 #: Bytes of a frame, and of the largest message.
 _FRAME, _LARGEST = 128 * 1024, 4 << 20
-#: Bytes of a segment, in which streams are sent; arrays are sent in whole frames. And the message sizes from which the
-#: overhead of a frame and of a byte is fitted.
+#: Bytes of a segment, in which streams are sent; arrays are sent in whole frames.
 _SEGMENT = 32 * 1024
-_OVERHEADS = (1, 1024, 8192, _SEGMENT)
+#: Message sizes from which the overheads of a frame and of a byte are fitted.
+_OVERHEAD_SIZES = (1, 1024, 8192, _SEGMENT)
 #: A rank that used more than this part of its share of a core did not wait for the network.
 _BUSY = 0.8
 # A rank is slow if its kernels take this many times as long as the median rank's; less is noise.
@@ -118,17 +118,17 @@ class _Probe:
         hosts = self._hosts()
         ranks = [list(host.ranks) for host in hosts]
         # The pair that is measured in detail: on two hosts if there are several.
-        alone = (ranks[0][0], ranks[1][0] if len(ranks) > 1 else ranks[0][1])
+        pair = (ranks[0][0], ranks[1][0] if len(ranks) > 1 else ranks[0][1])
         self._stream(neighbours(ranks), 0.02 * self._seconds)  # warms up: opens the windows of the connections
         round_s = self._barrier_round_s()
         self._report("pairs", _PAIRS)
         latency, rate = self._pairs(pair_rounds(ranks))
         self._report("message sizes", _CURVES)
-        curve, medians = self._curve(alone, tournament(range(comm.size))[0])
+        curve, medians = self._curve(pair, tournament(range(comm.size))[0])
         self._report("machine", 0.05)
         kernels, share, machine = measure_machine(comm)
         self._report("overheads and streams", 0.05 + _STREAMS)
-        frame_s, byte_s, array_byte_s, loggp = self._loggp(alone, curve)
+        frame_s, byte_s, array_byte_s, loggp = self._loggp(pair, curve)
         self._report("all at once", _TOGETHER)
         in_racks = racks(ranks, latency, rate)
         streams = neighbours(across(ranks, in_racks))
@@ -203,7 +203,7 @@ class _Probe:
         return bytes(np.asarray(self._comm.allgather(block))[0]).decode()
 
     def _hosts(self) -> list[Host]:
-        """Ranks by machine: by boot id and network namespace, or by the host's name."""
+        """The hosts and their ranks; ranks share a host if :func:`_machine` gives them the same identifier."""
         machines = self._texts(_machine())
         found = []
         for ranks in groups(machines):
@@ -246,7 +246,7 @@ class _Probe:
         return took[0], max(0.0, took[-1] - took[0]) / (others - 1) if others > 1 else None
 
     def _waits(self, round_s: float, frames_s: float) -> dict[str, float]:
-        """Costs of a message between hosts without its bytes; ``frames_s`` is the known part of the processors."""
+        """Costs of a message between hosts without its bytes; the known processor time ``frames_s`` is subtracted."""
         _, more_s = self._fans()
         return {"latency_s": round_s, "message_s": max(0.0, (more_s or 0.0) - frames_s)}
 
@@ -277,7 +277,7 @@ class _Probe:
         every = [self._all(table.ravel()).reshape(size, size, size) for table in (latency, rate)]
         return np.fmin.reduce(every[0]), np.fmin.reduce(every[1])
 
-    def _curve(self, alone: tuple[int, int], together: Pairs) -> tuple[list[Point], list[list[float]]]:
+    def _curve(self, pair: tuple[int, int], together: Pairs) -> tuple[list[Point], list[list[float]]]:
         """Times of messages of each size: of one pair while the others wait, and of all ranks at once. Also the medians
         of the single pair, by round and size.
 
@@ -292,11 +292,11 @@ class _Probe:
             medians.append([])
             time.sleep(_PAUSE_S)
             for position, size in enumerate(sizes):
-                for which, pairs in enumerate(([alone], together)):
+                for which, pairs in enumerate(([pair], together)):
                     times = self._ping(pairs, size, each_s)
                     found[position][which] += times
                     if which == 0:
-                        median = self._all([float(np.median(times)) if times else np.nan])[alone[0], 0]
+                        median = self._all([float(np.median(times)) if times else np.nan])[pair[0], 0]
                         medians[-1].append(float(median))
                 # A link on which this size took so long gives no further information with larger ones.
                 if turn == 0 and medians[-1][-1] > 4 * each_s * _ROUNDS:
@@ -306,7 +306,7 @@ class _Probe:
         for size, rows in zip(sizes, found, strict=False):
             quartiles = [np.quantile(row, [0.25, 0.5, 0.75]) if row else np.full(3, np.nan) for row in rows]
             every = self._all(np.concatenate(quartiles))
-            low, middle, high = every[alone[0], :3]
+            low, middle, high = every[pair[0], :3]
             points.append(Point(size, middle, low, high, float(np.nanmedian(every[:, 4]))))
         return points, medians
 
@@ -314,17 +314,17 @@ class _Probe:
         """Processor times of a frame, and of a byte in segments and in arrays; LogGP's parameters."""
         seconds = {point.size: point.seconds for point in curve}
         sending, receiving = [], []
-        for size in (*_OVERHEADS, _FRAME):
+        for size in (*_OVERHEAD_SIZES, _FRAME):
             near = min(seconds, key=lambda known: abs(known - size))
             gap_s = 0.1e-3 + 3 * seconds[near]
-            times = int(np.clip(0.05 * self._seconds / (len(_OVERHEADS) + 1) / gap_s, 5, 100))
+            times = int(np.clip(0.05 * self._seconds / (len(_OVERHEAD_SIZES) + 1) / gap_s, 5, 100))
             took = native.overhead(self._native, [pair], size, times, gap_s)
             # The lower quartile, because interrupted or sleeping processors take longer.
             every = self._all([float(np.quantile(took, 0.25)) if took else np.nan])
             sending.append(every[pair[0], 0])
             receiving.append(every[pair[1], 0])
         both = (np.asarray(sending) + np.asarray(receiving)) / 2
-        frame_s, _ = line(_OVERHEADS, both[:-1].tolist())
+        frame_s, _ = line(_OVERHEAD_SIZES, both[:-1].tolist())
         byte_s, array_byte_s = (
             max(0.0, took / size - frame_s / _FRAME) for took, size in ((both[-2], _SEGMENT), (both[-1], _FRAME))
         )
@@ -382,8 +382,8 @@ def measure_machine(comm: Comm) -> tuple[dict[str, float], float, dict[str, floa
     kernels : dict
         Processor seconds of each kernel, as in :class:`skyphos.planning.Profile`; medians over the ranks.
     share : float
-        Share of a core that a rank has, at most 1, of a core as fast as the median rank's. If a rank's kernels take 1.5
-        times as long as the median, that of the slowest rank, because a call ends when its last rank does.
+        Share of a core that a rank has, at most 1: the median over the ranks. If the slowest rank's kernels take over
+        1.5 times as long as the median rank's, divided by that factor, because a call ends when its last rank does.
     machine : dict
         Usable ``cores`` of a host; ``copy_rate``, the rate of copies in bytes a second; ``float32_gflops`` and
         ``float64_gflops`` of matrix products.

@@ -82,7 +82,7 @@ def neighbours(hosts: Sequence[Sequence[int]]) -> Pairs:
     """
     order = [rank for host in hosts for rank in host]
     shift = 1 if len(hosts) == 1 else max(len(host) for host in hosts)
-    # With hosts of unequal size some ranks send within their host: the fewest possible.
+    # If hosts have unequal sizes, as few ranks as possible send within their host.
     return sorted((rank, order[(k + shift) % len(order)]) for k, rank in enumerate(order) if len(order) > 1)
 
 

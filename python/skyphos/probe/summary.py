@@ -50,9 +50,9 @@ def together(profile: Profile) -> str:
 
 def _share(found: Measured) -> str:
     """The share of a core, with a note if other programs used the hosts."""
-    could = min(1.0, found.machine["cores"] / max(len(host.ranks) for host in found.hosts))
-    busy = f"; a rank would have {could:.2f} if no other program ran: probe again then"
-    return f"{found.profile.cores:.2f}" + (busy if found.profile.cores < 0.75 * could else "")
+    possible = min(1.0, found.machine["cores"] / max(len(host.ranks) for host in found.hosts))
+    busy = f"; a rank would have {possible:.2f} if no other program ran: probe again then"
+    return f"{found.profile.cores:.2f}" + (busy if found.profile.cores < 0.75 * possible else "")
 
 
 def summary(found: Measured) -> str:

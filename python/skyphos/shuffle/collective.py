@@ -100,7 +100,7 @@ def shuffle(
     Notes
     -----
     A rank needs memory for its merged values, for its blocks, and for the values that it owns. On the wire, keys take
-    1 to 8 bytes (strings: their bytes, and 1 to 8 for the length), values as many as in memory.
+    1 to 8 bytes (strings: their bytes, and 1 to 8 for the length), values as many bytes as in memory.
 
     Examples
     --------

@@ -76,6 +76,7 @@ class Gatherer:
         self._memory = sys.maxsize if memory is None and comm.replication > 1 else memory
         self._debug = is_debug(debug)
         self._form: Form | None = None
+        # Conversions of keys, and of values, to the kinds in which the caller passed them.
         self._back: tuple[Callable[[Any], Any], Callable[[Any], Any]] | None = None
         #: Whether tasks come one after the other, in the order of their numbers: then one store is enough for all.
         self.in_turn = False

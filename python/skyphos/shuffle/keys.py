@@ -74,7 +74,7 @@ def open_keys(keys: Any) -> Keys:
         return _of_arrow(arrow, keys)
     is_list = isinstance(keys, (list, tuple))
     if is_list and keys and isinstance(keys[0], (str, bytes)):
-        return _of_list(list(keys))
+        return _of_listed_strings(list(keys))
     if is_list and keys and all(isinstance(key, (int, np.integer)) for key in keys):
         return _of_listed_integers(keys)
     if isinstance(keys, (str, bytes)):
@@ -87,7 +87,7 @@ def open_keys(keys: Any) -> Keys:
         array = array.astype(np.int64)
     opened = _of_array(array, is_list)
     if opened is None:
-        raise BadInput(f"keys must be integers, str or bytes, not {_kinds(keys, array)}{_to_keys(array)}")
+        raise BadInput(f"keys must be integers, str or bytes, not {_kinds(keys, array)}{_advice(array)}")
     return opened
 
 
@@ -98,7 +98,7 @@ def _of_array(array: npt.NDArray[Any], is_list: bool) -> Keys | None:
     if array.dtype.kind in "SU" and not is_list:
         return _of_text(array)
     if array.dtype.kind in "OT" and all(isinstance(key, (str, bytes)) for key in array):
-        return _of_list(array.tolist())
+        return _of_listed_strings(array.tolist())
     if array.dtype == object and all(isinstance(key, (int, np.integer)) for key in array):
         return _of_listed_integers(array.tolist())
     return None
@@ -110,7 +110,7 @@ def _kinds(keys: Any, array: npt.NDArray[Any]) -> str:
     return " and ".join(sorted({type(key).__name__ for key in keys}))
 
 
-def _to_keys(array: npt.NDArray[Any]) -> str:
+def _advice(array: npt.NDArray[Any]) -> str:
     """Advice on how to convert values to keys."""
     fixes = {"f": ".astype(np.int64) where they are whole", "b": ".astype(np.uint8)", "m": ".view(np.int64)"}
     fixes |= {"M": ".view(np.int64)", "O": "[repr(key) for key in keys]", "S": "[str(key) for key in keys]"}
@@ -133,7 +133,7 @@ def _of_listed_integers(keys: Any) -> Keys:
     return replace(opened, signs=signs)
 
 
-def _of_integers(array: npt.NDArray[Any], listed: bool) -> Keys:
+def _of_integers(array: npt.NDArray[Any], is_list: bool) -> Keys:
     if not array.dtype.isnative:
         array = array.astype(array.dtype.newbyteorder("="))
     dtype = array.dtype
@@ -141,12 +141,12 @@ def _of_integers(array: npt.NDArray[Any], listed: bool) -> Keys:
 
     def back(numbers: npt.NDArray[np.uint64]) -> Any:
         own = numbers.view(np.int64 if dtype.kind == "i" else np.uint64).astype(dtype, copy=False)
-        return own.tolist() if listed else own
+        return own.tolist() if is_list else own
 
     return Keys(dtype.name, wide, len(array), back)
 
 
-def _of_list(strings: list[Any]) -> Keys:
+def _of_listed_strings(strings: list[Any]) -> Keys:
     kind = str if isinstance(strings[0], str) else bytes
     if not all(type(key) is kind for key in strings):
         if not all(isinstance(key, kind) for key in strings):
@@ -191,7 +191,7 @@ def _of_arrow(arrow: Any, keys: Any) -> Keys:
     if types.is_dictionary(kind):
         keys, kind = keys.cast(kind.value_type), kind.value_type
     if types.is_integer(kind):
-        opened = _of_integers(keys.to_numpy() if chunked else keys.to_numpy(zero_copy_only=False), listed=False)
+        opened = _of_integers(keys.to_numpy() if chunked else keys.to_numpy(zero_copy_only=False), is_list=False)
         return Keys(opened.form, opened.arrays, opened.count, lambda native_keys: arrow.array(opened.back(native_keys)))
     text = types.is_string(kind) or types.is_large_string(kind)
     if not text and not types.is_binary(kind) and not types.is_large_binary(kind):
@@ -204,16 +204,15 @@ def _of_arrow(arrow: Any, keys: Any) -> Keys:
     ends = np.zeros(1, np.int64)
     if len(wide):
         ends = np.frombuffer(offsets, np.int64)[wide.offset : wide.offset + len(wide) + 1]
-    held = np.frombuffer(data, np.uint8) if data is not None and data.size else np.empty(0, np.uint8)
+    letters_of_all = np.frombuffer(data, np.uint8) if data is not None and data.size else np.empty(0, np.uint8)
 
     def back(native_keys: tuple[npt.NDArray[np.int64], npt.NDArray[np.uint8]]) -> Any:
         starts, letters = native_keys
         large = arrow.large_string() if text else arrow.large_binary()
-        held = [None, arrow.py_buffer(starts), arrow.py_buffer(letters)]
-        whole = arrow.Array.from_buffers(large, len(starts) - 1, held)
-        return whole.cast(kind)
+        buffers = [None, arrow.py_buffer(starts), arrow.py_buffer(letters)]
+        return arrow.Array.from_buffers(large, len(starts) - 1, buffers).cast(kind)
 
-    return Keys("str" if text else "bytes", (ends, held), len(wide), back)
+    return Keys("str" if text else "bytes", (ends, letters_of_all), len(wide), back)
 
 
 def hashable(keys: Any) -> tuple[Keys, list[Any]]:

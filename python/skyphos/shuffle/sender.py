@@ -1,4 +1,4 @@
-"""Shuffle of one rank: merges the values of its tasks, sends them to the owners of the keys, and returns its own."""
+"""Shuffle of one rank: merges its tasks' values, sends them to their keys' owners, returns the values that it owns."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ class Shuffle(Gatherer):
         fail(self._comm, error)
 
     def parts(self) -> Iterator[tuple[Any, Any]]:
-        """Send all values, and yield those that this rank owns in waves. Collective.
+        """Send all values, and yield, wave by wave, those that this rank owns. Collective.
 
         Yields
         ------

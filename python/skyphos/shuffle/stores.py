@@ -208,7 +208,7 @@ class Pair:
             self.apart.add_block(second)
 
     def merged(self) -> Any:
-        """Both in one store, at the owner."""
+        """The content of both stores in one; for the owner of the keys."""
         for block in self.apart.blocks(np.zeros(len(self.apart), np.uint32), 1):
             self.store.add_block(block)
         return self.store

@@ -67,7 +67,10 @@ class DenseFactors:
 
 @dataclass(frozen=True)
 class Factors:
-    """Sparse factors: ascending indices k N + i and k M + j of uint64, with their values."""
+    """Sparse factors: ascending indices k N + i and k M + j of uint64, with their values.
+
+    Results have the kind of ``kind``, the caller's sparse factor.
+    """
 
     a: tuple[npt.NDArray[np.uint64], npt.NDArray[Any]]
     b: tuple[npt.NDArray[np.uint64], npt.NDArray[Any]]
@@ -143,14 +146,14 @@ def open_factors(a: Any, b: Any) -> DenseFactors | Factors:
     return DenseFactors(left, right, back)
 
 
-def _check(left: Any, right: Any, pairs: int, others: int) -> None:
+def _check(left: Any, right: Any, left_rows: int, right_rows: int) -> None:
     for dtype in (left, right):
         if np.dtype(dtype).name not in _TYPES or not np.dtype(dtype).isnative:
             raise BadInput(f"factors must have type {', '.join(_TYPES)}, not {dtype}: use .astype(...)")
     if left != right:
         raise BadInput(f"a has type {left} and b {right}: make them one type")
-    if pairs != others:
-        raise BadInput(f"a has {pairs} rows and b {others}: a pair has one of each")
+    if left_rows != right_rows:
+        raise BadInput(f"a has {left_rows} rows and b {right_rows}: a pair has one of each")
 
 
 def _rows(array: npt.NDArray[Any], name: str) -> npt.NDArray[Any]:

@@ -84,8 +84,8 @@ def open_vector(x: Any, *, rows: bool = False) -> tuple[SparseVector | np.ndarra
     if shown is not None:
         return shown, _same
     raise BadInput(
-        "a collective takes a SparseVector, a SciPy sparse array, a torch tensor, numbers or what shows an array to "
-        f"NumPy, not {type(x).__name__}{_instead(x)}"
+        "a collective takes a SparseVector, a SciPy sparse array, a torch tensor, numbers or an object that gives "
+        f"access to an array, not {type(x).__name__}{_instead(x)}"
     )
 
 

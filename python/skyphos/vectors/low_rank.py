@@ -34,7 +34,7 @@ class LowRank:
     ----------
     shape : (N, M)
     pairs : int
-        K, the number of outer products: the rank is at most that.
+        K, the number of outer products, which bounds the rank of the matrix.
 
     Examples
     --------
@@ -111,7 +111,7 @@ class LowRank:
         return self * -1.0
 
     def __add__(self, other: Any) -> Any:
-        """A low-rank matrix with the pairs of both; a new array if ``other`` is an array."""
+        """A low-rank matrix with the pairs of both matrices; a new array if ``other`` is an array."""
         if isinstance(other, LowRank):
             if self.shape != other.shape or self.is_sparse != other.is_sparse:
                 raise BadInput(f"{self} and {other} do not fit")

@@ -86,7 +86,7 @@ class SparseVector:
         self._values = rows
         self._present: Array | None = None
         self._owned: range | None = None
-        # The type of the values was chosen by NumPy, not by the caller.
+        # NumPy chose the type of a list's values, not the caller.
         self._is_of_list = isinstance(values, (list, tuple))
 
     @classmethod

@@ -83,7 +83,7 @@ def test_the_text_says_when_timings_overrule_predictions() -> None:
     less, more = [timed("allgather", [], 1e-3)], [timed("butterfly", [4, 2], 3e-3)]
     assert said(more, []).splitlines()[0] == 'ring: asked for "auto": parts around a ring'
     won = said(more, [timed("dense", [], 5e-3), timed("butterfly", [4, 2], 4e-3)])
-    assert won.splitlines()[0].endswith("; it was the fastest of those that were tried, at most 4 ms")
+    assert won.splitlines()[0].endswith("; it was the fastest of those that were tried, with at most 4 ms")
     assert "passed over (predicted): butterfly 4x2 3 ms" in won
     assert "tried, and slower (measured): dense 5 ms, butterfly 4x2 4 ms" in won
     against = said(more + less, [timed("dense", [], 5e-3)]).splitlines()[0]
@@ -231,4 +231,4 @@ def test_why_a_plan_has_its_degrees() -> None:
         assert how.predicted.seconds <= how.others[0].seconds and len(how.predicted.reduce) == 2 * len(how.degrees)
         assert "passed over" in str(how) and "down 1" in str(how) and "to configure" in str(how)
     assert named.degrees == (2, 2) and named.predicted is None and "named" in str(named)
-    assert papers.predicted is None and "papers' rule" in str(papers)
+    assert papers.predicted is None and "Kylix's rule" in str(papers)

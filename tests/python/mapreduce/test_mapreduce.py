@@ -119,7 +119,7 @@ def _raises(*_: Any) -> Any:
         ({"reduce": _raises}, r"reduce raised KeyError on key 'w\d+'(.|\n)*in _raises"),
         ({"combine": _raises}, "rank 0: combine raised KeyError(.|\n)*in _raises"),
         ({"reduce": "quick"}, "unknown combine operation 'quick'"),
-        ({"merge": "sum"}, "merge= goes with a function"),
+        ({"merge": "sum"}, "merge= needs a function as reduce"),
         ({"reducers": 0}, "at least one"),
         ({"on_loss": "cry"}, "on_loss='cry'"),
         ({"loader": 5}, "loader=5: one of text, .*or an object with load"),

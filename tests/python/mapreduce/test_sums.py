@@ -115,7 +115,7 @@ def test_other_keys_are_shuffled(keys: Any) -> None:
 
 
 def test_many_results_and_a_small_state_are_shuffled(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("skyphos.mapreduce.sums._MANY", 1000)
+    monkeypatch.setattr("skyphos.mapreduce.sums._LARGE_BYTES", 1000)
 
     def body(comm: sky.Comm) -> list[bool]:
         def way(large: bool) -> bool:

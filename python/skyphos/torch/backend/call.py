@@ -104,7 +104,7 @@ def performed(started: Any, async_op: bool) -> Any:
 
 
 def array_for(tensor: torch.Tensor) -> npt.NDArray[Any]:
-    """A new array with the size and type of what :func:`as_moved` makes of a tensor."""
+    """A new array of the size and type that :func:`as_moved` gives for a tensor."""
     return as_moved(torch.empty(tensor.shape, dtype=tensor.dtype))
 
 

@@ -161,7 +161,7 @@ def alltoall(comm: Comm, outputs: Tensors, inputs: Tensors) -> Call:
 def all_to_all_single(
     comm: Comm, output: torch.Tensor, source: torch.Tensor, output_rows: list[int], input_rows: list[int]
 ) -> Call:
-    """Send each rank some rows of ``source`` and receive some from each: the lists' numbers, or equal ones."""
+    """Send each rank rows of ``source`` and receive rows from each: as many as the lists say, else equal shares."""
 
     def check_arguments() -> Any:
         check([output, source])

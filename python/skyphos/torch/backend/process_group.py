@@ -185,7 +185,7 @@ class SkyphosBackend(Backend):
     def all_to_all_single(
         self, output: torch.Tensor, source: torch.Tensor, output_rows: list[int], input_rows: list[int], opts: Any
     ) -> TorchWork:
-        """Send each rank some rows of ``source`` and receive some from each: the lists' numbers, or equal ones."""
+        """Send each rank rows of ``source`` and receive rows from each: as many as the lists say, else equal shares."""
         return self._perform(opts, moves.all_to_all_single(self.comm, output, source, output_rows, input_rows))
 
     # -- Messages between two ranks.

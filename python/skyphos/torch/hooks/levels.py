@@ -122,8 +122,8 @@ class Levels:
         # Receive directly into the result if it has the padded length.
         is_direct = each * self.shares == len(into)
         out = into if is_direct else np.empty(each * self.shares, into.dtype)
-        bytes_of = (padded.view(np.uint8), out.view(np.uint8))
-        native.move_arrays(self._gather_group._native, native.ArrayMove.allgather(), *bytes_of, False)
+        as_bytes = (padded.view(np.uint8), out.view(np.uint8))
+        native.move_arrays(self._gather_group._native, native.ArrayMove.allgather(), *as_bytes, False)
         if not is_direct:
             into[:] = out[: len(into)]
 

@@ -260,8 +260,10 @@ class Exchange:
         self.accumulated = False
         self._has_order = False
         self._backward: _Backward | None = None
-        #: Whether backwards exchange rows; whether a forward of DDP set that, with no such backward since.
-        self._synced, self._is_prepared = True, False
+        #: Whether backwards exchange rows.
+        self._synced = True
+        #: Whether a forward of DDP set that, and no backward that exchanges rows has ended since.
+        self._is_prepared = False
         self._pauses = 0
 
     def begin_forward(self) -> None:
