@@ -176,10 +176,6 @@ class Tasks:
                 self.remote_bytes += part.bytes
         return self._data[number]
 
-    def forget(self) -> None:
-        """Drop all data."""
-        self._data.clear()
-
     def run(self, comm: Comm, function: MapFunction, state: Any, shuffle: Shuffle) -> None:
         """Run the tasks of this rank, and those that it takes over. Their output goes to ``shuffle``.
 
