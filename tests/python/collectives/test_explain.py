@@ -75,21 +75,21 @@ def test_the_text_says_when_timings_overrule_predictions() -> None:
     def timed(algorithm: str, degrees: list[int], seconds: float) -> Record:
         return Record(algorithm=algorithm, degrees=degrees, seconds=seconds)
 
-    def said(others: list[Record], tried: list[Record], **more: Any) -> str:
+    def said(others: list[Record], tried: list[Record], **options: Any) -> str:
         prediction = Record(stages=[stage], others=others, tried=tried)
         report: Any = Record(algorithm="ring", degrees=[], dense_threshold=0.0, traffic=traffic, prediction=prediction)
-        return str(explanation_of("auto", report, 5, 9, is_dense=False, **more))
+        return str(explanation_of("auto", report, 5, 9, is_dense=False, **options))
 
-    less, more = [timed("allgather", [], 1e-3)], [timed("butterfly", [4, 2], 3e-3)]
-    assert said(more, []).splitlines()[0] == 'ring: asked for "auto": parts around a ring'
-    won = said(more, [timed("dense", [], 5e-3), timed("butterfly", [4, 2], 4e-3)])
+    faster, slower = [timed("allgather", [], 1e-3)], [timed("butterfly", [4, 2], 3e-3)]
+    assert said(slower, []).splitlines()[0] == 'ring: asked for "auto": parts around a ring'
+    won = said(slower, [timed("dense", [], 5e-3), timed("butterfly", [4, 2], 4e-3)])
     assert won.splitlines()[0].endswith("; it was the fastest of those that were tried, at most 4 ms")
     assert "passed over (predicted): butterfly 4x2 3 ms" in won
     assert "tried, and slower (measured): dense 5 ms, butterfly 4x2 4 ms" in won
-    against = said(more + less, [timed("dense", [], 5e-3)]).splitlines()[0]
+    against = said(slower + faster, [timed("dense", [], 5e-3)]).splitlines()[0]
     assert against.endswith("at most 5 ms, although allgather was predicted to be faster")
-    assert "; a try, because it should take about as long as allgather" in said(more + less, [])
-    assert "; the options may exclude allgather" in said(less, [], limited=True)
+    assert "; a try, because it should take about as long as allgather" in said(slower + faster, [])
+    assert "; the options may exclude allgather" in said(faster, [], limited=True)
 
 
 def test_ranks_that_may_use_different_cores_agree() -> None:
