@@ -58,9 +58,9 @@ class Rank:
                 self.rows.append([name, k, begin, end])
             del got
 
-    def write(self, contest: str) -> None:
+    def write(self, library: str) -> None:
         """Write the times for the process that started all ranks."""
-        Path(os.environ["BENCH_ROWS"], f"{contest}-{self.number}").write_text(json.dumps(self.rows))
+        Path(os.environ["BENCH_ROWS"], f"{library}-{self.number}").write_text(json.dumps(self.rows))
 
 
 def ours(names: list[str], count: int, rounds: int) -> None:
@@ -123,7 +123,7 @@ def main() -> None:
     parser.add_argument("--only", default=DEFAULT)
     parser.add_argument("--racks", type=int, default=1, help="racks, to which hosts are assigned round-robin")
     parser.add_argument("--uplink", default="none", help="rate of a rack's link to the others")
-    parser.add_argument("--unaware", action="store_true", help="ranks do not know racks")
+    parser.add_argument("--unaware", action="store_true", help="do not tell ranks the racks")
     parser.add_argument("--json", type=Path, help="file for the seconds of each call, by name")
     parser.add_argument("--rank", choices=("ours", "mpich"), help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -135,11 +135,11 @@ def main() -> None:
     program = [sys.executable, str(Path(__file__).resolve()), *sys.argv[1:], "--rank"]
     racks = {"racks": options.racks, "uplink": options.uplink}
     with TemporaryDirectory() as folder, Cluster(options.hosts, options.rate, "128k", **racks) as cluster:
-        hosts, rows_in = range(options.hosts), {"BENCH_ROWS": folder}
+        hosts, rows_folder = range(options.hosts), {"BENCH_ROWS": folder}
         if set(names) - {"mpich"}:
             commands = [cluster.command(host, [*program, "ours"]) for host in hosts]
             more = {"GLOO_SOCKET_IFNAME": cluster.interface, "SKYPHOS_PROFILE": "none", "OMP_NUM_THREADS": "1"}
-            more |= rows_in
+            more |= rows_folder
             if options.racks > 1 and not options.unaware:
                 known = Path(folder) / "racks"
                 known.write_text("".join(f"{cluster.address(host)} {host % options.racks}\n" for host in hosts))
@@ -148,7 +148,7 @@ def main() -> None:
         if "mpich" in names:
             command = mpiexec_of([cluster.command(host, [*program, "mpich"]) for host in hosts])
             nets = {name: cluster.interface for name in ("UCX_NET_DEVICES", "FI_TCP_IFACE")}
-            run([command], [os.environ | MPICH_IN_A_CLUSTER | nets | rows_in])
+            run([command], [os.environ | MPICH_IN_A_CLUSTER | nets | rows_folder])
         rows = [row for file in Path(folder).glob("*-*") for row in json.loads(file.read_text())]
     floor = FRAMING * 4 * count * 8 / rate_bits(options.rate)
     print(f"{options.mb} MB to {options.hosts} hosts at {options.rate}; floor with framing {1e3 * floor:,.0f} ms")

@@ -1,5 +1,6 @@
-"""Time of small blocking calls: two processes of this host, each call alone, checked once.
+"""Time of small blocking calls between two processes of this host. Each kind of call is timed separately.
 
+Before, one allreduce of each kind and one reduction of each plan are checked.
 ``--against FOLDER`` alternates with another build: FOLDER is the ``python`` folder of its tree, with its native
 library. Ratios are of neighbouring runs.
 
@@ -31,7 +32,7 @@ HERE = str(Path(sky.__file__).resolve().parents[1])
 
 
 def calls_of(comm: sky.Comm) -> dict[str, Callable[[], Any]]:
-    """The calls by name."""
+    """The calls to time, by name."""
     rng = np.random.default_rng(comm.rank)
     vector = sky.SparseVector(np.sort(rng.choice(N, ENTRIES, replace=False)), np.ones(ENTRIES), N)
     dense = np.ones(8)

@@ -5,10 +5,9 @@
 
 A tree is a project folder with the native library in its ``python/skyphos``. Both builds run this folder's benchmarks,
 so only the package differs; with ``--own-bench`` each runs the ``bench/`` of its tree, for benchmarks that use names
-which only one of them has. Each round runs each benchmark once with each build, in alternating order. Every line of
-the form ``NAME  TIME ms`` (or s, µs) that a benchmark prints is compared, and each row of a table with a heading such
-as ``median, ms``. Rust examples such as ``kernel_rates`` are
-not run.
+which only one of the builds has. Each round runs each benchmark once with each build, in alternating order. Every line
+of the form ``NAME  TIME ms`` (or s, µs) that a benchmark prints is compared, and each row of a table with a heading
+such as ``median, ms``. Rust examples such as ``kernel_rates`` are not run.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ COMMANDS: dict[str, list[str]] = {
 
 #: ``NAME   TIME UNIT`` at the start of a line, as the benchmarks' reports print it. Tables may leave out the unit.
 FIGURE = re.compile(r"^[ │]*(?P<name>\S.*?)\s*(?:\s{2,}|│)\s*(?P<value>[\d,]+\.?\d*)(?:\s*(?P<unit>ms|µs|s)\b)?")
-#: The first heading of a table with a unit.
+#: A table's line of headings; its first heading with a unit counts.
 HEADING = re.compile(r"^┃.*?, (?P<unit>ms|µs|s) ")
 UNITS = {"s": 1.0, "ms": 1e-3, "µs": 1e-6}
 
@@ -72,7 +71,7 @@ def figures(text: str) -> dict[str, float]:
 
 
 def run(tree: Path, name: str, bench: Path) -> dict[str, float]:
-    """One run of a benchmark of the folder ``bench`` with a tree's package."""
+    """Figures of one run of the folder ``bench``'s benchmark ``name``, with a tree's package."""
     env = os.environ | {"PYTHONPATH": str(tree / "python"), "COLUMNS": "160"}
     command = [sys.executable, str(bench / COMMANDS[name][0]), *COMMANDS[name][1:]]
     done = subprocess.run(command, env=env, stdout=subprocess.PIPE, text=True, check=False)

@@ -55,21 +55,24 @@ def _as_text(degrees: list[int]) -> str:
     return "x".join(map(str, degrees))
 
 
-def _measure(graph: Graph, on: Network, seeds: int, console: Console) -> dict[str, Any]:
+def _measure(graph: Graph, cluster: Network, seeds: int, console: Console) -> dict[str, Any]:
     """Seconds of a reduction with the chosen degrees and with all others."""
 
     def seconds(degrees: tuple[int, ...]) -> float:
-        return median(plan(graph, degrees, on, seed=seed).last_s for seed in range(1, seeds + 1))
+        return median(plan(graph, degrees, cluster, seed=seed).last_s for seed in range(1, seeds + 1))
 
-    chosen = plan(graph, None, on).phases[-1].degrees
+    chosen = plan(graph, None, cluster).phases[-1].degrees
     # The planner's list of all ordered factorisations; its predictions are not used.
-    every = [p.degrees for p in predict_plans(on.ranks, graph.n, graph.entries(on.ranks), profile=Profile.network(1e9))]
-    label = f"{graph.name}, {on.ranks}"
+    every = [
+        p.degrees
+        for p in predict_plans(cluster.ranks, graph.n, graph.entries(cluster.ranks), profile=Profile.network(1e9))
+    ]
+    label = f"{graph.name}, {cluster.ranks}"
     all_s = {d: seconds(d) for d in track(every, label, console=console, transient=True)}
     best = min(all_s, key=all_s.__getitem__)
     return {
         "graph": graph.name,
-        "ranks": on.ranks,
+        "ranks": cluster.ranks,
         "seeds": seeds,
         "disturbed": DISTURBED,
         "chosen": list(chosen),

@@ -19,7 +19,7 @@ from rich.console import Console
 from rich.table import Table
 
 from lab.link import FRAMING
-from on_hosts import again, rows_of_ranks
+from on_hosts import command_of_rank, rows_of_ranks
 
 HOSTS, PER_HOST, N, CALLS = 2, 4, 1 << 22, 12
 ALGORITHMS = ("auto", "recursive_doubling", "butterfly", "split_allgather", "ring", "allgather")
@@ -91,7 +91,7 @@ def main() -> None:
     if options.rank:
         one_rank()
         return
-    rows = rows_of_ranks(again(__file__), HOSTS, PER_HOST, options.rate, 29950)
+    rows = rows_of_ranks(command_of_rank(__file__), HOSTS, PER_HOST, options.rate, 29950)
     table = Table(
         title=f"bytes that a host sends, relative to those of its union with framing; {HOSTS} hosts of {PER_HOST} ranks"
     )

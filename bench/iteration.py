@@ -19,7 +19,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from on_hosts import again, keyed_options, keyed_rows, rows_of_ranks
+from on_hosts import command_of_rank, keyed_options, keyed_rows, rows_of_ranks
 
 VARIANTS = ("shuffle", "allreduce")
 
@@ -65,7 +65,7 @@ def main() -> None:
     options = parser.parse_args()
     if options.rank:
         return one_rank(options)
-    rows = rows_of_ranks(again(__file__), options.hosts, options.tasks, options.rate, 29960)
+    rows = rows_of_ranks(command_of_rank(__file__), options.hosts, options.tasks, options.rate, 29960)
     what = f"{options.hosts} hosts of {options.tasks} ranks at {options.rate}, {options.rows:,} rows of {options.width}"
     table = Table(title=f"{what} float32 a rank, keys ~ 1/i^1.1 of {options.keys:,}")
     for column in ("an iteration by", "ms", "from", "to", "its stages on the slowest rank, ms"):

@@ -1,8 +1,7 @@
-"""The sizes at which the published Java implementation was measured: 8 processes over loopback TCP, degrees 4x2,
-50,000 power-law indices a rank, float32.
+"""`configure` and `reduce` on 8 processes over loopback TCP, degrees 4x2, 50,000 power-law indices a rank, float32.
 
-Java, on a 2-core machine: configure 120 ms, reduce 83 ms. The bars here: 12 ms and 8.3 ms, and `configure_reduce`
-at most 0.85 of the sum of the two.
+The published Java implementation was measured with these sizes on a 2-core machine: configure took 120 ms, reduce 83.
+The bars here: 12 ms and 8.3 ms, and `configure_reduce` at most 0.85 of the sum of the two.
 """
 
 from __future__ import annotations
@@ -20,8 +19,8 @@ RANKS, N, COUNT, DEGREES, ROUNDS, WARM = 8, 1_000_000, 50_000, [4, 2], 200, 20
 
 
 def timed(comm: sky.Comm, bodies: dict[str, Callable[[], object]]) -> dict[str, list[float]]:
-    """Seconds of each body in each round after warm-up, one after the other within a round: from a barrier to the
-    last rank's end, as rank 0 sees it."""
+    """Seconds of each body in each round after the warm-up. A round runs the bodies one after the other; each is timed
+    from a barrier to the last rank's end."""
     spent: dict[str, list[float]] = {name: [] for name in bodies}
     for _ in range(ROUNDS + WARM):
         for name, body in bodies.items():

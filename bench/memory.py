@@ -36,8 +36,8 @@ def resident(key: str) -> float:
     return int(status.split(f"{key}:")[1].split()[0]) * 1024 / MB
 
 
-def places(rank: int, call: int, rows: int) -> np.ndarray:
-    """Indices of this rank's rows."""
+def indices_of(rank: int, call: int, rows: int) -> np.ndarray:
+    """Indices of a rank's rows in a call."""
     drawn = np.random.default_rng([rank, call]).integers(0, N, rows)
     return np.unique(drawn)
 
@@ -51,7 +51,7 @@ def with_arrays(options: argparse.Namespace) -> Any:
     rows, idle = int(options.megabytes * MB / (4 * WIDTH)), resident("VmRSS")
 
     def call(number: int) -> tuple[float, float, float]:
-        index = places(comm.rank, number, rows)
+        index = indices_of(comm.rank, number, rows)
         mine = sky.SparseVector(index, np.ones((len(index), WIDTH), np.float32), N)
         comm.barrier()
         forget_peak()
@@ -75,7 +75,7 @@ def with_tensors(options: argparse.Namespace) -> Any:
     rows, idle = int(options.megabytes * MB / (4 * WIDTH)), resident("VmRSS")
 
     def call(number: int) -> tuple[float, float, float]:
-        index = torch.from_numpy(places(dist.get_rank(), number, rows))[None]
+        index = torch.from_numpy(indices_of(dist.get_rank(), number, rows))[None]
         mine = torch.sparse_coo_tensor(index, torch.ones(index.shape[1], WIDTH), (N, WIDTH), check_invariants=False)
         own = float(mine._indices().nbytes + mine._values().nbytes)
         dist.barrier()

@@ -27,11 +27,11 @@ N, ENTRIES, RANKS = 1 << 24, 131_072, 8
 ROUNDS = {8: 40, 1 << 20: 30, 64 << 20: 12}
 CALLS = {8: 2000, 1 << 20: 20, 64 << 20: 1}
 
-Ways = dict[str, Callable[[], Any]]
+Variants = dict[str, Callable[[], Any]]
 
 
-def rounds(world: Any, variants: Ways, count: int, calls: int) -> dict[str, list[float]]:
-    """Seconds per call of the slowest rank; the methods alternate in each round."""
+def rounds(world: Any, variants: Variants, count: int, calls: int) -> dict[str, list[float]]:
+    """Seconds per call of the slowest rank; the variants alternate in each round."""
     spent: dict[str, list[float]] = {name: [] for name in variants}
     for round_ in range(count + 1):
         for name, variant in variants.items():
@@ -53,12 +53,12 @@ def _mpi() -> Any:
 
 def groups(world: Any) -> dict[str, sky.Comm]:
     """A group over the library, and one of the same processes over TCP, which on one host is shared memory."""
-    place = None
+    address = None
     if world.rank == 0:
         with socket.create_server(("127.0.0.1", 0)) as free:
-            place = f"127.0.0.1:{free.getsockname()[1]}"
-    place = world.bcast(place)
-    tcp = sky.init(rank=world.rank, world_size=world.size, rendezvous=place, transport="tcp", threads=1)
+            address = f"127.0.0.1:{free.getsockname()[1]}"
+    address = world.bcast(address)
+    tcp = sky.init(rank=world.rank, world_size=world.size, rendezvous=address, transport="tcp", threads=1)
     return {"mpi": sky.init(transport="mpi", threads=1), "tcp": tcp}
 
 
@@ -74,7 +74,7 @@ def dense() -> None:
         def ours(name: str, x: Any = x, out: Any = out) -> Callable[[], Any]:
             return lambda: comms[name].allreduce(x, out=out[name])
 
-        variants: Ways = {"mpi4py": lambda x=x, out=out: world.Allreduce(x, out["mpi4py"])}
+        variants: Variants = {"mpi4py": lambda x=x, out=out: world.Allreduce(x, out["mpi4py"])}
         variants |= {name: ours(name) for name in comms}
         spent = rounds(world, variants, count, CALLS[size])
         for name, got in out.items():
@@ -114,7 +114,7 @@ def sparse() -> None:
     def ours(name: str) -> Callable[[], None]:
         return lambda: results.__setitem__(name, comms[name].allreduce(x))
 
-    variants: Ways = {"mpi4py, dense": whole, "gather and sum": gather, **{name: ours(name) for name in comms}}
+    variants: Variants = {"mpi4py, dense": whole, "gather and sum": gather, **{name: ours(name) for name in comms}}
     spent = rounds(world, variants, 15, 1)
     check("gather and sum", results["gather and sum"], out, 1e-5)
     for name in comms:

@@ -15,7 +15,7 @@ import numpy as np
 from lab.cluster import Cluster
 
 
-def again(script: str) -> list[str]:
+def command_of_rank(script: str) -> list[str]:
     """The command that runs this program as a rank."""
     return [sys.executable, os.path.abspath(script), *sys.argv[1:], "--rank"]
 

@@ -54,10 +54,10 @@ class Group:
                 return
         raise RuntimeError("process 0 ended early")
 
-    def results(self, lost: list[int], *, killed: bool) -> list[list[Call]]:
-        """The calls of each surviving process; raises for a wrong result."""
+    def results(self, lost: list[int], *, already_dead: bool) -> list[list[Call]]:
+        """The calls of each surviving process; raises for a wrong result. Lost processes that still run are killed."""
         for host in lost:
-            if not killed:
+            if not already_dead:
                 self.processes[host].kill()
         all_calls = []
         for host, process in enumerate(self.processes):
@@ -87,8 +87,8 @@ def slowest(calls: list[list[Call]]) -> list[float]:
 def power_law(rank: int, ranks: int, edges: int, n: int) -> npt.NDArray[np.int64]:
     """The vertices of a rank's share of edges, whose ends are drawn with p(v) ~ v^-0.9 (Kylix, section III)."""
     alpha = 0.9
-    even = np.random.default_rng(rank).random(2 * edges // ranks)
-    drawn = (even * (n ** (1 - alpha) - 1) + 1) ** (1 / (1 - alpha))
+    uniform = np.random.default_rng(rank).random(2 * edges // ranks)
+    drawn = (uniform * (n ** (1 - alpha) - 1) + 1) ** (1 / (1 - alpha))
     return np.unique(np.minimum(drawn.astype(np.int64), n) - 1)
 
 

@@ -55,7 +55,7 @@ def disturbed(cluster: Cluster, options: argparse.Namespace, how: str, hosts: in
                 cluster.cut(host)
             else:
                 processes.processes[host].kill()
-        calls = processes.results(lost, killed=how == "kill")
+        calls = processes.results(lost, already_dead=how == "kill")
     finally:
         if how == "cut":
             for host in lost:
@@ -72,7 +72,7 @@ def undisturbed(cluster: Cluster, options: argparse.Namespace, size: int, replic
     processes = group(cluster, options, size, replication)
     try:
         processes.wait_for(0)
-        return median(slowest(processes.results([], killed=True))[2:])
+        return median(slowest(processes.results([], already_dead=True))[2:])
     finally:
         processes.kill()
 

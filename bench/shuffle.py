@@ -26,7 +26,7 @@ from rich.table import Table
 
 from hosts import sent
 from lab.link import FRAMING
-from on_hosts import again, keyed_options, keyed_rows, rows_of_ranks
+from on_hosts import command_of_rank, keyed_options, keyed_rows, rows_of_ranks
 
 TASKS = 8
 VARIANTS: dict[str, Any] = {"in the host": True, "in each task": "process", "none": False}
@@ -85,13 +85,13 @@ def main() -> None:
     options = parser.parse_args()
     if options.rank:
         return one_rank(options)
-    rows = rows_of_ranks(again(__file__), options.hosts, TASKS, options.rate, 29950)
+    rows = rows_of_ranks(command_of_rank(__file__), options.hosts, TASKS, options.rate, 29950)
     least = max(fewest(row[1], options) for row in rows if row[0] == "leaving")
     what = f"{options.hosts} hosts of {TASKS} map tasks at {options.rate}, {options.rows:,} rows of {options.width}"
     data = f"float32 a task, keys ~ 1/i^1.1 of {options.keys:,}"
     table = Table(title=f"{what} {data}; fewest bytes of a host {least:,.0f}")
-    for column in ("values merge", "ms", "from", "to", "bytes of a host", "over the fewest"):
-        table.add_column(column, justify="left" if column == "values merge" else "right")
+    for column in ("merged before sending", "ms", "from", "to", "bytes of a host", "/ fewest bytes"):
+        table.add_column(column, justify="left" if column == "merged before sending" else "right")
     took: dict[str, float] = {}
     for name in VARIANTS:
         spans, sizes = [], []

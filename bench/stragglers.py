@@ -3,9 +3,10 @@
     .venv/bin/python bench/stragglers.py
 
 Four processes with one map thread each, 64 equal partitions, tasks that wait for 25 ms each (so that the number of
-cores does not matter). On the slow rank tasks take 10 times as long, or the first one takes 40 times as long. Times are
-from the first task to the last key, relative to the best possible: 64 tasks on three fast ranks and one of a tenth of
-their speed, or 63 tasks on the three.
+cores does not matter). On the last rank all tasks take 10 times as long ("slow"), or only its first one takes 40 times
+as long ("stuck"). Times are from the first task to the last key, relative to the best possible: with a slow rank, 64
+tasks on three fast ranks and one of a tenth of their speed; with a stuck task, the other 63 tasks on the three fast
+ranks.
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ from common import spawn
 RANKS, TASKS, TASK_S = 4, 64, 0.025
 TIMES_SLOW, TIMES_STUCK = 10, 40
 ROUNDS = 5
-SLOW = RANKS - 1
-QUICK = RANKS - 1
-BEST_S = {"slow": TASKS * TASK_S / (QUICK + 1 / TIMES_SLOW), "stuck": (TASKS - 1) * TASK_S / QUICK}
+SLOW_RANK = RANKS - 1
+FAST_RANKS = RANKS - 1  # their number
+BEST_S = {"slow": TASKS * TASK_S / (FAST_RANKS + 1 / TIMES_SLOW), "stuck": (TASKS - 1) * TASK_S / FAST_RANKS}
 
 
 def main() -> None:
@@ -48,7 +49,7 @@ def main() -> None:
                     def task(rows: np.ndarray, _: None, trouble: str = trouble, begun: list[bool] = begun) -> object:
                         first, begun[0] = not begun[0], True
                         factor = {"slow": TIMES_SLOW, "stuck": TIMES_STUCK if first else 1}[trouble]
-                        time.sleep(TASK_S * (factor if comm.rank == SLOW else 1))
+                        time.sleep(TASK_S * (factor if comm.rank == SLOW_RANK else 1))
                         return rows % 10, rows
 
                     job = MapReduce(comm, map=task, reduce="sum", partitions=parts, schedule=schedule, threads=1)
@@ -63,7 +64,7 @@ def main() -> None:
                     print(
                         f"{trouble:<5} {schedule:<12} {1e3 * took:8.0f} ms   {took / best:5.2f} times {1e3 * best:.0f}"
                     )
-        comm.barrier()  # the partitions are rank 0's
+        comm.barrier()  # rank 0 deletes its folder with the partitions only when all ranks are done
 
 
 if __name__ == "__main__":

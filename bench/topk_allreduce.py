@@ -56,7 +56,7 @@ def main() -> None:
         check("which entries", result.indices, indices)
         check("sums", result.values, sums[indices], 1e-5)
         report(
-            f"topk_allreduce, {RANKS} processes over loopback, k = {K:,} of {N:,}, float32; over its authors' 744 ms",
+            f"topk_allreduce, {RANKS} processes over loopback, k = {K:,} of {N:,}; time / its authors' 744 ms",
             {"whole": whole[1:], "entries selected before": selected[1:]},
             median(whole[1:]) / 0.744,
             1,

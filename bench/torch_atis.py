@@ -1,12 +1,15 @@
-"""Training on a cluster: an epoch of examples/torch/atis.py, dense over Gloo, dense, by outer products, and top-k.
+"""Training on a cluster: an epoch of examples/torch/atis.py, dense over Gloo and over Skyphos, outer products, top-k.
 
-    sudo .venv/bin/python bench/torch_atis.py                       # 8 hosts at 100 Mbit/s; the bar: 5 times
-    sudo .venv/bin/python bench/torch_atis.py --rate 250mbit        # the bar: 10 times less communication
+    sudo .venv/bin/python bench/torch_atis.py                       # 8 hosts at 100 Mbit/s
+    sudo .venv/bin/python bench/torch_atis.py --rate 250mbit
+
+The bars: at 100 Mbit/s an epoch of dense over Gloo takes 5 times as long as one of top-k; at 250 Mbit/s its
+communication takes 10 times as long.
 
 The paper's network (SparCML, section 8.3: 20 M parameters, 80 MB, k = 2 of 512, batches of 560 words) on hosts with one
 rank each, network namespaces that share the cores of this machine (`bench/lab/cluster.py`). Each method runs some
-steps, one method after the other; an epoch is 102 steps. Communication is the time in hooks and of waiting after
-backward. Needs the data of the example (`../shared/data`), PyTorch and Pillow (`make .venv/.torch`).
+steps, one method after the other; an epoch is 102 steps. Communication is the time in hooks and of waiting after the
+backward pass. Needs the data of the example (`../shared/data`), PyTorch and Pillow (`make .venv/.torch`).
 """
 
 from __future__ import annotations

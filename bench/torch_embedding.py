@@ -1,7 +1,7 @@
 """Gradients of a sparse embedding in PyTorch: Skyphos and Gloo with the same `all_reduce` of the same COO tensors.
 
-    sudo .venv/bin/python bench/torch_embedding.py                  # 8 hosts at 1 Gbit/s; the bar: 4 times
-    .venv/bin/python bench/torch_embedding.py --place host          # 8 ranks of one host; the bar: 5 times
+    sudo .venv/bin/python bench/torch_embedding.py                  # 8 hosts at 1 Gbit/s; the bar: 4 times as fast
+    .venv/bin/python bench/torch_embedding.py --place host          # 8 ranks of one host; the bar: 5 times as fast
 
 An embedding of 1,000,000 rows of 64 float32, of which each rank's batch touches 4,096 different ones, drawn with
 P(i) ~ 1/i^1.1 (`--rows uniform`: uniform). Needs PyTorch (`make .venv/.torch`). A time is that of the slowest rank
@@ -26,10 +26,11 @@ from rich.console import Console
 from rich.table import Table
 
 from common import zipf_distinct
-from on_hosts import again, rows_of_ranks
+from on_hosts import command_of_rank, rows_of_ranks
 
 #: Warm-up calls, in which `auto` makes its tries.
 WARM = 24
+#: Consecutive calls that are timed together.
 IN_A_ROW = 4
 RANKS, N, WIDTH, TOUCHED, PORT = 8, 1_000_000, 64, 4096, 29940
 #: Bytes a second of links.
@@ -92,7 +93,10 @@ def on_one_host() -> list[Any]:
     common |= {"LOCAL_WORLD_SIZE": str(RANKS), "WORLD_SIZE": str(RANKS), "SKYPHOS_PROFILE": "none"}
     ranks = [
         subprocess.Popen(
-            again(__file__), env=os.environ | common | {"SKYPHOS_RANK": str(rank)}, stdout=subprocess.PIPE, text=True
+            command_of_rank(__file__),
+            env=os.environ | common | {"SKYPHOS_RANK": str(rank)},
+            stdout=subprocess.PIPE,
+            text=True,
         )
         for rank in range(RANKS)
     ]
@@ -113,7 +117,7 @@ def main() -> None:
     if options.rank:
         return one_rank(options)
     lab = options.place == "lab"
-    rows = rows_of_ranks(again(__file__), RANKS, 1, options.rate, PORT) if lab else on_one_host()
+    rows = rows_of_ranks(command_of_rank(__file__), RANKS, 1, options.rate, PORT) if lab else on_one_host()
     slowest = {b: [max(each) for each in zip(*(row[0][b] for row in rows), strict=True)] for b in BACKENDS}
     ratios = [theirs / ours for ours, theirs in zip(slowest["skyphos"], slowest["gloo"], strict=True)]
     bar = 4 if lab else 5

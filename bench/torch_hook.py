@@ -3,8 +3,9 @@
     .venv/bin/python bench/torch_hook.py                # 2 ranks of one thread; the bar: 1.1 times plain DDP over Gloo
 
 Training steps of a network with two layers of `--width`, all methods alternating in the same processes. With two levels
-(the default) a single host adds up densely; with one level each rank selects, sends, and expands the received values. A
-time is that of the slowest rank. Needs PyTorch (`make .venv/.torch`).
+(the default) gradients are summed uncompressed within a host and compressed only between hosts, so on one host nothing
+is compressed. With `levels=1` each rank selects, sends, and expands the received values. A time is that of the slowest
+rank. Needs PyTorch (`make .venv/.torch`).
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from on_hosts import again
+from on_hosts import command_of_rank
 
 PORT, WARM = 29920, 5
 
@@ -84,7 +85,7 @@ def main() -> None:
     common |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(PORT)}
     ranks = [
         subprocess.Popen(
-            again(__file__), env=os.environ | common | {"RANK": str(rank)}, stdout=subprocess.PIPE, text=True
+            command_of_rank(__file__), env=os.environ | common | {"RANK": str(rank)}, stdout=subprocess.PIPE, text=True
         )
         for rank in range(options.ranks)
     ]

@@ -39,16 +39,16 @@ def sentences() -> bytes:
 
 
 def drawn(rng: np.random.Generator) -> bytes:
-    """A million words in lines of 16: word i is i in letters, so that frequent ones are short."""
+    """A million words in lines of 16: word i is the number i in letters, so that frequent words are short."""
     weights = np.arange(1, 5_000_001, dtype=np.float64) ** -1.1
     ranks = np.searchsorted(np.cumsum(weights) / weights.sum(), rng.random(1_000_000))
     letters = np.array(list("etaoinshrdlu"))
 
     def word(rank: int) -> str:
-        told = ""
+        spelled = ""
         while rank >= 0:
-            told, rank = told + letters[rank % 12], rank // 12 - 1
-        return told
+            spelled, rank = spelled + letters[rank % 12], rank // 12 - 1
+        return spelled
 
     known = {rank: word(rank) for rank in np.unique(ranks).tolist()}
     named = [known[rank] for rank in ranks.tolist()]
@@ -58,17 +58,17 @@ def drawn(rng: np.random.Generator) -> bytes:
 def write(path: Path, kind: str, size: int) -> None:
     """Write a text of about ``size`` bytes, in whole lines."""
     rng = np.random.default_rng(1)
-    same = sentences() if kind == "multi30k" else b""
+    repeated = sentences() if kind == "multi30k" else b""
     with path.open("wb") as file:
         while file.tell() < size:
-            file.write(same or drawn(rng))
+            file.write(repeated or drawn(rng))
 
 
 def all_words(text: bytes, state: None) -> Iterator[tuple[Any, None]]:
     """The map function for Skyphos."""
     from skyphos.shuffle import words
 
-    return ((some, None) for some in words(text))
+    return ((batch, None) for batch in words(text))
 
 
 def ours(partitions: str) -> None:
@@ -81,18 +81,18 @@ def ours(partitions: str) -> None:
         for _ in range(ROUNDS + 1):
             comm.barrier()
             start = time.perf_counter()
-            # A job of its own: it reads the partitions again.
+            # A new job, so that it reads the partitions again.
             job = MapReduce(comm, map=all_words, reduce="count", partitions=partitions)
             keys, counts = job.run()
             first = np.argsort(-counts, kind="stable")[:TOP]
-            some = [keys[k] for k in first], counts[first]
-            best, many = comm.shuffle(*some, partition=lambda words, _: np.zeros(len(words), np.int64))
+            frequent = [keys[k] for k in first], counts[first]
+            words, totals = comm.shuffle(*frequent, partition=lambda words, _: np.zeros(len(words), np.int64))
             comm.barrier()
             times.append(time.perf_counter() - start)
             distinct = int(comm.allreduce(np.array([len(keys)], np.int64))[0])
         if comm.rank == 0:
-            both = zip(many.tolist(), (word.decode() for word in best), strict=True)
-            top = sorted(both, key=lambda one: (-one[0], one[1]))[:TOP]
+            pairs = zip(totals.tolist(), (word.decode() for word in words), strict=True)
+            top = sorted(pairs, key=lambda pair: (-pair[0], pair[1]))[:TOP]
             print(job.iterations[-1], file=sys.stderr)
             print(json.dumps([times[1:], distinct, top]))
 
@@ -153,13 +153,13 @@ def main() -> None:
             start = time.perf_counter()
             split_to = [*cli, "split", str(text), str(parts), "--partitions", str(4 * cores)]
             subprocess.run(split_to, check=True, stdout=subprocess.DEVNULL)
-            cut = time.perf_counter() - start
+            split_s = time.perf_counter() - start
             mine = [__file__, "--ours", str(parts / "partitions.json")]
             times, distinct, top = run([*cli, "run", "-n", str(cores), *mine])
             theirs, their_distinct, their_top = run([sys.executable, __file__, "--spark", str(text)])
             if (distinct, [count for count, _ in top]) != (their_distinct, [count for count, _ in their_top]):
                 raise SystemExit(f"{kind}: different counts: {distinct}, {top}; {their_distinct}, {their_top}")
-            title = f"{kind}, {text.stat().st_size:,} bytes, {distinct:,} words (skyphos split, once: {cut:.2f} s)"
+            title = f"{kind}, {text.stat().st_size:,} bytes, {distinct:,} words (skyphos split, once: {split_s:.2f} s)"
             report(title, {"skyphos": times, "Spark DataFrame": theirs}, median_ratio(times, theirs), 1 / 5)
     return None
 

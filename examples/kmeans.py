@@ -39,7 +39,7 @@ def means(keys: np.ndarray, sums: np.ndarray) -> np.ndarray:
     return sums[order, :-1] / sums[order, -1:]
 
 
-def drawn(folder: Path) -> Partitions:
+def random_points(folder: Path) -> Partitions:
     """Random points around nine centres."""
     random = np.random.default_rng(0)
     points = random.normal(size=(90_000, 2)) + 8 * np.stack(np.divmod(np.arange(90_000) % 9, 3), 1)
@@ -49,7 +49,7 @@ def drawn(folder: Path) -> Partitions:
 
 with sky.init() as comm, tempfile.TemporaryDirectory() as folder:
     given = sys.argv[1] if len(sys.argv) > 1 else None
-    parts = Partitions.load(given) if given else comm.broadcast(drawn(Path(folder)) if comm.rank == 0 else None)
+    parts = Partitions.load(given) if given else comm.broadcast(random_points(Path(folder)) if comm.rank == 0 else None)
     count = int(sys.argv[2]) if len(sys.argv) > 2 else 9
     job = MapReduce(comm, map=nearest, reduce="sum", combine=means, partitions=parts)
     first = spread(np.load(parts.parts[0].path)[:10_000], count) if comm.rank == 0 else None

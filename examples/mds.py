@@ -19,15 +19,15 @@ def transform(rows: np.ndarray, state: np.ndarray) -> tuple[np.ndarray, np.ndarr
     """Guttman's transform of some points, and at the key after the last point their share of the stress."""
     points, numbers, wanted = state[:-1], rows[:, 0].astype(np.int64), rows[:, 1:]
     mine = points[numbers]
-    found = np.sqrt(np.maximum((mine**2).sum(1)[:, None] + (points**2).sum(1) - 2 * mine @ points.T, 0))
-    found[np.arange(len(mine)), numbers] = 0  # remove rounding errors
-    ratio = np.divide(wanted, found, out=np.zeros_like(found), where=found > 0)
+    distances = np.sqrt(np.maximum((mine**2).sum(1)[:, None] + (points**2).sum(1) - 2 * mine @ points.T, 0))
+    distances[np.arange(len(mine)), numbers] = 0  # remove rounding errors
+    ratio = np.divide(wanted, distances, out=np.zeros_like(distances), where=distances > 0)
     moved = (ratio.sum(1)[:, None] * mine - ratio @ points) / len(points)
-    stress = ((found - wanted) ** 2).sum() / 2
+    stress = ((distances - wanted) ** 2).sum() / 2
     return np.append(numbers, len(points)), np.vstack([moved, [stress, 0]])
 
 
-def moved(keys: np.ndarray, rows: np.ndarray) -> np.ndarray:
+def next_state(keys: np.ndarray, rows: np.ndarray) -> np.ndarray:
     """All new points, and last the stress of the previous ones."""
     return rows[keys.argsort()]
 
@@ -37,7 +37,7 @@ def is_enough(before: np.ndarray, after: np.ndarray) -> bool:
     return bool(abs(before[-1, 0] - after[-1, 0]) <= 1e-5 * after[-1, 0] + 1e-12)
 
 
-def made_up(folder: Path) -> Partitions:
+def random_data(folder: Path) -> Partitions:
     """Distances of 500 points in a square, each off by a percent."""
     random = np.random.default_rng(0)
     points = random.uniform(size=(500, 2))
@@ -49,9 +49,9 @@ def made_up(folder: Path) -> Partitions:
 
 with sky.init() as comm, tempfile.TemporaryDirectory() as folder:
     given = sys.argv[1] if len(sys.argv) > 1 else None
-    parts = Partitions.load(given) if given else comm.broadcast(made_up(Path(folder)) if comm.rank == 0 else None)
+    parts = Partitions.load(given) if given else comm.broadcast(random_data(Path(folder)) if comm.rank == 0 else None)
     first = np.vstack([np.random.default_rng(1).uniform(size=(parts.rows, 2)), [[np.inf, 0]]])
-    job = MapReduce(comm, map=transform, reduce="sum", combine=moved, partitions=parts)
+    job = MapReduce(comm, map=transform, reduce="sum", combine=next_state, partitions=parts)
     state = job.iterate(first, iterations=300, until=is_enough)
     if comm.rank == 0:
         print(f"{parts.rows} points after {len(job.iterations)} iterations, stress {state[-1, 0]:.4g}; the first five:")

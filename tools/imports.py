@@ -109,7 +109,7 @@ class _Crate:
         return self.texts[file]
 
     def _is_product(self, module: tuple[str, ...]) -> bool:
-        """Whether a module is declared outside of tests, with all that it is in."""
+        """Whether a module, and each module that contains it, is declared outside of tests."""
         if not module:
             return True
         parent = self.modules.get(module[:-1])
@@ -152,13 +152,13 @@ class _Crate:
             module = (*module, path[len(module)])
         rest = path[len(module) :]
         if rest and depth < 8 and rest[0] in self.uses[module]:
-            there = self.absolute(module, self.uses[module][rest[0]])
-            if there is not None and there != path:
-                return self.file_of([*there, *rest[1:]], depth + 1)
+            origin = self.absolute(module, self.uses[module][rest[0]])
+            if origin is not None and origin != path:
+                return self.file_of([*origin, *rest[1:]], depth + 1)
         if rest and depth < 8 and "*" in self.uses[module]:
-            there = self.absolute(module, self.uses[module]["*"][:-1])
-            if there is not None:
-                return self.file_of([*there, *rest], depth + 1)
+            origin = self.absolute(module, self.uses[module]["*"][:-1])
+            if origin is not None:
+                return self.file_of([*origin, *rest], depth + 1)
         return self.modules.get(module)
 
 

@@ -6,7 +6,7 @@
     sudo .venv/bin/python bench/dsop --product                    # one rank's product beside NumPy's BLAS
 
 By the paper's rules (section 6.1): iterations begin at a barrier, the first is dropped, the slowest rank
-counts, and the median of a group of processes is one observation; each repetition is a new group.
+counts, and the median over a group's iterations is one observation; each repetition starts a new group of processes.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Found = dict[str, dict[Case, list[float]]]
 def observe(
     place: Any, mpi: MPI | None, contenders: tuple[list[str], list[str]], cases: list[Case], options: Any
 ) -> Found:
-    """Run the contenders of ours and the paper's variants; an observation is the median of a repetition."""
+    """Run our algorithms and the paper's variants (``contenders``); an observation is the median of a repetition."""
     names, variants = contenders
     found: Found = {}
     note = Console(stderr=True).log
@@ -75,7 +75,7 @@ def show(found: Found, cases: list[Case], base: str) -> None:
 
 
 def verdicts(found: Found, cases: list[Case], regret: bool, best_of: bool) -> None:
-    """Compare the measured times with their bars."""
+    """Compare the times of `auto` with their bars; with ``best_of`` only the paper's fastest variant counts."""
     for case in cases:
         where = f"{case.n} by {case.m}, {case.pairs} pair{'s' * (case.pairs > 1)}"
         auto = median(found["ours: auto"][case]) if "ours: auto" in found else None

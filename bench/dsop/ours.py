@@ -55,7 +55,7 @@ def main() -> None:
                     chosen[name] = str(how).splitlines()[0]
                     if "BENCH_TELL" in os.environ and comm.rank == 0:
                         print(how, flush=True)
-            rows += [{"name": n, "case": case, "seconds": seconds[n], "chosen": chosen[n]} for n in names]
+            rows += [{"name": x, "case": case, "seconds": seconds[x], "chosen": chosen[x]} for x in names]
         rank = comm.rank
     Path(os.environ["BENCH_ROWS"], f"rank-{rank:04d}").write_text(json.dumps(rows))
 

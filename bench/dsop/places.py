@@ -33,7 +33,7 @@ VARIANTS = (
 OURS = ("auto", "allgather", "rabenseifner", "ring", "allreduce", "butterfly")
 
 _ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "SKYPHOS_THREADS": "1", "SKYPHOS_PROFILE": "none"}
-#: With more ranks than cores MPICH's allreduce in shared memory spins for minutes.
+#: With more ranks than cores MPICH's allreduce in shared memory spins for minutes; this selects the one by messages.
 _MPICH_HERE = {"MPIR_CVAR_ALLREDUCE_POSIX_INTRA_ALGORITHM": "mpir"}
 _OPENMPI_HERE = {
     "OMPI_ALLOW_RUN_AS_ROOT": "1",

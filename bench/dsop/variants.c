@@ -1,10 +1,10 @@
 /* The variants of DSOP (Enderlin et al., section 5) over MPI, as the paper has them: whole vectors in the first stage, and sums of
- * rank-one updates. `pairs` vectors a rank; the paper has one.
+ * rank-one updates. Each rank has `pairs` pairs of vectors; the paper's ranks have one.
  *
  *   variants VARIANT N M PAIRS ITERATIONS
  *
  * Every iteration begins at a barrier and ends, on each rank, when it has the sum; the longest of all ranks counts. Rank 0 prints
- * seconds, one iteration a line, the first among them.
+ * the seconds of every iteration, the first one included, one a line.
  */
 #include <math.h>
 #include <mpi.h>
@@ -13,7 +13,7 @@
 #include <string.h>
 
 static int rank, size, pairs, n, m;
-static double *a, *b;     /* this rank's vectors: `pairs` rows of n numbers, and of m */
+static double *a, *b;     /* this rank's vectors: `pairs` rows of n numbers in a, of m numbers in b */
 static double *sum;       /* n by m */
 static double *all, *own; /* all: the vectors of each rank, a then b; own: a second matrix, for products and received parts */
 
@@ -72,7 +72,7 @@ static void allreduce(void) {
 
 static size_t bound(int part) { return (size_t)n * m * (size_t)part / (size_t)size; }
 
-/* 5.2; pipelined (5.4): each chunk in segments, which are added while the next one arrives. */
+/* 5.2; pipelined (5.4): each chunk travels in segments, and one is added while the next one arrives. */
 static void ring(int segments) {
     const int next = (rank + 1) % size, before = (rank + size - 1) % size;
     own_product(sum);
@@ -104,7 +104,7 @@ static void ring(int segments) {
 
 static int first_row(int p) { return (int)((long long)n * p / size); }
 
-/* Gives all rows of the sum to every rank; each rank has its own. */
+/* Gives every rank all rows of the sum; before, each rank has only its own. */
 static void gather_rows(void) {
     int *counts = malloc(sizeof(int) * size), *starts = malloc(sizeof(int) * size);
     for (int p = 0; p < size; p++) {
@@ -167,7 +167,7 @@ static void rabenseifner_pipelined(void) {
     gather_rows();
 }
 
-/* 5.4: products of the vectors that have arrived, while others are in flight. */
+/* 5.4: multiplies the vectors that have arrived while others are in flight. */
 static void allgather_async(void) {
     MPI_Request *requests = malloc(2 * sizeof(MPI_Request) * size);
     double *mine = all + (size_t)rank * vectors();
@@ -206,7 +206,8 @@ static void bruck_async(void) {
     for (; done < held; done++) add_gathered(done, 0, n, done == 0);
 }
 
-/* 5.4: recursive doubling; pipelined: in segments. Ranks beyond a power of two send their product first and get the sum last. */
+/* 5.4: recursive doubling; pipelined: in segments. Ranks >= `core`, the largest power of two, send their product first and get the
+ * sum last. */
 static void butterfly(int segments) {
     const size_t numbers = (size_t)n * m;
     int core = 1;
@@ -260,7 +261,7 @@ static const struct {
     {"g-rabenseifner-pipelined", rabenseifner_pipelined},
 };
 
-/* Small whole numbers: sums are exact in any order, so every number can be checked. */
+/* Small whole numbers: their sums are exact in any order, so results can be compared exactly. */
 static double number(int p, int which, int k, int i) { return (double)((p * 31 + which * 17 + k * 7 + i * 13) % 9 - 4); }
 
 static int is_wrong(void) {

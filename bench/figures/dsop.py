@@ -1,7 +1,7 @@
 """The cluster of *DSOP* (section 6.1) for the simulator, and the paper's names of our algorithms.
 
-Euler III: hosts with links of 10 Gbit/s, 45 of them in a bay, bays joined by 4 links of 40 Gbit/s each; one process a
-host.
+Euler III has hosts with links of 10 Gbit/s, 45 of them in a bay; 4 links of 40 Gbit/s join a bay to the others. The
+paper ran one process a host.
 The paper's times varied with the traffic of other jobs between bays, and with the placement of a job's hosts. So each
 repetition here places its hosts at random over bays, and draws a share of the uplinks. The distributions are ours: the
 paper only mentions node assignment and congestion.
@@ -17,6 +17,7 @@ from skyphos.simulate import Network, simulate
 
 RATE = 10e9 / 8
 HOSTS_OF_A_BAY = 45
+#: A host's part of its bay's links to the others.
 UPLINK = 4 * 40e9 / 8 / HOSTS_OF_A_BAY
 #: The share of an uplink that a job gets: log-normal, with a median of a half and at most 1.
 SHARE_MEDIAN, SHARE_SIGMA = 0.5, 0.8

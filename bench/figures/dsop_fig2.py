@@ -45,7 +45,7 @@ def interval(values: Any, percentile: float) -> tuple[float, float, float]:
 
 
 def name_of(variant: str) -> str:
-    """The paper's name of an algorithm."""
+    """The paper's name of an algorithm, or ours if the paper has none."""
     return PAPERS.get(variant, f"ours: {variant}")
 
 

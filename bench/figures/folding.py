@@ -10,7 +10,7 @@ import numpy as np
 import skyphos as sky
 from skyphos.shuffle import Shuffle
 
-#: Rows of a batch, of 512 int32 like *Twister*'s centroids: 102 MB, more than any cache.
+#: A batch has 50,000 rows of 512 int32 like *Twister*'s centroids: 102 MB, more than any cache.
 ROWS, WIDTH, BATCHES, TURNS = 50_000, 512, 8, 3
 
 

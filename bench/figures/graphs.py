@@ -1,8 +1,8 @@
 """The graphs and the cluster of *Sparse Allreduce* and *Kylix*, for the simulator.
 
-**Graphs** (*Kylix*, section VII): vertices n, edges, and the density of one of 64 random parts of the edges. With
-other numbers of parts the density follows from Proposition 4.1: 1/m of the edges touch vertices at 64/m times the rate
-of 1/64 of them.
+**Graphs** (*Kylix*, section VII): vertices n, edges, and density, the share of the vertices that the edges of one of 64
+random parts touch. For m parts the density follows from Proposition 4.1: a part has 64/m times as many edges, so the
+expected number of its edges at each vertex is 64/m times as large.
 
 **Cluster.** Kylix's text gives two points of its Figure 2, on 10 Gbit/s: messages of 0.4 MB reach 30 % of the rate of
 messages of 5 MB, which are the smallest efficient ones. If a message occupies the link for g + s/R, its rate is
@@ -76,7 +76,7 @@ def plan(
 ) -> Simulation:
     """Simulate `configure` and `reduce` of one value a vertex; messages have lengths and no data.
 
-    ``degrees``: None lets the planner choose. ``parts``: number of parts of the edges, if not P.
+    ``degrees``: None lets the planner choose. ``parts``: number of parts of the edges, if not one for each node.
     """
     return simulate(
         on,

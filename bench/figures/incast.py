@@ -69,20 +69,20 @@ def measure(quick: bool, log: Log) -> dict[str, Any]:
 
 def _to_one(flows: Flows, size: int, quick: bool) -> list[dict[str, Any]]:
     points = []
-    for hosts, each, times in [(k, 1, 10) for k in range(1, HOSTS)] + [(HOSTS - 1, FLOWS, 4)]:
+    for hosts, messages, repetitions in [(k, 1, 10) for k in range(1, HOSTS)] + [(HOSTS - 1, FLOWS, 4)]:
         targets = [[0] if 1 <= host <= hosts else [] for host in range(HOSTS)]
-        turns = [flows.turn(targets, each, size) for _ in range(2 if quick else times)]
-        points.append(_point(turns, hosts * each, size, TO_ONE_RATE) | {"senders": hosts * each})
+        turns = [flows.turn(targets, messages, size) for _ in range(2 if quick else repetitions)]
+        points.append(_point(turns, hosts * messages, size, TO_ONE_RATE) | {"senders": hosts * messages})
         if quick and hosts == 2:
             break
     return points
 
 
-def _all_to_all(flows: Flows, held: int, neighbours: int, each: int, times: int) -> dict[str, Any]:
+def _all_to_all(flows: Flows, held: int, neighbours: int, messages: int, repetitions: int) -> dict[str, Any]:
     targets = [[(host + step) % HOSTS for step in range(1, neighbours + 1)] for host in range(HOSTS)]
-    size = held // (neighbours * each + 1)
-    turns = [flows.turn(targets, each, size) for _ in range(times)]
-    return _point(turns, neighbours * each, size, ALL_RATE)
+    size = held // (neighbours * messages + 1)
+    turns = [flows.turn(targets, messages, size) for _ in range(repetitions)]
+    return _point(turns, neighbours * messages, size, ALL_RATE)
 
 
 def _point(turns: Sequence[Turn], flows: int, size: int, rate: str) -> dict[str, Any]:

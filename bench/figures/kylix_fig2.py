@@ -5,10 +5,10 @@ around a ring of two (`comm.allreduce(algorithm="dense_ring")`): two rounds, wit
 s over the time of a round, including the call and the additions. Kylix's *minimum efficient packet* is taken as the
 size at which half of the full rate is reached.
 
-The link's bucket is 2 KB here, a little more than an Ethernet frame, not the lab's 128 KB: after each pause for a small
-message a bucket lets its size pass at once, which hides the link's time. (At 1 Gbit/s 2 KB is too small: the kernel's
-timers reach only half of the rate with it.) The paper (section II): on Amazon EC2 (64 nodes, 10 Gbit/s) about 5 MB are
-efficient, and 0.4 MB reach about 30 % of that rate; its forerunner *Sparse Allreduce* says 2 to 4 MB.
+The link's bucket is 2 KB here, a little more than an Ethernet frame, not the lab's 128 KB: after a pause as many bytes
+pass at once as the bucket holds, which hides the link's time for smaller messages. (At 1 Gbit/s 2 KB is too small: the
+kernel's timers reach only half of the rate with it.) The paper (section II): on Amazon EC2 (64 nodes, 10 Gbit/s) about
+5 MB are efficient, and 0.4 MB reach about 30 % of that rate; its forerunner *Sparse Allreduce* says 2 to 4 MB.
 """
 
 from __future__ import annotations

@@ -47,7 +47,7 @@ def factor(alpha: float, n: int) -> float:
 
 
 def measure(quick: bool, log: Log) -> dict[str, Any]:
-    """The curves, and unions of drawn sets beside those of the same space."""
+    """The curves, and the densities of unions of drawn sets beside those that the model predicts."""
     n, sets = (2_000, SETS[:6]) if quick else (DRAWN_N, SETS)
     rng = np.random.default_rng(4)
     grid = np.geomspace(1e-4, 2, 120)

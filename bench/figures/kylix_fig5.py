@@ -18,7 +18,7 @@ TITLE = "Kylix Fig. 5: volume of each layer"
 NEEDS_ROOT = False
 RANKS = 64
 SMALLER = 1000
-#: Allowed distance of the counts from the proposition: lengths are rounded to values, and random sets vary.
+#: Largest relative error against the proposition: messages have whole numbers of values, and random sets vary.
 ROUNDING, CHANCE = 1e-4, 0.01
 
 

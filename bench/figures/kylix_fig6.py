@@ -5,7 +5,7 @@ Each rung adds one effect to those before, so that its factor is seen separately
     latency and rate        10 Gbit/s, 0.1 ms; the processors' work takes no time
     cost of a message       a message occupies the link for 1 ms more, from the paper's Fig. 2 (`figures.graphs`)
     incast                  senders to one host at once slow each other, as `incast` measured in the lab
-    processors              our ranks' work, on one core
+    processors              the ranks' work takes the default profile's times, on one core
     stragglers              some ranks' work is slow, as often as repeated products on this machine are
     ports of ...            messages wait for TCP's time-outs, as `incast` measured; for each size of a port's
                             buffer, in addition to stragglers
@@ -93,7 +93,7 @@ def _rung(graph: Graph, rung: str, on: Network, seeds: int) -> list[dict[str, An
 
 
 def _late(point: dict[str, Any], rung: str, setting: dict[str, Any], draws: int) -> dict[str, Any]:
-    """A reduction with time-outs added; no figure for the configuration, whose messages are smaller than measured."""
+    """A reduction with time-outs added; not for configure, whose messages are smaller than those of the measurement."""
     late = reduce_s(point["degrees"], setting, draws)
     low, middle, high = (point["reduce_s"] + float(part) for part in np.percentile(late, (10, 50, 90)))
     return point | {"rung": rung, "configure_s": None, "reduce_s": middle, "range_s": [low, high]}
@@ -172,5 +172,5 @@ def _legend(figure: Any, looks: dict[str, tuple[str, str]]) -> None:
         "binary": "binary (2×2×2×2×2×2)",
     }
     patches = [Patch(facecolor=c, hatch=h, edgecolor="white", label=words[k]) for k, (c, h) in looks.items()]
-    mark = Line2D([], [], marker="_", linestyle="", color="black", markersize=8, label="its configuration")
+    mark = Line2D([], [], marker="_", linestyle="", color="black", markersize=8, label="time of its configure")
     figure.legend(handles=[*patches, mark], loc="outside lower center", ncols=3, fontsize=8.5, frameon=False)

@@ -1,8 +1,9 @@
 """*Kylix*, Fig. 9: an iteration of PageRank on 4 to 64 nodes, and beyond them on 256, 1,024 and 4,096.
 
-Communication is simulated on the paper's cluster (10 Gbit/s, 1 ms a message, our processors' work on one core), with
-degrees that the planner chooses for each size. Computation is the number of a node's edges times the seconds per edge
-of SciPy's sparse product, on one core of this machine; the paper's BIDMat used eight cores with Intel's library.
+Communication is simulated on the paper's cluster (10 Gbit/s, 1 ms a message; the ranks' work takes the default
+profile's times, on one core), with degrees that the planner chooses for each size. Computation is the number of a
+node's edges times the seconds per edge of SciPy's sparse product, on one core of this machine; the paper's BIDMat used
+eight cores with Intel's library.
 """
 
 from __future__ import annotations

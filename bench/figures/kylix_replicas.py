@@ -81,7 +81,9 @@ def draw(entry: dict[str, Any]) -> Any:
     axes[0].set_yticks([2, 4, 8, 16], ["2", "4", "8", "16"])
     axes[0].set_xlabel("ranks m, two replicas each")
     axes[0].set_ylabel("failures until a rank is lost")
-    for number, (key, label) in enumerate((("one_ms", "one process a rank"), ("two_ms", "two, the first counts"))):
+    for number, (key, label) in enumerate(
+        (("one_ms", "one process a rank"), ("two_ms", "two a rank, the first counts"))
+    ):
         quartiles = np.array([np.percentile(point[key], (25, 50, 75)) for point in late]).T
         places = np.arange(len(late)) + (number - 0.5) * 0.38
         colour = (THEIRS, COLOURS[2])[number]

@@ -64,8 +64,8 @@ def draw(entry: dict[str, Any]) -> Any:
         last = x * entry["ranks"] / (entry["ranks"] + 1)
         axes[1].plot(x, middle - last, **look)
         axes[1].fill_between(x, low - last, high - last, color=look["color"], alpha=0.2, linewidth=0)
-    most = 1e3 * max(point["skew_s"] for point in entry["points"])
-    axes[0].plot([0, most], [0, most], color="#777777", linestyle=":", label="the last rank enters")
+    largest = 1e3 * max(point["skew_s"] for point in entry["points"])
+    axes[0].plot([0, largest], [0, largest], color="#777777", linestyle=":", label="the last rank enters")
     axes[0].set_ylabel("ms until the last rank has its result")
     axes[1].set_ylabel("ms after the expected entry of the last rank")
     for each in axes:

@@ -91,7 +91,7 @@ def _calls(cluster: Cluster, setting: tuple[int, int, int], edges: int, seed: in
         group.wait_for(BEFORE - 1)
         for host in lost:
             group.processes[host].kill()
-        calls = group.results(lost, killed=True)
+        calls = group.results(lost, already_dead=True)
     finally:
         group.kill()
     measured = [each[BEFORE + AFTER :] for each in calls]

@@ -1,8 +1,8 @@
 """*SparCML*, Fig. 1: how dense the reduced gradient of a real network is, by number of ranks and share sent by each.
 
 One process trains ResNet-20 on CIFAR-10 (`examples/torch`) for five epochs. Then each of P ranks computes the gradient
-of its own batch at those weights, and sends its largest entries. Beside the measured unions: unions of random sets,
-1 - (1 - d)^P. The sums are those of `Comm.allreduce` among P ranks of this process.
+of its own batch at those weights, and sends the share d of largest entries. Beside the measured unions: unions of
+random sets, 1 - (1 - d)^P. The sums are those of `Comm.allreduce` among P ranks of this process.
 Needs PyTorch and Pillow (`make .venv/.torch`) and the pictures.
 """
 
@@ -33,15 +33,15 @@ def measure(quick: bool, log: Log) -> dict[str, Any]:
     """Densities of unions for each P and each share."""
     if not DATA.exists():
         raise RuntimeError(f"{DATA} is not there: this figure needs the pictures")
-    most = RANKS[3] if quick else RANKS[-1]
-    gradients = _gradients(most, 512 if quick else 20_000, 1 if quick else EPOCHS, log)
+    max_ranks = RANKS[3] if quick else RANKS[-1]
+    gradients = _gradients(max_ranks, 512 if quick else 20_000, 1 if quick else EPOCHS, log)
     n = gradients.shape[1]
     points = []
     for density in DENSITIES:
         k = max(1, round(density * n))
-        log(f"{100 * density:g} % of {n:,} values, up to {most} ranks")
+        log(f"{100 * density:g} % of {n:,} values, up to {max_ranks} ranks")
         topk = [sky.TopK(k=k, bucket=None).compress(gradient) for gradient in gradients]
-        for ranks in [ranks for ranks in RANKS if ranks <= most]:
+        for ranks in [ranks for ranks in RANKS if ranks <= max_ranks]:
             points.append({"density": density, "ranks": ranks, "union": _reduced(topk[:ranks]) / n})
     return {"parameters": n, "worker_batch": WORKER_BATCH, "points": points}
 

@@ -8,8 +8,8 @@ that is dropped), and quartiles over all 50. Dense allreduces are slow and do no
 the first experiment only, at one density.
 
 The paper gives no numbers for this figure, but bounds (section 5.3). Dotted lines are the times of its algorithms'
-bytes on this link, without latency: indices as 4 bytes beside values of 4 bytes, each union at its mean size
-U(m) = N (1 - (1 - k/N)^m), framing included. Bytes that a rank receives:
+bytes on this link, without latency: indices as 4 bytes beside values of 4 bytes, framing included. Inputs have k
+entries; a union of m inputs has its mean size U(m) = N (1 - (1 - k/N)^m). Bytes that a rank receives:
 
     recursive_doubling     8 (U(1) + U(2) + U(4) + ... + U(P/2))
     split_allgather        8 (P - 1)/P (k + U(P))

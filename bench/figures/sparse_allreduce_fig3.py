@@ -43,7 +43,7 @@ def draw(entry: dict[str, Any]) -> Any:
     points = entry["points"]
     nodes = [point["nodes"] for point in points]
     lines = (
-        ("with_work_s", "with our processors' work on one core", COLOURS[3], (0, (4, 2))),
+        ("with_work_s", "with the work of our ranks, on one core", COLOURS[3], (0, (4, 2))),
         ("reduce_s", "the network: 10 Gbit/s, 1 ms a message", COLOURS[0], "solid"),
         ("bytes_s", "its bytes and latency alone", COLOURS[6], "solid"),
     )
@@ -52,7 +52,7 @@ def draw(entry: dict[str, Any]) -> Any:
         x, y = [point["nodes"] for point in mine], [1e3 * point[key] for point in mine]
         axes[0].plot(x, y, color=colour, marker=MARKERS[number], linestyle=dash, label=label, zorder=3)
     y = [1e3 * point["predicted_s"] for point in points]
-    axes[0].plot(nodes, y, color=COLOURS[0], linestyle=":", label="the same, as the planner predicts it", zorder=2)
+    axes[0].plot(nodes, y, color=COLOURS[0], linestyle=":", label="the network, as the planner predicts it", zorder=2)
     axes[1].plot(
         nodes, [p["message_bytes"] / 1e6 for p in points], color=COLOURS[0], marker="o", label="a message", zorder=3
     )

@@ -1,7 +1,7 @@
 """*Sparse Allreduce*, Fig. 6: reduce time and throughput of every choice of degrees on 64 nodes.
 
 Throughput as in the paper: billions of input values reduced a second, over all nodes. Each choice is simulated twice:
-the network alone (10 Gbit/s, 1 ms a message), and with our processors' work on one core. The paper's best is 16×4 for
+the network alone (10 Gbit/s, 1 ms a message), and with the work of our ranks, on one core. The paper's best is 16×4 for
 both graphs, with 0.44 s for Twitter's (its Table II).
 """
 
@@ -74,7 +74,7 @@ def draw(entry: dict[str, Any]) -> Any:
         each.set_xlabel("ms of a reduction")
         each.set_title(graph, fontsize=10)
     axes[0].barh([0], [0], color=COLOURS[2], label="network alone")
-    axes[0].barh([0], [0], color=COLOURS[6], label="with our processors' work on one core")
+    axes[0].barh([0], [0], color=COLOURS[6], label="with the work of our ranks, on one core")
     axes[0].plot([], [], " ", label="numbers: billions of values a second, network alone / with work")
     figure.legend(loc="outside lower center", ncols=3, fontsize=8.5, frameon=False)
     figure.suptitle(f"{TITLE}, {entry['ranks']} nodes (simulated)", fontsize=12, fontweight="bold")

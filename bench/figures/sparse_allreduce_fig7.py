@@ -1,8 +1,8 @@
 """*Sparse Allreduce*, Fig. 7: reduce time against threads, on machines of 8 cores, from a model.
 
-The model: Twitter's graph, 16×4, 64 nodes, with all of our processors' work divided by min(threads, 8) and an unchanged
-network. This is an upper bound of the gain. Beside it the measured gain on this machine's cores: reductions between
-ranks in one process, one layer, with 1 and 2 threads for sums (`sky.local(threads=)`).
+The model: Twitter's graph, 16×4, 64 nodes, with the time of all our ranks' work divided by min(threads, 8) and an
+unchanged network. This is an upper bound of the gain. Beside it the measured gain on this machine's cores: reductions
+between ranks in one process, one layer, with 1 and 2 threads for sums (`sky.local(threads=)`).
 """
 
 from __future__ import annotations

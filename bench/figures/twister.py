@@ -1,8 +1,8 @@
 """The cluster of *Twister* (section 6.1), for the simulator, and the paper's measurements.
 
-PolarGrid: hosts with links of 1 Gbit/s, in racks that 10 Gbit/s join. A broadcast goes from a driver to n nodes: n + 1
+PolarGrid: hosts with links of 1 Gbit/s, in racks joined by 10 Gbit/s. A broadcast goes from a driver to n nodes: n + 1
 ranks here, one a host, spread over the racks evenly. Table 8 has 0.5 GB to one node in 4.04 s, 123.8 MB/s: as much as
-1 Gbit/s carries in packets of 9,000 bytes (123.8; in packets of 1,500 it would be 117.7), so those are assumed. The
+1 Gbit/s carries in packets of 9,000 bytes (in packets of 1,500 bytes 117.7), so packets of 9,000 bytes are assumed. The
 paper does not give the other settings; ours are 50 µs for a small message, and the processor times of one core.
 """
 

@@ -46,38 +46,38 @@ def measure(quick: bool, log: Log) -> dict[str, Any]:
             bound = allowed(on.hosts_of_ranks(seed), on.hosts_per_rack)
             points.append({"nodes": nodes, "seed": seed, "known_s": known_s, "unknown_s": unknown_s, "allowed": bound})
         mine = [p for p in points if p["nodes"] == nodes]
-        ratio, bound = median(mine, "times"), median(mine, "allowed")
+        ratio, bound = median(mine, "speed_up"), median(mine, "allowed")
         log(f"{nodes} nodes: {median(mine, 'known_s'):.3f} and {median(mine, 'unknown_s'):.3f} s, "
-             f"speed-up {ratio:.2f}, bound {bound:.2f}; least share {min(map(share, mine)):.3f}")  # fmt: skip
+             f"speed-up {ratio:.2f}, bound {bound:.2f}, >= {min(map(share_of_bound, mine)):.3f} of it")  # fmt: skip
     theirs = dict(zip(NODES, CHAIN_S[1.0], strict=True))
     return {"bytes": size, "points": points, "paper": {"known_s": theirs, "times": PAPER_TIMES}}
 
 
-def times(point: dict[str, Any]) -> float:
+def speed_up(point: dict[str, Any]) -> float:
     """Speed-up by knowing the racks."""
     return float(point["unknown_s"] / point["known_s"])
 
 
-def share(point: dict[str, Any]) -> float:
+def share_of_bound(point: dict[str, Any]) -> float:
     """The speed-up relative to its bound."""
-    return times(point) / float(point["allowed"])
+    return speed_up(point) / float(point["allowed"])
 
 
 def median(points: list[dict[str, Any]], name: str) -> float:
     """Median over the seeds."""
-    return statistics.median(times(p) if name == "times" else p[name] for p in points)
+    return statistics.median(speed_up(p) if name == "speed_up" else p[name] for p in points)
 
 
 def draw(entry: dict[str, Any]) -> Any:
     """Times of both, and their ratio beside its bound."""
     figure, (seconds, ratios) = new(2, width=12, height=4.8)
     nodes = sorted({p["nodes"] for p in entry["points"]})
-    of = {n: [p for p in entry["points"] if p["nodes"] == n] for n in nodes}
+    seeds = {n: [p for p in entry["points"] if p["nodes"] == n] for n in nodes}
     for number, (name, label) in enumerate((("unknown_s", "by the ranks' numbers"), ("known_s", "rack by rack"))):
-        middle = [median(of[n], name) for n in nodes]
+        middle = [median(seeds[n], name) for n in nodes]
         spread = [
-            [m - min(p[name] for p in of[n]) for n, m in zip(nodes, middle, strict=True)],
-            [max(p[name] for p in of[n]) - m for n, m in zip(nodes, middle, strict=True)],
+            [m - min(p[name] for p in seeds[n]) for n, m in zip(nodes, middle, strict=True)],
+            [max(p[name] for p in seeds[n]) - m for n, m in zip(nodes, middle, strict=True)],
         ]
         seconds.errorbar(nodes, middle, spread, color=COLOURS[1 + number], marker=MARKERS[number], capsize=3,
                          label=label, zorder=3)  # fmt: skip
@@ -90,11 +90,11 @@ def draw(entry: dict[str, Any]) -> Any:
     seconds.set_ylim(0, None)
     seconds.set_ylabel("seconds")
     seconds.set_title(f"a broadcast of {entry['bytes'] / 1e6:,.0f} MB: median and range of seeds", fontsize=10)
-    allowed_times = [median(of[n], "allowed") for n in nodes]
-    ratios.plot(nodes, allowed_times, color="black", linestyle=":", label="what uplinks allow (median)", zorder=2)
-    ratios.plot(nodes, [median(of[n], "times") for n in nodes], color=COLOURS[2], marker=MARKERS[2],
+    bounds = [median(seeds[n], "allowed") for n in nodes]
+    ratios.plot(nodes, bounds, color="black", linestyle=":", label="what uplinks allow (median)", zorder=2)
+    ratios.plot(nodes, [median(seeds[n], "speed_up") for n in nodes], color=COLOURS[2], marker=MARKERS[2],
                 label="ours (median)", zorder=3)  # fmt: skip
-    each = [(p["nodes"], times(p)) for p in entry["points"]]
+    each = [(p["nodes"], speed_up(p)) for p in entry["points"]]
     ratios.plot([n for n, _ in each], [t for _, t in each], color=COLOURS[2], linestyle="", marker=".", alpha=0.5,
                 label="each seed")  # fmt: skip
     ratios.plot([last], [entry["paper"]["times"]], label="the paper", **star)

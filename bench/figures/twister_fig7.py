@@ -1,4 +1,4 @@
-"""*Twister*, Fig. 7: time of a broadcast for serialisation, transfer and de-serialisation.
+"""*Twister*, Fig. 7: time that serialisation, transfer and de-serialisation take of a broadcast.
 
 The paper: Java objects along a chain of 1 Gbit/s links, as bytes or doubles; nine tenths of the time is not the
 transfer. Ours: from one host to another in the lab at 1 Gbit/s, by `comm.broadcast`. The data is a dict of 64 arrays,

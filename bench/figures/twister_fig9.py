@@ -52,7 +52,7 @@ def measure(quick: bool, log: Log) -> dict[str, Any]:
     for point in points:
         log(f"{point['stage']}: {point['seconds']:.4g} s; the link needs {point['least_s']:.4g}")
     whole = TASKS * stages["shuffle"][0]
-    log(f"{TASKS} times as much to shuffle: {whole:.4g} s")
+    log(f"without local reduction, {TASKS} times as many bytes to shuffle: {whole:.4g} s")
     return {
         "adding": asdict(adding),
         "points": points,

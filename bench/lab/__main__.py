@@ -67,7 +67,7 @@ def main(
         output.mkdir(parents=True, exist_ok=True)
         for scenario in wanted:
             result = run(scenario, lambda said: console.print(said, style="dim", markup=False, highlight=False))
-            found, bound = lines(result), limits(scenario, result.received)
+            found, bound = lines(result), limits(scenario, result.least_bytes)
             show(result, found, bound, console)
             write(output / f"{scenario.name}.json", record(result, found, bound))
             if find_spec("matplotlib"):

@@ -1,6 +1,6 @@
 """Hosts on one machine: network namespaces on a switch, each link shaped to a rate in both directions.
 
-A namespace `skylab-PID-sw` holds a bridge for each rack. Several racks are joined by one more bridge, by links that are
+A namespace `skylab-PID-sw` holds a bridge for each rack. One more bridge joins several racks, over links that are
 shaped too. `skylab-PID-hI` holds host I with one interface `eth0`, 10.99.0.(I + 1).
 `tc tbf` shapes what leaves a host, and what leaves the switch for it. Names contain the process id, so that
 clusters do not collide, and the next run can remove the namespaces of a killed one.
@@ -120,7 +120,7 @@ class Cluster:
             _check("tc", "-n", namespace, "qdisc", "add", "dev", device, *shaper)
 
     def _make_switch(self, switch: str) -> None:
-        """A bridge for each rack; several are joined by one more."""
+        """Make a bridge for each rack; if there are several, also one that joins them."""
         racks = [f"br{rack}" for rack in range(self.racks)]
         for bridge in racks if self.racks == 1 else [*racks, "core"]:
             _ip("-n", switch, "link", "add", bridge, "type", "bridge")

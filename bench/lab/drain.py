@@ -8,8 +8,7 @@ ranks do not start at exactly the same time. Datagrams still in flight then dela
 
 Measured at 250 Mbit/s, from sending a message until its answer of one byte arrives: a message of 100 KB, for which the
 wire needs 3.35 ms, took 0.25 to 0.35 ms with a full bucket and 3.6 to 3.9 ms with an empty one; 20 KB (0.67 ms) took
-0.93 to 0.99 ms. So a figure may be
-a third of a millisecond too high, and none is too low.
+0.93 to 0.99 ms. So a figure may be a third of a millisecond too high, and none is too low.
 """
 
 from __future__ import annotations
@@ -20,8 +19,8 @@ import threading
 
 PORT = 29_400
 _PAYLOAD_BYTES = 1472
-_AHEAD_S = 0.00025
-_MOST_AT_ONCE = 40  # datagrams: together less than 64 KB
+_WRITE_S = 0.00025  # time that the link needs for the datagrams of one write
+_MAX_DATAGRAMS = 40  # of one write: together less than 64 KB
 _UDP_SEGMENT = 103  # linux/udp.h: one call hands over datagrams of this size
 
 
@@ -32,7 +31,7 @@ class Drain:
         self.sink = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         self.sink.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1)  # never read: the kernel drops the datagrams
         self.sink.bind((own, PORT))
-        count = max(1, min(_MOST_AT_ONCE, round(rate_bits * _AHEAD_S / 8 / _PAYLOAD_BYTES)))
+        count = max(1, min(_MAX_DATAGRAMS, round(rate_bits * _WRITE_S / 8 / _PAYLOAD_BYTES)))
         self.datagrams = bytes(_PAYLOAD_BYTES * count)
         self.source = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         self.source.setsockopt(socket.IPPROTO_UDP, _UDP_SEGMENT, _PAYLOAD_BYTES)

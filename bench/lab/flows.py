@@ -26,6 +26,7 @@ from .cluster import Cluster, NoCluster
 PORT = 29_500
 _TCP_INFO_BYTES = 248
 _SYSTEM = Path("/proc/sys/net/ipv4")
+#: Seconds from the command for a transfer to its agreed start.
 _AHEAD_S = 0.05
 #: Send buffer of a connection. The kernel's 4 MB, times the connections, would stay queued for longer than a time-out
 #: on the lab's slow links.
@@ -93,7 +94,7 @@ class Flows:
         begin = time.monotonic() + _AHEAD_S
         words = []
         for host in range(self.cluster.hosts):
-            senders = [other for other, its in enumerate(targets) if host in its]
+            senders = [other for other, receivers in enumerate(targets) if host in receivers]
             words.append({"begin": begin, "to": list(targets[host]), "from": senders, "flows": flows, "size": size})
         found = self._ask(words)
         return Turn(
@@ -138,22 +139,22 @@ class _Host:
         others = [host for host in range(len(addresses)) if host != self.host]
         for other in others:
             for _ in range(self.flows):
-                made = socket.create_connection((addresses[other], PORT))
-                made.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, b"cubic")
-                made.sendall(bytes([self.host]))
-                made.setblocking(False)
-                self.out.setdefault(other, []).append(made)
+                opened = socket.create_connection((addresses[other], PORT))
+                opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, b"cubic")
+                opened.sendall(bytes([self.host]))
+                opened.setblocking(False)
+                self.out.setdefault(other, []).append(opened)
         for _ in range(self.flows * len(others)):
-            came, _ = self.listener.accept()
-            self.into.setdefault(came.recv(1)[0], []).append(came)
-            came.setblocking(False)
+            accepted, _ = self.listener.accept()
+            self.into.setdefault(accepted.recv(1)[0], []).append(accepted)
+            accepted.setblocking(False)
 
     def turn(self, word: dict[str, Any]) -> dict[str, Any]:
         """Send and receive as the command says."""
         flows, size = word["flows"], word["size"]
-        sending = {made.fileno(): made for other in word["to"] for made in self.out[other][:flows]}
-        receiving = {came.fileno(): came for other in word["from"] for came in self.into[other][:flows]}
-        before = {number: _waits(made) for number, made in sending.items()}
+        sending = {one.fileno(): one for other in word["to"] for one in self.out[other][:flows]}
+        receiving = {one.fileno(): one for other in word["from"] for one in self.into[other][:flows]}
+        before = {number: _waits(connection) for number, connection in sending.items()}
         to_send, to_receive = dict.fromkeys(sending, size), dict.fromkeys(receiving, size)
         poll = select.epoll()
         for number in sending:
@@ -173,7 +174,7 @@ class _Host:
                 if not left[number]:
                     del left[number]
                     poll.unregister(number)
-        waits = [(before[number], _settled(made)) for number, made in sending.items()]
+        waits = [(before[number], _settled(connection)) for number, connection in sending.items()]
         return {
             "end": end,
             "late_s": [after.stood_still_s(since) for since, after in waits],

@@ -27,7 +27,7 @@ def record(result: Result, found: list[Line], bound: Limits) -> dict[str, Any]:
         "machine": machine(),
         "nnz": result.nnz,
         "union": result.union,
-        "received_bytes": result.received,
+        "received_bytes": result.least_bytes,
         "limits": asdict(bound),
         "figures": [asdict(line) for line in found],
         "times_s": result.times,

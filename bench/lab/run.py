@@ -29,12 +29,15 @@ Log = Callable[[str], None]
 
 @dataclass
 class Result:
-    """Results of a run. Times in seconds, one list per placement, without the first iteration."""
+    """Results of a run. Times in seconds, one list per placement, without the first iteration.
+
+    ``least_bytes``: for each known schedule, the least bytes that a rank receives in it (`floor`).
+    """
 
     scenario: Scenario
     nnz: list[int]
     union: int
-    received: dict[str, float]
+    least_bytes: dict[str, float]
     times: dict[str, list[list[float]]] = field(default_factory=dict)
     spans: dict[str, list[list[float]]] = field(default_factory=dict)
     skews: list[float] = field(default_factory=list)
@@ -80,7 +83,7 @@ def run(scenario: Scenario, log: Log) -> Result:
 
 
 def _inputs(scenario: Scenario, folder: Path) -> Result:
-    """Make inputs and answer, write them to files, and compute the bytes that the links must carry."""
+    """Make inputs and answer, write them to files, and compute the least bytes that the links must carry."""
     inputs = data.make(scenario)
     for rank, held in enumerate(inputs):
         data.save(held, folder, rank)
@@ -89,10 +92,10 @@ def _inputs(scenario: Scenario, folder: Path) -> Result:
     itemsize = np.dtype(scenario.dtype).itemsize
     sets = [held.indices for held in inputs if held.indices is not None]
     if len(sets) < len(inputs):
-        received = {"dense": 2 * (scenario.hosts - 1) / scenario.hosts * scenario.n * itemsize}
+        least_bytes = {"dense": 2 * (scenario.hosts - 1) / scenario.hosts * scenario.n * itemsize}
     else:
-        received = received_bytes(sets, scenario.n, itemsize)
-    return Result(scenario, [len(held.values) for held in inputs], len(oracle.values), received)
+        least_bytes = received_bytes(sets, scenario.n, itemsize)
+    return Result(scenario, [len(held.values) for held in inputs], len(oracle.values), least_bytes)
 
 
 def _present(scenario: Scenario, result: Result) -> list[str]:
@@ -155,5 +158,5 @@ def _jobs(scenario: Scenario, hosts: Cluster | Loopback, placement: list[int], f
 def ports(ranks: int) -> tuple[int, int, int]:
     """Free ports of this machine for the rendezvous of groups, and the first of consecutive ports for plain TCP."""
     with socket.create_server(("127.0.0.1", 0)) as first, socket.create_server(("127.0.0.1", 0)) as second:
-        row = 20_000 + int(np.random.default_rng().integers(10_000 - ranks))
-        return first.getsockname()[1], second.getsockname()[1], row
+        consecutive = 20_000 + int(np.random.default_rng().integers(10_000 - ranks))
+        return first.getsockname()[1], second.getsockname()[1], consecutive

@@ -43,7 +43,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Limits:
-    """Limits of the links; None if links have no rate."""
+    """Limits of the links; None if links have no rate. ``floor_by`` is the schedule with the least bytes."""
 
     dense_s: float | None
     floor_s: float | None
@@ -77,14 +77,14 @@ def lines(result: Result) -> list[Line]:
     return sorted(found, key=lambda line: line.median.value)
 
 
-def limits(scenario: Scenario, received: dict[str, float]) -> Limits:
-    """Bounds of this scenario on its links."""
-    best = min(received, key=lambda name: received[name])
+def limits(scenario: Scenario, least_bytes: dict[str, float]) -> Limits:
+    """Least times of this scenario on its links. ``least_bytes``: by schedule, the least bytes that a rank receives."""
+    best = min(least_bytes, key=lambda name: least_bytes[name])
     rate = scenario.rate_bits
     if rate is None:
         return Limits(None, None, best, {}, None)
     vector = scenario.n * np.dtype(scenario.dtype).itemsize
-    schedules = {name: seconds(count, rate) for name, count in received.items()}
+    schedules = {name: seconds(count, rate) for name, count in least_bytes.items()}
     dense = seconds(dense_bytes(scenario.hosts, vector), rate)
     return Limits(dense, schedules[best], best, schedules, seconds(SENT_BYTES, rate))
 

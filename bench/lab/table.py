@@ -29,7 +29,7 @@ def show(result: Result, found: list[Line], bound: Limits, console: Console) -> 
     table = Table(box=None, header_style="bold", pad_edge=False)
     table.add_column("contender")
     table.add_column("kind")
-    for heading in ("median ms", "95 % interval", "p10", "p90", "over floor", "over dense bound", "iterations"):
+    for heading in ("median ms", "95 % interval", "p10", "p90", "/ floor", "/ dense bound", "iterations"):
         table.add_column(heading, justify="right")
     for line in found:
         table.add_row(
@@ -63,22 +63,22 @@ def describe(result: Result) -> str:
     """The scenario as one line."""
     scenario = result.scenario
     link = f"{scenario.rate} links" if scenario.shaped else "loopback"
-    least, most = min(result.nnz), max(result.nnz)
-    each = f"{most:,}" if least == most else f"{least:,} to {most:,}"
+    least, largest = min(result.nnz), max(result.nnz)
+    each = f"{largest:,}" if least == largest else f"{least:,} to {largest:,}"
     return (
         f"P = {scenario.hosts}, {link}, n = {scenario.n:,}, {scenario.dtype}, {scenario.op}; "
-        f"{each} entries a rank ({100 * most / scenario.n:.3g} %), {result.union:,} in the result"
+        f"{each} entries a rank ({100 * largest / scenario.n:.3g} %), {result.union:,} in the result"
     )
 
 
 def _limits(result: Result, found: list[Line], bound: Limits) -> list[str]:
     if bound.dense_s is None or bound.floor_s is None or bound.plain_tcp_s is None:
         return ["no link bound: nothing is shaped here"]
-    best = result.received[bound.floor_by]
+    best = result.least_bytes[bound.floor_by]
     texts = [
         f"dense bound {_ms(bound.dense_s)} ms (2 (P - 1)/P of the vector); floor {_ms(bound.floor_s)} ms "
         f"({best / 1e6:.3f} MB a rank by {bound.floor_by}); framing included",
-        "bytes alone by schedule: "
+        "least time for the bytes of each schedule: "
         + ", ".join(f"{name} {_ms(s)} ms" for name, s in sorted(bound.schedules_s.items(), key=lambda item: item[1])),
     ]
     for line in found:

@@ -32,13 +32,13 @@ _ARRAYS = (*DENSE, *AS_DENSE, "gloo", "split_allgather_dense")
 
 _BURST = "128k"
 _LIMIT_S = 300.0
-# A contender is dropped if its second call takes this many times the best.
+# A contender is dropped if its second call takes longer than this many times the best one plus these seconds.
 _HOPELESS, _HOPELESS_S = 2.0, 2e-3
-# Least and largest number of iterations of a case, as the time allows, after the first two calls of each contender. If
-# one turn takes all of the time, _FEWEST_LONG are enough: noise hardly affects calls that are so long.
-_FEWEST, _FEWEST_LONG, _MOST = 4, 2, 24
-# In a long turn, short contenders are called at most this often, within this share of the turn.
-_AGAIN, _AGAIN_SHARE, _LASTS_S = 4, 0.05, 0.5
+# Least and largest number of turns of a case, as the time allows, after the first two calls of each contender. If one
+# turn takes half of the time, _MIN_LONG_TURNS are enough: noise hardly affects calls that are so long.
+_MIN_TURNS, _MIN_LONG_TURNS, _MAX_TURNS = 4, 2, 24
+# In a turn of at least _LONG_TURN_S a short contender makes up to this many calls, within this share of the turn.
+_MAX_CALLS, _CALLS_SHARE, _LONG_TURN_S = 4, 0.05, 0.5
 # Seconds of an iteration without its call.
 _BESIDE_S = 0.015
 # A contender whose first call took this long needs no second warm-up call.
@@ -129,9 +129,9 @@ class _Run:
         start_s = time.monotonic()
         times: dict[str, list[float]] = {name: [] for name in kept}
         order, turn_s = np.random.default_rng(case.seed), 0.0
-        for turn in range(_MOST):
-            fewest = _FEWEST if turn_s < self.settings.budget_s / 2 else _FEWEST_LONG
-            if turn >= fewest and turn % 2 == 0 and time.monotonic() - start_s + 2 * turn_s > self.settings.budget_s:
+        for turn in range(_MAX_TURNS):
+            min_turns = _MIN_TURNS if turn_s < self.settings.budget_s / 2 else _MIN_LONG_TURNS
+            if turn >= min_turns and turn % 2 == 0 and time.monotonic() - start_s + 2 * turn_s > self.settings.budget_s:
                 break
             turn_start_s = time.monotonic()
             # The order is random, because it affects caches, and contenders whose threads continue for a while.
@@ -166,9 +166,9 @@ class _Run:
 
 def _calls(times: Sequence[float], turn_s: float) -> int:
     """Calls of one contender in the next turn; short calls are repeated."""
-    if not times or turn_s < _LASTS_S:
+    if not times or turn_s < _LONG_TURN_S:
         return 1
-    return min(_AGAIN, max(1, int(_AGAIN_SHARE * turn_s / (median(times) + _BESIDE_S))))
+    return min(_MAX_CALLS, max(1, int(_CALLS_SHARE * turn_s / (median(times) + _BESIDE_S))))
 
 
 def _store(case: Case, folder: Path) -> None:

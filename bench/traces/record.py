@@ -49,7 +49,7 @@ class Tagger(torch.nn.Module):  # type: ignore[misc]
 
 
 def sentences(path: Path) -> tuple[list[tuple[list[int], list[int]]], int, int]:
-    """Numbers of words and slots of each sentence, and how many of each there are; 0 fills up short sentences."""
+    """Each sentence as numbers of its words and slots, and how many words and slots there are; word 0 is padding."""
     words: dict[str, int] = {"": 0}
     slots: dict[str, int] = {}
     found = []

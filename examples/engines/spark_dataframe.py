@@ -24,8 +24,8 @@ def sums(comm: sky.Comm, arrays: dict[str, np.ndarray]) -> tuple[int, dict[int, 
     return len(place), dict(zip(total.indices.tolist(), total.values.tolist(), strict=True))
 
 
-here = {"spark.ui.enabled": "false", "spark.driver.host": "127.0.0.1", "spark.sql.shuffle.partitions": 2}
-spark = SparkSession.builder.master("local[2]").config(map=here).getOrCreate()
+settings = {"spark.ui.enabled": "false", "spark.driver.host": "127.0.0.1", "spark.sql.shuffle.partitions": 2}
+spark = SparkSession.builder.master("local[2]").config(map=settings).getOrCreate()
 frame = spark.range(10_000).selectExpr("id * id % 7 * 1000003 as key", "id * 0.5D as value")
 results = sky.spark.run(spark, sums, frame, num_workers=2)
 

@@ -2,7 +2,7 @@
 
     python examples/torch/compare.py dense.json topk.json --html runs.html --png runs.png
 
-Each run is a file that one of the examples wrote (``--out``). The others are compared with the first.
+Each run is a file that one of the examples wrote (``--out``). The table compares the other runs with the first.
 """
 
 from __future__ import annotations
@@ -93,15 +93,15 @@ def figure(runs: Sequence[Run]) -> Any:
         made.patch.set_alpha(0)
         for (left, right), name in zip(axes, rows, strict=True):
             for number, (run, run_label) in enumerate(named):
-                there = [at for at, epoch in enumerate(run["epochs"]) if name in epoch]
-                values = [run["epochs"][at][name] for at in there]
+                recorded = [at for at, epoch in enumerate(run["epochs"]) if name in epoch]
+                values = [run["epochs"][at][name] for at in recorded]
                 # A single epoch is drawn as a dot.
                 line: dict[str, Any] = {"marker": "o" if len(values) == 1 else ""}
                 line |= {"color": COLOURS[number % len(COLOURS)], "linestyle": DASHES[number % len(DASHES)]}
                 if values:
-                    left.plot([at + 1 for at in there], values, label=run_label, **line)
+                    left.plot([at + 1 for at in recorded], values, label=run_label, **line)
                     seconds = trained_s(run)
-                    right.plot([seconds[at] for at in there], values, **line)
+                    right.plot([seconds[at] for at in recorded], values, **line)
             left.set_ylabel(name.replace("_", " "))
             left.xaxis.get_major_locator().set_params(integer=True, min_n_ticks=1)
             for each in (left, right):

@@ -23,7 +23,7 @@ __all__ = ["Alone", "Spent", "average_blocks", "machine_bytes", "wrap"]
 
 @dataclass
 class Spent:
-    """Seconds so far in hooks, in waiting for the last of them, and in whole steps; bytes of gradients sent."""
+    """Seconds so far in hooks, in waiting for the last of them, and in whole steps; bytes of the hooks' gradients."""
 
     hook_s: float = 0.0
     wait_s: float = 0.0

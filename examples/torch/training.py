@@ -106,11 +106,11 @@ class Training:
         for each in self._optimizer.param_groups:
             each["lr"] = rate
         steps = self._batches(epoch)
-        before, carried = replace(self._spent), machine_bytes()
+        before, bytes_before = replace(self._spent), machine_bytes()
         begin, busy = time.perf_counter(), time.thread_time()
         loss = self._steps(steps, epoch)
         seconds, busy = time.perf_counter() - begin, time.thread_time() - busy
-        after = machine_bytes()
+        bytes_after = machine_bytes()
         begin, metrics = time.perf_counter(), {}
         if (epoch + 1) % self._settings.evaluate_every == 0 or epoch + 1 == self._settings.epochs:
             _average_buffers(self._ddp.module, self._place.size)
@@ -125,7 +125,7 @@ class Training:
             "busy_s": busy,
             "seconds": self._spent.since(before),
             "gradient_bytes": self._spent.gradient_bytes - before.gradient_bytes,
-            **{name: after[name] - count for name, count in carried.items()},
+            **{name: bytes_after[name] - count for name, count in bytes_before.items()},
             **metrics,
             "evaluate_s": time.perf_counter() - begin,
         }

@@ -76,7 +76,7 @@ def exits(comm: sky.Comm) -> None:
 
 
 def lost(folder: Path) -> dict[int, int]:
-    """The lost rank by each rank that noticed its end."""
+    """For each rank that noticed a loss: the rank that its error names as lost."""
     return {int(one.name[5:]): int(one.read_text()) for one in folder.glob("lost-*")}
 
 

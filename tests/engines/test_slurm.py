@@ -56,7 +56,7 @@ except sky.PeerLost as lost:
     raise SystemExit(1)
 """
 
-TWICE = """
+MANY_GROUPS = """
 import numpy as np
 import skyphos as sky
 
@@ -102,9 +102,9 @@ def test_jobs_on_one_node_at_once(cluster: slurm_node.Cluster, tmp_path: Path) -
 
 def test_a_batch_script_with_two_steps_at_once(cluster: slurm_node.Cluster, tmp_path: Path) -> None:
     (tmp_path / "together.py").write_text(TOGETHER)
-    there = tmp_path / "there"
-    there.mkdir()
-    step = f"srun -n 2 --exact {sys.executable} {tmp_path}/together.py {there}"
+    folder = tmp_path / "groups"
+    folder.mkdir()
+    step = f"srun -n 2 --exact {sys.executable} {tmp_path}/together.py {folder}"
     script = tmp_path / "job.sh"
     script.write_text(
         f"#!/bin/sh\n#SBATCH --ntasks=4 --output={tmp_path}/out\n"
@@ -137,7 +137,7 @@ def test_a_killed_rank_is_named_and_the_job_ends(cluster: slurm_node.Cluster) ->
 
 
 def test_groups_one_after_another_in_one_step(cluster: slurm_node.Cluster) -> None:
-    done = cluster.run("srun", "-n", "4", sys.executable, "-c", TWICE)
+    done = cluster.run("srun", "-n", "4", sys.executable, "-c", MANY_GROUPS)
     assert (done.returncode, done.stdout) == (0, "all right\n"), done.stderr
 
 

@@ -1,4 +1,4 @@
-"""Graphs that lie in S3 and in HDFS: moto's server, and Hadoop's own name and data node in one Java process."""
+"""Graphs stored in S3 (moto's server) and in HDFS (Hadoop's own name and data node in one Java process)."""
 
 from __future__ import annotations
 

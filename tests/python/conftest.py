@@ -89,7 +89,7 @@ class Processes:
         listener.close()
         return started
 
-    def again(self, rank: int, **more: str) -> subprocess.Popen[str]:
+    def restart(self, rank: int, **more: str) -> subprocess.Popen[str]:
         """Restart a rank of the last group at the same rendezvous, with further variables."""
         program, env = self.last[rank]
         return self._run(program, env | more, [])

@@ -19,6 +19,7 @@ WORDS = [f"w{k * k % 17}" for k in range(500)]
 
 
 def book(folder: Path, parts: int) -> str:
+    """Write ``WORDS`` to a text file and cut it into ``parts``; return the partition file."""
     path = folder / "book.txt"
     path.write_text("".join(" ".join(WORDS[at : at + 7]) + "\n" for at in range(0, len(WORDS), 7)), encoding="utf-8")
     split(path, folder / "parts", parts)
@@ -35,6 +36,7 @@ def ones_of(text: bytes, state: Any) -> Any:
 
 
 def counted(results: list[Any]) -> dict[str, int]:
+    """The keys and values of all ranks as one dictionary; no key may be on two ranks."""
     pairs = [(key, int(value)) for keys, values in results for key, value in zip(keys, values, strict=True)]
     assert len(pairs) == len(dict(pairs))
     return dict(pairs)
@@ -54,7 +56,8 @@ def means(keys: Any, sums: Any) -> Any:
     return centres
 
 
-def plain(iterations: int) -> npt.NDArray[np.float64]:
+def plain_k_means(iterations: int) -> npt.NDArray[np.float64]:
+    """The expected centres of k-means, computed by NumPy in one process."""
     centres = POINTS[:4]
     for _ in range(iterations):
         labels, _ = nearest(POINTS, centres)
@@ -67,13 +70,11 @@ import glob, os, socket, sys, time
 from skyphos.mapreduce import MapReduce
 name = os.environ.get("HOST", "here")
 socket.gethostname = lambda: name
-folder, dies_at = sys.argv[1:] if len(sys.argv) > 1 else (os.environ["FOLDER"], os.environ.get("DIES_AT", ""))
-iteration = 0
+folder, dies_at = os.environ["FOLDER"], os.environ.get("DIES_AT", "")
 def nearest(points, centres):
     labels = ((points[:, None] - centres) ** 2).sum(2).argmin(1)
     return labels, np.column_stack([points, np.ones(len(points))])
 def counting(points, centres):
-    global iteration
     if str(job.iterations[-1].number + 1 if job.iterations else 1 + first) == dies_at:
         # If several ranks die, wait until all of them are here, so that none notices a loss earlier.
         open(f"{folder}/dies-{job.comm.rank}", "w").close()
@@ -92,17 +93,18 @@ job = MapReduce(comm, map=counting, reduce="sum", combine=means, partitions=fold
                 checkpoint=checkpoint, schedule=os.environ.get("SCHEDULE", "static"),
                 collective=os.environ.get("COLLECTIVE", "auto"))
 centres = job.iterate(points[:4], iterations=6)
-say(centres.tobytes().hex(), [told.number for told in job.iterations][:1], job.comm.size)
+say(centres.tobytes().hex(), [done.number for done in job.iterations][:1], job.comm.size)
 """
 
 
 def with_points(folder: Path) -> None:
+    """Write ``POINTS`` to a file and cut it into 8 partitions, as ``JOB`` expects."""
     np.save(folder / "points.npy", POINTS)
     split(folder / "points.npy", folder / "parts", 8)
 
 
 def on_hosts(hosts: list[str], monkeypatch: pytest.MonkeyPatch, body: Any) -> list[Any]:
-    """Ranks as threads, each on a host of its own name."""
+    """Call ``body`` on ranks that run as threads, each of which believes to be on the given host."""
     name = threading.local()
     monkeypatch.setattr(socket, "gethostname", lambda: getattr(name, "host", "here"))
 

@@ -19,7 +19,7 @@ needs_mpi = pytest.mark.skipif(not (MPIEXEC and LIBRARIES), reason="no mpiexec (
 def run(
     size: int, script: str, *words: str, library: Path | None = None, seconds: float = 60
 ) -> subprocess.CompletedProcess[str]:
-    """Run a script in a number of processes; return the result."""
+    """Run a script in ``size`` processes under ``mpiexec``; return the result."""
     assert MPIEXEC is not None
     env = {name: value for name, value in os.environ.items() if not name.startswith(("SKYPHOS_", "PMI_"))}
     if library is not None:

@@ -39,17 +39,17 @@ def test_the_same_bits_and_types(state: dict[str, np.ndarray]) -> None:
             assert found[name].tobytes() == array.tobytes()
 
 
-def without_the_package(name: str) -> np.dtype[Any]:
+def package_is_missing(name: str) -> np.dtype[Any]:
     raise ImportError(name)
 
 
-def of_a_later_version(name: str) -> np.dtype[Any]:
+def package_is_too_old(name: str) -> np.dtype[Any]:
     raise ValueError(name)
 
 
-@pytest.mark.parametrize("unreadable", [without_the_package, of_a_later_version])
+@pytest.mark.parametrize("type_named", [package_is_missing, package_is_too_old])
 def test_a_type_that_is_not_known_here_is_refused_and_no_earlier_iteration_taken(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unreadable: Callable[[str], np.dtype[Any]]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, type_named: Callable[[str], np.dtype[Any]]
 ) -> None:
     with sky.init() as comm:
         checkpoint = sky.Checkpoint(tmp_path)
@@ -57,7 +57,7 @@ def test_a_type_that_is_not_known_here_is_refused_and_no_earlier_iteration_taken
         checkpoint.save(comm, 2, {"weights": np.ones(2, ml_dtypes.bfloat16)})
         found = checkpoint.restore(comm)
         assert found is not None and found["weights"].dtype == ml_dtypes.bfloat16
-        monkeypatch.setattr("skyphos.checkpoint.type_named", unreadable)
+        monkeypatch.setattr("skyphos.checkpoint.type_named", type_named)
         with pytest.raises(BadInput, match="has arrays of bfloat16, a type of the package ml_dtypes: install it"):
             checkpoint.restore(comm)
 
@@ -270,7 +270,7 @@ sys.stdin.readline()
 
 
 def test_a_replica_without_its_siblings_files_raises(processes: Processes, tmp_path: Path) -> None:
-    """It calls last, so that the group uses its sibling's files."""
+    """The replica without files calls last, so the other replica of its rank has already restored from its own."""
     on_all(2, lambda comm: sky.Checkpoint(tmp_path).save(comm, 7, {"x": np.ones(9)}))
     folder = {rank: str(tmp_path if rank < 3 else tmp_path / "own") for rank in range(4)}
     group = processes.start(4, REPLICA_WITHOUT_FILES, options="replication=2, share_hosts=True", FOLDER=folder)
@@ -286,8 +286,8 @@ def test_a_replica_without_its_siblings_files_raises(processes: Processes, tmp_p
     assert re.search("rank 1, replica 1: .*own: not the checkpoints that another replica", said), said
 
 
-def ranked(folder: Path | None, iterations: int, comm: sky.Comm, **options: Any) -> Any:
-    """PageRank of a random graph: the iterations that the callback got, the ranks' bits, and the residuals."""
+def random_pagerank(folder: Path | None, iterations: int, comm: sky.Comm, **options: Any) -> Any:
+    """Rank a random graph; return the iterations that the callback got, the PageRanks' bytes, and the residuals."""
     draw = np.random.default_rng(comm.rank)
     edges = Edges(draw.integers(0, 300, 2000), draw.integers(0, 300, 2000))
     checkpoint = None if folder is None else sky.Checkpoint(folder, every=4)
@@ -305,11 +305,11 @@ def ranked(folder: Path | None, iterations: int, comm: sky.Comm, **options: Any)
 
 
 def test_pagerank_resumes_with_the_same_bits(tmp_path: Path) -> None:
-    whole = on_all(3, lambda comm: ranked(None, 30, comm))
-    on_all(3, lambda comm: ranked(tmp_path, 14, comm))  # ends, saved after 8 and 12
-    again = on_all(3, lambda comm: ranked(tmp_path, 30, comm))
-    for (_, ranks, residuals), (heard, same, those) in zip(whole, again, strict=True):
+    undisturbed = on_all(3, lambda comm: random_pagerank(None, 30, comm))
+    on_all(3, lambda comm: random_pagerank(tmp_path, 14, comm))  # ends after iteration 14, saved after 8 and 12
+    resumed = on_all(3, lambda comm: random_pagerank(tmp_path, 30, comm))
+    for (_, ranks, residuals), (heard, resumed_ranks, resumed_residuals) in zip(undisturbed, resumed, strict=True):
         assert heard == list(range(12, 31)), "the residual of iteration 12 is known in iteration 13"
-        assert same == ranks and those == residuals
+        assert resumed_ranks == ranks and resumed_residuals == residuals
     with pytest.raises(BadInput, match="another graph"):
-        on_all(3, lambda comm: ranked(tmp_path, 30, comm, damping=0.5))
+        on_all(3, lambda comm: random_pagerank(tmp_path, 30, comm, damping=0.5))

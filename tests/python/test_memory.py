@@ -42,6 +42,6 @@ say(peak / ((mine.values.nbytes + sums.values.nbytes) / 1e6))
     ],
 )
 def test_first_call(processes: Processes, algorithm: str, even: bool, max_ratio: float) -> None:
-    # A split algorithm holds the part that a rank reduces twice: by itself, and in the result.
+    # A split algorithm holds twice the part that a rank reduces: by itself, and in the result.
     for out, err in processes.lines(2, CALL.format(algorithm=algorithm, even=even)):
         assert not err and 1 < float(out) < max_ratio, (out, err)

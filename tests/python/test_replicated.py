@@ -1,4 +1,4 @@
-"""Ranks of several processes: killed, stopped, with other data, on one host."""
+"""Groups with replicas: processes that are killed or stopped, data that differ, and settings."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_a_rank_whose_last_replica_is_killed_is_named(processes: Processes) -> N
 
 
 def test_a_stopped_replica_does_not_delay_the_calls(processes: Processes) -> None:
-    """It is not declared dead: when it continues, it gets every result."""
+    """The stopped replica is not declared dead: when it continues, it gets every result."""
     group = processes.start(4, LOOP, options=TWICE)
     for _ in range(2):
         assert all(next_words(process) for process in group)
@@ -177,7 +177,7 @@ except sky.BadInput as error:
         assert "/nowhere" in out, (out, err)
 
 
-#: Sums of large arrays: many times more bytes than the others keep for a process that receives nothing.
+#: Sums of large arrays: many times more bytes than the other processes buffer for a stopped one.
 LARGE = """
 from pathlib import Path
 

@@ -21,7 +21,7 @@ def vector(rank: int, n: int = 2000, salt: int = 0) -> sky.SparseVector:
 
 
 def calls(comm: sky.Comm, async_op: bool) -> list[Any]:
-    """One of each collective."""
+    """Call each collective once; return the results or, with ``async_op``, the ``Work`` objects."""
     x, dense = vector(comm.rank), np.linspace(0, 1, 50) * (comm.rank + 1)
     plan = comm.configure(x.indices, x.indices, n=x.n)
     return [
@@ -45,7 +45,7 @@ def calls(comm: sky.Comm, async_op: bool) -> list[Any]:
 
 
 def plain(result: Any) -> bytes:
-    """A result's bytes, whatever it is."""
+    """The bytes of a result of any type."""
     if isinstance(result, sky.SparseVector):
         return pickle.dumps((result.indices, result.values, result.is_dense))
     if isinstance(result, list):
@@ -55,7 +55,7 @@ def plain(result: Any) -> bytes:
 
 @pytest.mark.parametrize("size", [1, 2, 5])
 @pytest.mark.parametrize("fused", [False, True])
-def test_many_under_way_and_the_same_bits(size: int, fused: bool) -> None:
+def test_many_calls_under_way_give_the_same_bits(size: int, fused: bool) -> None:
     def body(comm: sky.Comm) -> None:
         want = [plain(result) for result in calls(comm, async_op=False)]
         if fused:

@@ -72,7 +72,7 @@ def recorded(path: Path, ranks: int = 2) -> dict[str, Any]:
     return entry
 
 
-WAYS = [
+VARIANTS = [
     pytest.param("--backend", "gloo", id="gloo"),
     pytest.param("--backend", "skyphos", id="dense"),
     pytest.param("--compress", "topk", id="topk"),
@@ -82,7 +82,7 @@ WAYS = [
 ]
 
 
-@pytest.mark.parametrize("words", [way.values for way in WAYS], ids=[str(way.id) for way in WAYS])
+@pytest.mark.parametrize("words", [one.values for one in VARIANTS], ids=[str(one.id) for one in VARIANTS])
 def test_atis(words: tuple[str, ...], tmp_path: Path) -> None:
     data = str(folder("atis"))
     run(EXAMPLES / "atis.py", "--preset", "smoke", *words, "--data", data, "--out", str(tmp_path / "a.json"))
@@ -153,13 +153,13 @@ def test_compare(tmp_path: Path) -> None:
     page = (tmp_path / "a.html").read_text()
     assert page.startswith("<!doctype html>") and page.count("<svg") == 1 and "token error rate" in page
     assert "src=" not in page and "<script" not in page
-    assert "epochs 2" in page and "epochs 3" in page  # what tells the two apart
+    assert "epochs 2" in page and "epochs 3" in page  # the setting in which the runs differ
     assert "<text" in page  # text that can be selected
     assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_the_script_of_the_docs(tmp_path: Path) -> None:
-    """It learns, and saves the state from which a run can resume."""
+    """The script learns, and saves the state from which a run can resume."""
     (script,) = re.findall(r"```python\n(# train\.py\n.*?)```", (ROOT / "docs" / "torch.md").read_text(), re.S)
     (tmp_path / "train.py").write_text(script)
     lines = run(tmp_path / "train.py", cwd=tmp_path).splitlines()
@@ -171,7 +171,7 @@ def test_the_script_of_the_docs(tmp_path: Path) -> None:
 
 
 def test_invalid_options(tmp_path: Path) -> None:
-    """Refused immediately, not after an epoch."""
+    """Invalid options are refused immediately, not after an epoch."""
     pytest.importorskip("matplotlib", reason="matplotlib is not installed")
     import compare
 
@@ -326,7 +326,7 @@ def test_bleu_is_sacrebleus() -> None:
     sums: Counter[str] = Counter()
     for one, other in zip(said, true, strict=True):
         sums.update(bleu_counts(one.split(), other.split()))
-    assert bleu(sums) == pytest.approx(52.03947381233964)  # of sacrebleu 2.6.0, tokenize and smoothing "none"
+    assert bleu(sums) == pytest.approx(52.03947381233964)  # by sacrebleu 2.6.0, tokenize and smoothing "none"
     assert bleu(bleu_counts(["the", "dog", "runs", "in", "the"], true[1].split())) == pytest.approx(54.88116360940266)
     assert bleu(bleu_counts([], ["a"])) == 0
 

@@ -22,7 +22,7 @@ from .sky_group import join
 LARGE_BYTES = 4 << 20
 # One round of small messages is too short to be timed on a busy machine.
 _ROUNDS_BYTES = 1 << 16
-_MOST_ROUNDS = 64
+_MAX_ROUNDS = 64
 
 
 def messages(size: int, ranks: int) -> int:
@@ -31,7 +31,7 @@ def messages(size: int, ranks: int) -> int:
 
 
 def _rounds(size: int) -> int:
-    return max(1, min(_MOST_ROUNDS, _ROUNDS_BYTES // size))
+    return max(1, min(_MAX_ROUNDS, _ROUNDS_BYTES // size))
 
 
 class Packets(Contender):

@@ -80,7 +80,7 @@ def end(ranks: list[subprocess.Popen[str]]) -> None:
 
 @pytest.mark.parametrize("how", ["bulk", "small", "idle"])
 def test_a_host_behind_a_cut_link_is_lost_within_the_heartbeat(cluster: Cluster, how: str) -> None:
-    """With and without frames in flight; the host that is cut off loses the others as well."""
+    """The others lose it, with and without frames in flight; the host that is cut off loses the others as well."""
     ranks = start(cluster, how)
     try:
         for rank in ranks:
@@ -99,7 +99,7 @@ def test_a_host_behind_a_cut_link_is_lost_within_the_heartbeat(cluster: Cluster,
 
 
 def test_a_stopped_process_is_not_lost(cluster: Cluster) -> None:
-    """Its kernel answers for it, with data waiting on both sides."""
+    """The kernel answers for a stopped process, with data waiting on both sides."""
     ranks = start(cluster, "bulk")
     try:
         for rank in ranks:

@@ -137,7 +137,7 @@ def test_lateness_passes_on_to_neighbours_only() -> None:
     late[0, 1] = 1.0
     assert lateness.pass_layer(late, 1, none, rng).tolist() == [[1, 1, 1], [0, 0, 0]]
     assert lateness.pass_layer(late, 0, none, rng).tolist() == [[0, 1, 0], [0, 1, 0]]
-    # Every message is late: a layer is late by one message, a reduction by two per layer.
+    # Every message is 0.2 s late, so a layer adds 0.2 s, and a reduction passes each layer twice.
     assert lateness.pass_layer(np.zeros((2, 3)), 1, np.full(1, 0.2), rng).tolist() == [[0.2] * 3] * 2
     setting = {"all_to_all": [{"flows": 1, "messages": 4, "late_s": [0.2] * 4}]}
     assert lateness.reduce_s((2, 3), setting, 2) == pytest.approx([0.8, 0.8])
@@ -177,7 +177,7 @@ def test_bound_of_uplinks_for_a_chain() -> None:
 
 
 def test_links_of_the_twister_cluster_agree_with_its_table() -> None:
-    """0.5 GB to one node in 4.04 s; and of 2 GB on each of 125 nodes, 100 go through each uplink of 25 nodes' racks."""
+    """0.5 GB to one node take 4.04 s. Of 2 GB that each of 125 nodes shuffles, four fifths leave its rack of 25."""
     assert twister.link_s(0.5e9) == pytest.approx(4.04, rel=1e-3)
     link, uplink = twister.shuffle_bound_s(2e9, 125)
     assert link == pytest.approx(twister.link_s(2e9 * 124 / 125))

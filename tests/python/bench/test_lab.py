@@ -51,7 +51,7 @@ def test_index_bits_of_any_range(n: int) -> None:
 
 
 def test_schedules_of_equal_and_of_disjoint_sets() -> None:
-    """Equal sets: doubling pays for one set a round. Disjoint sets: none receives less than all values."""
+    """Equal sets: doubling pays for one set a round. Disjoint sets: no schedule receives less than all values."""
     n, same = 1 << 20, np.arange(0, 1 << 20, 1 << 10)
     one = floor.set_bytes(same, n, 8)
     equal = floor.received_bytes([same] * 8, n, 8)
@@ -182,8 +182,8 @@ def start(output: Path, *options: str) -> subprocess.Popen[str]:
     )
 
 
-def left_of(process: subprocess.Popen[str]) -> list[str]:
-    """The network namespaces of a run that exist."""
+def namespaces_of(process: subprocess.Popen[str]) -> list[str]:
+    """The network namespaces of a run that exist now."""
     listed = subprocess.run(["ip", "netns", "list"], check=True, capture_output=True, text=True).stdout
     return [line for line in listed.splitlines() if line.startswith(f"skylab-{process.pid}-")]
 
@@ -204,7 +204,7 @@ def test_a_tiny_cluster(tmp_path: Path, running: list[subprocess.Popen[str]]) ->
     running.append(process)
     said, _ = process.communicate(timeout=LIMIT_S)
     assert process.returncode == 0, said
-    assert left_of(process) == []
+    assert namespaces_of(process) == []
     found = json.loads((tmp_path / "smoke.json").read_text())
     assert {"butterfly_plan", "butterfly_once", "plain_tcp"} <= set(found["times_s"])
     assert [len(times) for times in found["times_s"]["butterfly_once"]] == [2, 2]
@@ -220,12 +220,12 @@ def test_a_run_that_is_stopped_leaves_nothing(
     process = start(tmp_path, "smoke", "--iterations", "10000")
     running.append(process)
     deadline = time.monotonic() + LIMIT_S
-    while len(left_of(process)) < 4 and time.monotonic() < deadline:
+    while len(namespaces_of(process)) < 4 and time.monotonic() < deadline:
         assert process.poll() is None, process.communicate()
     process.send_signal(number)
     process.communicate(timeout=LIMIT_S)
     assert process.returncode != 0
-    assert left_of(process) == []
+    assert namespaces_of(process) == []
     assert os.listdir(tmp_path) == []
 
 
@@ -240,7 +240,7 @@ def test_the_lab_is_unavailable_without_root() -> None:
 
 
 def test_time_outs_are_counted_from_an_earlier_reading() -> None:
-    """One time-out, then a second one and two that follow it; a following one waits at least twice as long."""
+    """After the reading two first time-outs, and two that follow another one and wait at least twice as long."""
     before = flows._Waits(unacknowledged=0, retransmitted=5, time_outs=1, recoveries=1, time_out_s=0.2)
     after = flows._Waits(unacknowledged=0, retransmitted=9, time_outs=5, recoveries=3, time_out_s=0.3)
     assert after.stood_still_s(before) == pytest.approx(0.2 * (2 + 2 * 2))

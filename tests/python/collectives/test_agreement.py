@@ -154,7 +154,7 @@ CALLS = {
 }
 quiet = 10  # steps without interrupts at the end, so that the last interrupt's error is raised in one of them
 names = [name for name in CALLS for _ in range(15)] + ["numbers"] * quiet
-step = told = diverged = 0
+step = errors = diverged = 0
 while step < len(names):
     try:
         in_call = True
@@ -168,13 +168,13 @@ while step < len(names):
     except (KeyboardInterrupt, sky.SkyphosError) as error:
         in_call = False
         signal.setitimer(signal.ITIMER_REAL, 0)
-        told += 1
+        errors += 1
         assert not isinstance(error, (sky.Timeout, sky.PeerLost, sky.Mismatch)), (names[step], error)
         if isinstance(error, sky.errors.Diverged):
             diverged += 1
             comm = comm.shrink()
             step = int(comm.allreduce(np.array([step]), op="min")[0])
-say(step, told > 0, diverged)
+say(step, errors > 0, diverged)
 """
 
 

@@ -101,7 +101,7 @@ def test_torch_tensors() -> None:
         assert torch.equal(dense, torch.from_numpy(total))
 
 
-def test_operations_across_the_change_of_form() -> None:
+def test_operations_on_vectors_that_become_dense() -> None:
     def body(comm: sky.Comm) -> dict[str, sky.SparseVector]:
         n = 200
         indices = np.arange(comm.rank, n, 3)

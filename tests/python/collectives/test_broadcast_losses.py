@@ -157,7 +157,7 @@ def on_cluster(cluster: Cluster, algorithm: str) -> list[subprocess.Popen[str]]:
 @pytest.mark.parametrize("algorithm", ["chain", "binomial"])
 @pytest.mark.parametrize("what", ["leader", "mate", "host", "cut"])
 def test_a_chain_is_healed(cluster: Cluster, algorithm: str, what: str) -> None:
-    """Host 1, through which the chain goes, loses the rank that receives for it, the other one, both, or its link."""
+    """Host 1, on the chain's way, loses the rank that receives for the host, the other rank, both, or its link."""
     ranks = on_cluster(cluster, algorithm)
     lost = {"leader": [2], "mate": [3], "host": [2, 3], "cut": [2, 3]}[what]
     try:

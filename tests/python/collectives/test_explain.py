@@ -75,21 +75,21 @@ def test_the_text_says_when_timings_overrule_predictions() -> None:
     def timed(algorithm: str, degrees: list[int], seconds: float) -> Record:
         return Record(algorithm=algorithm, degrees=degrees, seconds=seconds)
 
-    def said(others: list[Record], tried: list[Record], **more: Any) -> str:
+    def said(others: list[Record], tried: list[Record], **options: Any) -> str:
         prediction = Record(stages=[stage], others=others, tried=tried)
         report: Any = Record(algorithm="ring", degrees=[], dense_threshold=0.0, traffic=traffic, prediction=prediction)
-        return str(explanation_of("auto", report, 5, 9, is_dense=False, **more))
+        return str(explanation_of("auto", report, 5, 9, is_dense=False, **options))
 
-    less, more = [timed("allgather", [], 1e-3)], [timed("butterfly", [4, 2], 3e-3)]
-    assert said(more, []).splitlines()[0] == 'ring: asked for "auto": parts around a ring'
-    won = said(more, [timed("dense", [], 5e-3), timed("butterfly", [4, 2], 4e-3)])
+    faster, slower = [timed("allgather", [], 1e-3)], [timed("butterfly", [4, 2], 3e-3)]
+    assert said(slower, []).splitlines()[0] == 'ring: asked for "auto": parts around a ring'
+    won = said(slower, [timed("dense", [], 5e-3), timed("butterfly", [4, 2], 4e-3)])
     assert won.splitlines()[0].endswith("; it was the fastest of those that were tried, with at most 4 ms")
     assert "passed over (predicted): butterfly 4x2 3 ms" in won
     assert "tried, and slower (measured): dense 5 ms, butterfly 4x2 4 ms" in won
-    against = said(more + less, [timed("dense", [], 5e-3)]).splitlines()[0]
+    against = said(slower + faster, [timed("dense", [], 5e-3)]).splitlines()[0]
     assert against.endswith("at most 5 ms, although allgather was predicted to be faster")
-    assert "; a try, because it should take about as long as allgather" in said(more + less, [])
-    assert "; the options may exclude allgather" in said(less, [], limited=True)
+    assert "; a try, because it should take about as long as allgather" in said(slower + faster, [])
+    assert "; the options may exclude allgather" in said(faster, [], limited=True)
 
 
 def test_ranks_that_may_use_different_cores_agree() -> None:
@@ -163,10 +163,9 @@ def test_topk_allreduce(dtype: str) -> None:
         np.testing.assert_array_equal(y.indices, want)
         np.testing.assert_allclose(y.values, total[want], rtol=1e-5)
         assert comm.topk_allreduce(mine, k, op="mean", async_op=True).wait().nnz == k
-        for bad, said in [((mine, 0), "k must be"), ((np.ones(3, np.int64), 2), "float"), ((np.ones((3, 2)), 2), "")]:
-            if said:
-                with pytest.raises(sky.SkyphosError, match=said):
-                    comm.topk_allreduce(*bad)
+        for bad, said in [((mine, 0), "k must be"), ((np.ones(3, np.int64), 2), "float")]:
+            with pytest.raises(sky.SkyphosError, match=said):
+                comm.topk_allreduce(*bad)
         with pytest.raises(sky.Mismatch):
             comm.topk_allreduce(mine, k + comm.rank % 2)
 

@@ -19,7 +19,7 @@ def draw(rank: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray:
 
 
 def combine(ufunc: np.ufunc, values: list[np.ndarray]) -> np.ndarray:
-    """In rank order; each step in float32, rounded to nearest even."""
+    """The values combined in rank order: each step in float32, rounded to nearest even."""
     total = values[0]
     for block in values[1:]:
         total = ufunc(total.astype(np.float32), block.astype(np.float32)).astype(total.dtype)

@@ -298,8 +298,8 @@ def test_sparse_matrices(
 ) -> None:
     def dense(rank: int) -> np.ndarray:
         rng = np.random.default_rng([rank, *shape])
-        some = min(0.3, 20 / max(1, shape[0] * shape[1]))
-        return (rng.random(shape) < some) * rng.integers(1, 2 if dtype is np.bool_ else 4, shape)
+        density = min(0.3, 20 / max(1, shape[0] * shape[1]))
+        return (rng.random(shape) < density) * rng.integers(1, 2 if dtype is np.bool_ else 4, shape)
 
     def make(rank: int) -> Any:
         whole = scipy.sparse.coo_array(dense(rank).astype(dtype))

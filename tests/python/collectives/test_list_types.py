@@ -116,7 +116,7 @@ def test_other_mismatches_are_not_changed() -> None:
     )
 )
 def test_any_lists(lists: list[Any]) -> None:
-    """All ranks get the minimum, which is exact, of all ranks' numbers, or all raise."""
+    """All ranks get the minimum of all ranks' numbers, which is exact, or all ranks raise."""
 
     def call(comm: sky.Comm, x: Any) -> Any:
         return comm.configure_reduce([0] * len(x), [0], x, n=1, op="min", missing="identity")

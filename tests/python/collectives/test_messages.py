@@ -118,10 +118,11 @@ def test_received_objects_equal_sent_ones() -> None:
 def test_arrays_of_every_layout_into_arrays_of_every_layout(
     kind: str, shape: list[int], layout: str, room: str
 ) -> None:
+    """``room`` is the layout of the array that receives."""
     x = np.arange(int(np.prod(shape)), dtype=np.int64).reshape(shape).astype(kind)
-    x = lay(x, layout)
+    x = laid_out(x, layout)
     before = x.copy()
-    out = None if room == "none" else lay(np.zeros_like(x, order="C"), room)
+    out = None if room == "none" else laid_out(np.zeros_like(x, order="C"), room)
 
     def body(comm: sky.Comm) -> Any:
         if comm.rank == 0:
@@ -144,7 +145,7 @@ def test_arrays_of_every_layout_into_arrays_of_every_layout(
     assert np.array_equal(x, before)
 
 
-def lay(x: npt.NDArray[Any], layout: str) -> npt.NDArray[Any]:
+def laid_out(x: npt.NDArray[Any], layout: str) -> npt.NDArray[Any]:
     match layout:
         case "f":
             return x.copy(order="F")
@@ -346,7 +347,7 @@ def test_a_time_out_names_the_missing_rank_and_the_group_is_usable() -> None:
     assert on_all(2, body, timeout=1.5) == [7, 2]
 
 
-EVERY = """
+MESSAGES = """
 other = (comm.rank + 1) % comm.size
 before = (comm.rank - 1) % comm.size
 work = comm.irecv(before, tag=1)
@@ -368,7 +369,7 @@ else:
 @pytest.mark.parametrize("shared_memory", ["1", "0"])
 def test_between_processes(processes: Processes, shared_memory: str) -> None:
     each = dict.fromkeys(range(3), shared_memory)
-    for out, err in processes.lines(3, EVERY, SKYPHOS_SHARED_MEMORY=each):
+    for out, err in processes.lines(3, MESSAGES, SKYPHOS_SHARED_MEMORY=each):
         assert out.split() == ["True"] * 4, err
 
 
@@ -379,12 +380,12 @@ def test_over_mpi() -> None:
         "comm = sky.init()\n"
         "def say(word): sys.stdout.write('True\\n' if word else 'False\\n'); sys.stdout.flush()\n"
     )
-    done = run(3, program + EVERY)
+    done = run(3, program + MESSAGES)
     assert done.returncode == 0 and done.stdout.split() == ["True"] * 12, done.stderr
 
 
 def test_replicas_receive_the_same_and_must_name_the_sender(processes: Processes) -> None:
-    code = EVERY.split("comm.barrier()", maxsplit=1)[0] + (
+    code = MESSAGES.split("comm.barrier()", maxsplit=1)[0] + (
         "for call in (comm.recv, comm.probe, comm.iprobe):\n"
         "    try:\n"
         "        call()\n"
@@ -425,7 +426,7 @@ def test_a_killed_peer_raises_on_ranks_that_need_it(processes: Processes) -> Non
     assert said[2][0].splitlines() == ["lost 0"] * 4 + ["still here"], said[2]
 
 
-# Rank 2 dies: before rank 0 sends to it, while rank 0 waits for rank 1, and once rank 1 has answered.
+# Rank 2 dies before rank 0 sends to it, while rank 0 waits for rank 1, or after rank 1 has answered.
 SENDS_TO_THE_LOST = """
 import os, signal, time
 when, big = sys.argv[1] if len(sys.argv) > 1 else os.environ["WHEN"], np.ones(3_000_000)

@@ -10,7 +10,7 @@ import pytest
 
 from conftest import Processes
 
-# Sums until an error; `{how}`: further arguments. The numbers are whole, so every order of additions agrees.
+# Makes sums until an error; `{how}`: further arguments. The numbers are whole, so every order of additions agrees.
 BODY = """
 import scipy.sparse as sp
 def factors(rank):
@@ -32,7 +32,7 @@ left = comm.shrink()
 say("right" if right(left.outer_product_sum(a, b, {how}), (0, 1, 3)) else "wrong", left.size)
 """
 
-WAYS = [
+CASES = [
     ("algorithm='allgather', exchange='direct'", 2, False),
     ("algorithm='allgather', exchange='recursive_doubling'", 300, False),
     ("algorithm='rabenseifner'", 40, False),
@@ -49,7 +49,7 @@ def next_words(process: subprocess.Popen[str]) -> list[str]:
 
 
 @pytest.mark.parametrize("options", ["", "shared_memory=False"])
-@pytest.mark.parametrize("case", WAYS, ids=lambda case: case[0] or "sparse")
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case[0] or "sparse")
 def test_a_killed_rank_is_named_and_the_others_go_on(
     processes: Processes, case: tuple[str, int, bool], options: str
 ) -> None:
@@ -67,7 +67,7 @@ def test_a_killed_rank_is_named_and_the_others_go_on(
         assert (out.split(), err) == (["right", "3"], "")
 
 
-@pytest.mark.parametrize("case", WAYS[1:3], ids=lambda case: case[0])
+@pytest.mark.parametrize("case", CASES[1:3], ids=lambda case: case[0])
 def test_a_stopped_rank_is_named(processes: Processes, case: tuple[str, int, bool]) -> None:
     """Its operating system keeps its connections open, so the others find out only by the group's time-out."""
     how, pairs, sparse = case

@@ -17,7 +17,7 @@ from skyphos.collectives.outer_product import Algorithm, Exchange, Owners
 
 ALGORITHMS = get_args(Algorithm)
 TYPES = [np.dtype(np.float32), np.dtype(np.float64), np.dtype(ml_dtypes.bfloat16), np.dtype(np.float16)]
-WAYS: list[dict[str, Any]] = [
+OPTIONS: list[dict[str, Any]] = [
     *({"algorithm": algorithm} for algorithm in ALGORITHMS),
     *({"algorithm": "allgather", "exchange": exchange} for exchange in get_args(Exchange)),
     *({"algorithm": "rabenseifner", "owners": owners} for owners in get_args(Owners)),
@@ -47,17 +47,17 @@ def test_every_algorithm_on_this_many_ranks(ranks: int) -> None:
         done = []
         for dtype in TYPES:
             a, b = factors(comm.rank, shape, all_pairs[comm.rank], dtype)
-            done += [comm.outer_product_sum(a, b, **way) for way in WAYS]
+            done += [comm.outer_product_sum(a, b, **options) for options in OPTIONS]
         return done
 
     for rank, done in enumerate(on_all(ranks, body)):
         rows = slice(19 * rank // ranks, 19 * (rank + 1) // ranks)
         for k, got in enumerate(done):
-            dtype, way = TYPES[k // len(WAYS)], WAYS[k % len(WAYS)]
+            dtype, options = TYPES[k // len(OPTIONS)], OPTIONS[k % len(OPTIONS)]
             want = oracle(shape, all_pairs, dtype)
-            want = want[rows] if way.get("scatter") else want
-            assert got.dtype == dtype and got.shape == want.shape, way
-            np.testing.assert_array_equal(got, want, err_msg=f"{way} {dtype}")
+            want = want[rows] if options.get("scatter") else want
+            assert got.dtype == dtype and got.shape == want.shape, options
+            np.testing.assert_array_equal(got, want, err_msg=f"{options} {dtype}")
 
 
 @settings(max_examples=25, deadline=None)
@@ -110,18 +110,18 @@ def test_explanation() -> None:
         assert str(auto).count("\n") == 3 and "ms" in str(auto)
         assert (named.algorithm, named.grid, named.owners) == ("rabenseifner", (1, 4), "all")
         # From each of three ranks: two rows of 300 and two of 50 numbers, then a block of 300 by 50.
-        words = 8 * (3 * 2 * 350 + 3 * 300 * 50)
-        assert words <= named.received_bytes <= words + 2000
+        least = 8 * (3 * 2 * 350 + 3 * 300 * 50)
+        assert least <= named.received_bytes <= least + 2000
 
 
 def test_bytes_of_each_algorithm() -> None:
-    """The bytes that the module's table states, and up to 2000 more for agreement."""
+    """The bytes in the table of `outer_product/mod.rs` (skyphos-core), and up to 2000 more for agreement."""
     n, m, ranks = 512, 384, 4
 
     def body(comm: sky.Comm) -> dict[str, int]:
         a, b = factors(comm.rank, (n, m), 1)
-        ways = ("allgather", "rabenseifner", "ring", "butterfly")
-        return {w: comm.outer_product_sum(a, b, algorithm=w, explain=True)[1].received_bytes for w in ways}
+        names = ("allgather", "rabenseifner", "ring", "butterfly")
+        return {x: comm.outer_product_sum(a, b, algorithm=x, explain=True)[1].received_bytes for x in names}
 
     whole = n * m * 8
     want = {
@@ -131,12 +131,12 @@ def test_bytes_of_each_algorithm() -> None:
         "butterfly": 2 * whole * 3 // 4,
     }
     for got in on_all(ranks, body):
-        for way, words in want.items():
-            assert words <= got[way] <= words + 2000, way
+        for name, least in want.items():
+            assert least <= got[name] <= least + 2000, name
 
 
-def test_auto_sends_factors_or_the_matrix_by_the_rows() -> None:
-    """Few rows: the factors. So many rows that the factors are far larger than the matrix: the matrix."""
+def test_auto_sends_factors_of_few_rows_and_the_matrix_of_many() -> None:
+    """Many rows: the factors are far larger than the matrix."""
     n, m, many = 400, 300, 2000
 
     def body(comm: sky.Comm) -> list[Any]:

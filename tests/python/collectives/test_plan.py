@@ -21,8 +21,8 @@ def groups(draw: st.DrawFn) -> dict[str, Any]:
     size, n = draw(st.integers(1, 5)), draw(st.sampled_from([1, 70, 5000, 10**12]))
     lists = st.lists(st.integers(0, n - 1), max_size=30)
     contribute = [draw(lists) for _ in range(size)]
-    put_out = sorted(set().union(*contribute))
-    wanted = st.lists(st.sampled_from(put_out), max_size=30) if put_out else st.just([])
+    contributed = sorted(set().union(*contribute))
+    wanted = st.lists(st.sampled_from(contributed), max_size=30) if contributed else st.just([])
     return {
         "size": size,
         "n": n,

@@ -51,8 +51,8 @@ def test_unbiased_over_seeds_and_another_draw_each_call() -> None:
     def body(comm: sky.Comm) -> tuple[np.ndarray, list[bytes]]:
         x = gradient(comm.rank, 64, np.float64)
         draws = [comm.allreduce(x, quantize=sky.Quantize(2, 16, seed=seed)) for seed in range(600)]
-        same = [comm.allreduce(x, quantize=sky.Quantize(2, 16)).tobytes() for _ in range(2)]
-        return np.mean(draws, axis=0), same
+        two_calls = [comm.allreduce(x, quantize=sky.Quantize(2, 16)).tobytes() for _ in range(2)]
+        return np.mean(draws, axis=0), two_calls
 
     exact = gradient(0, 64, np.float64) + gradient(1, 64, np.float64)
     for mean, (one, two) in on_all(2, body):

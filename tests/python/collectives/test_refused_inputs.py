@@ -48,7 +48,7 @@ def test_ranks_that_differ_are_named() -> None:
     ],
 )
 def test_matrices_of_other_shapes_are_refused(call: Any) -> None:
-    """They are sent as vectors, whose lengths may agree. A matrix of one row may be combined with a vector."""
+    """Matrices are sent as vectors, whose lengths may agree. A matrix of one row may be combined with a vector."""
     scipy_sparse = pytest.importorskip("scipy.sparse")
     entries = np.arange(6.0)
 

@@ -15,8 +15,8 @@ WARM_UP = 25
 
 
 def inputs(rank: int) -> list[Any]:
-    """Sums that are rounded, so another order of additions shows. Several algorithms should take about as long for the
-    first, so each is tried."""
+    """Inputs whose sums are rounded, so that another order of additions shows. Several algorithms are predicted to take
+    about the same time for the first input, so `auto` tries each."""
     random = np.random.default_rng(rank)
     return [
         sky.SparseVector(

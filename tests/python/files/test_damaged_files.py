@@ -135,7 +135,7 @@ def checkpoint() -> bytes:
 
 
 def test_checkpoints_with_a_checksum_that_fits() -> None:
-    """Damage that the checksum in the name does not show, as in a file that another program wrote."""
+    """Damaged content whose checksum is in the file's name, as if another program had written it."""
 
     @seed(0)
     @settings(max_examples=300, deadline=None, database=None, suppress_health_check=list(HealthCheck))

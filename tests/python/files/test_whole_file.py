@@ -79,16 +79,16 @@ def test_the_owner_stays(tmp_path: Path) -> None:
 
 
 def test_a_fifo_stays_one(tmp_path: Path) -> None:
-    fifo, link, came = tmp_path / "pipe", tmp_path / "link.csv", []
+    fifo, link, received = tmp_path / "pipe", tmp_path / "link.csv", []
     os.mkfifo(fifo)
     link.symlink_to(fifo)
     for place in (fifo, link):
-        reader = threading.Thread(target=lambda: came.append(fifo.read_bytes()))
+        reader = threading.Thread(target=lambda: received.append(fifo.read_bytes()))
         reader.start()
         check_writable(str(place))
         write(place, b"x" * 200_000)
         reader.join(30)
-    assert [len(data) for data in came] == [200_000] * 2
+    assert [len(data) for data in received] == [200_000] * 2
     assert is_special(str(fifo)) and names(tmp_path) == ["link.csv", "pipe"]
 
 

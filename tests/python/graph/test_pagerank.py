@@ -210,9 +210,9 @@ def test_weights_and_personalisation_of_any_size_give_ranks_that_sum_to_1(
     rows = [(data.draw(vertices), data.draw(vertices), float(f"1.5e{e}")) for e in exponents]
     weights = st.one_of(st.none(), st.just(1e308), st.just(5e-324), st.floats(0, 1e308))
     given = {vertex: weight for vertex in range(6) if (weight := data.draw(weights)) is not None}
-    there = {vertex for row in rows for vertex in row[:2]}
+    in_graph = {vertex for row in rows for vertex in row[:2]}
     options: dict[str, Any] = {}
-    if any(weight > 0 for vertex, weight in given.items() if vertex in there):
+    if any(weight > 0 for vertex, weight in given.items() if vertex in in_graph):
         options["personalization"] = given
     found = combined(rank_rows(rows, size, True, max_iterations=50, tol=1e-10, **options))
     assert abs(sum(found.values()) - 1) < 1e-9

@@ -28,7 +28,7 @@ def rows(edges: Edges) -> list[tuple[int, int]]:
 
 
 def copies(edges: Edges, owners: np.ndarray) -> float:
-    """On how many parts a vertex lives, on average."""
+    """The mean number of parts on which a vertex has edges."""
     ends = np.concatenate([edges.source, edges.target])
     both = np.concatenate([owners, owners])
     return len(np.unique(np.column_stack([ends, both]), axis=0)) / len(np.unique(ends))
@@ -97,8 +97,8 @@ def test_greedy_is_even_and_cuts_fewer_vertices_than_random() -> None:
 def test_distributed_cuts_are_even_and_better_than_random(method: str) -> None:
     edges = read_edges(shared("graphs/wiki-Vote.txt"))
 
-    def cut(way: str) -> tuple[float, float]:
-        shares = on_ranks(4, lambda comm: partition(comm, share(edges, comm.rank, 4), way))
+    def cut(rule: str) -> tuple[float, float]:
+        shares = on_ranks(4, lambda comm: partition(comm, share(edges, comm.rank, 4), rule))
         whole = Edges(*(np.concatenate([getattr(s, name) for s in shares]) for name in ("source", "target")))
         sizes = [len(s) for s in shares]
         return copies(whole, np.repeat(np.arange(4), sizes)), max(sizes) * 4 / len(edges)

@@ -472,7 +472,7 @@ def test_byte_order_marks_indented_comments_and_line_ends(folder: Path, name: st
 
 
 def test_a_matrix_market_banner_determines_the_format(folder: Path) -> None:
-    """Taken for a list of edges, its header would be comments, and its line of sizes an edge."""
+    """In a list of edges the banner would be a comment, and the line of sizes an edge."""
     text = "%%MatrixMarket matrix coordinate pattern general\n3 3 1\n1 2\n"
     for name in ("m.txt", "m", "m.csv", "m.txt.gz"):
         assert pairs(read_edges(write(folder, name, text))) == [(0, 1)]

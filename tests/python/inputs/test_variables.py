@@ -61,7 +61,7 @@ def test_numbers_are_decimal_digits(name: str, value: str, monkeypatch: pytest.M
 
 
 def test_every_variable_that_is_read_is_known() -> None:
-    """Otherwise its name would be reported as a typing error, or a typing error in it would not be."""
+    """An unknown variable would be reported as a typing error, and typing errors in its name would not be."""
     package, read = Path(sky.__file__).parent, set()
     for file in package.rglob("*.py"):
         read |= set(re.findall("[\"'](SKYPHOS_[A-Z_]*[A-Z])[\"']", file.read_text(encoding="utf-8")))

@@ -1,4 +1,4 @@
-"""Finding one's place in a group, from every launcher's environment."""
+"""A process finds its rank and its group in every launcher's environment."""
 
 from __future__ import annotations
 

@@ -194,7 +194,7 @@ def test_survivors_go_on(processes: Processes) -> None:
 REJOIN = """
 import os
 comm = sky.init(timeout=60)
-if "AGAIN" not in os.environ:
+if "RESTARTED" not in os.environ:
     say("ready")
     try:
         while True:
@@ -211,7 +211,7 @@ def test_a_restarted_rank_joins_the_others_in_a_new_group(processes: Processes, 
     group = processes.start(3, REJOIN, options=None)
     assert [first_line(p) for p in group] == ["ready"] * 3
     group[killed].send_signal(signal.SIGKILL)
-    group[killed] = processes.again(killed, AGAIN="1")
+    group[killed] = processes.restart(killed, RESTARTED="1")
     assert [rest(p).split() for p in group] == [[str(rank), "3", "6.0"] for rank in range(3)]
 
 

@@ -133,7 +133,7 @@ def test_variables_that_are_set_or_handed_on(run: Run) -> None:
     ],
 )
 def test_the_rank_that_caused_the_end_is_named(run: Run, tmp_path: Path, end: str, how: str, status: int) -> None:
-    """Whatever the other ranks report, and whichever ends first."""
+    """The last line names rank 1, whatever the other ranks report, and whichever rank ends first."""
     (tmp_path / "end.py").write_text(
         f"import os, sys, skyphos as sky\ncomm = sky.init(timeout=30)\nif comm.rank == 1: {end}\ncomm.barrier()\n"
     )
@@ -150,7 +150,7 @@ def test_contradictory_numbers_of_ranks_are_refused(run: Run) -> None:
 
 
 def test_ctrl_c_is_a_line_of_each_rank(tmp_path: Path) -> None:
-    """Not two tracebacks whose lines are mixed."""
+    """After Ctrl-C, each rank prints one line instead of a traceback: the lines of two tracebacks would be mixed."""
     (tmp_path / "wait.py").write_text(
         "import skyphos as sky\ncomm = sky.init(timeout=60)\nprint('waits', flush=True)\ncomm.recv(1 - comm.rank)\n"
     )
@@ -236,7 +236,10 @@ time.sleep(60)
 
 @pytest.fixture
 def job(tmp_path: Path) -> Iterator[Callable[..., tuple[subprocess.Popen[str], list[int]]]]:
-    """Start a group whose ranks start children that ignore SIGINT, SIGTERM and SIGHUP; return its launcher and them."""
+    """Start a group, each of whose ranks starts a child that ignores SIGINT, SIGTERM and SIGHUP.
+
+    Return the launcher and the children's process numbers.
+    """
     started: list[subprocess.Popen[str]] = []
 
     def job(*, fails: bool, session: bool, hosts: bool) -> tuple[subprocess.Popen[str], list[int]]:
@@ -268,7 +271,7 @@ def gone(pids: list[int]) -> bool:
 
 
 def sleepers() -> list[int]:
-    """Processes that the children started, by their command line."""
+    """Processes that the children started, recognised by their command line, ``sleep 300``."""
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -319,8 +322,8 @@ def test_descriptors_of_a_shell_reach_rank_0(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("address", ["[::1]:{}", "localhost:{}"])
-@pytest.mark.parametrize("by", ["SKYPHOS", "MASTER", "MASTER[]"])
-def test_rendezvous_over_ipv6(address: str, by: str) -> None:
+@pytest.mark.parametrize("variables", ["SKYPHOS", "MASTER", "MASTER[]"])
+def test_rendezvous_over_ipv6(address: str, variables: str) -> None:
     try:
         with socket.create_server(("::1", 0), family=socket.AF_INET6) as listener:
             port = listener.getsockname()[1]
@@ -328,11 +331,12 @@ def test_rendezvous_over_ipv6(address: str, by: str) -> None:
         pytest.skip("this host has no IPv6")
     place = address.format(port)
     host = place.rpartition(":")[0]
-    if by == "SKYPHOS":
+    if variables == "SKYPHOS":
         env = {"SKYPHOS_WORLD_SIZE": "2", "SKYPHOS_RENDEZVOUS": place}
     else:
-        env = {"WORLD_SIZE": "2", "MASTER_ADDR": host if "[]" in by else host.strip("[]"), "MASTER_PORT": str(port)}
-    rank = "SKYPHOS_RANK" if by == "SKYPHOS" else "RANK"
+        master = host if "[]" in variables else host.strip("[]")
+        env = {"WORLD_SIZE": "2", "MASTER_ADDR": master, "MASTER_PORT": str(port)}
+    rank = "SKYPHOS_RANK" if variables == "SKYPHOS" else "RANK"
     ranks = [
         subprocess.Popen(
             [sys.executable, "-c", SUM], env=os.environ | env | {rank: str(k)}, stdout=subprocess.PIPE, text=True

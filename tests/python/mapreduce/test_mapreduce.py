@@ -1,4 +1,4 @@
-"""Map-reduce jobs: word count and k-means against plain Python, all failures, resuming, and lost ranks."""
+"""Map-reduce jobs: word count and k-means against plain Python, failures, resuming, and lost ranks."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from mapreduce_support import (
     nearest,
     on_hosts,
     ones_of,
-    plain,
+    plain_k_means,
     with_points,
     words_of,
 )
@@ -36,10 +36,10 @@ pytest.importorskip("scipy")
 
 
 @pytest.mark.parametrize("size", [1, 3])
-@pytest.mark.parametrize("way", ["count", "sum", "function", "merged", "combined"])
-def test_word_count(tmp_path: Path, size: int, way: str) -> None:
+@pytest.mark.parametrize("kind", ["count", "sum", "function", "merged", "combined"])
+def test_word_count(tmp_path: Path, size: int, kind: str) -> None:
     path = book(tmp_path, 7)
-    ways: dict[str, dict[str, Any]] = {
+    options: dict[str, dict[str, Any]] = {
         "count": {"map": words_of, "reduce": "count"},
         "sum": {"map": ones_of, "reduce": "sum"},
         "function": {"map": ones_of, "reduce": lambda word, ones: sum(ones), "reducers": 8},
@@ -48,7 +48,7 @@ def test_word_count(tmp_path: Path, size: int, way: str) -> None:
     }
 
     def body(comm: sky.Comm) -> Any:
-        job = MapReduce(comm, partitions=path, **ways[way])
+        job = MapReduce(comm, partitions=path, **options[kind])
         result = job.run()
         (iteration,) = job.iterations
         assert iteration.tasks in (7 // size, 7 // size + 1) and iteration.seconds["map"] > 0
@@ -56,8 +56,8 @@ def test_word_count(tmp_path: Path, size: int, way: str) -> None:
         return result
 
     results = on_all(size, body)
-    assert counted(results[:1] if way == "combined" else results) == collections.Counter(WORDS)
-    assert way != "combined" or all(result == results[0] for result in results)
+    assert counted(results[:1] if kind == "combined" else results) == collections.Counter(WORDS)
+    assert kind != "combined" or all(result == results[0] for result in results)
 
 
 @pytest.mark.parametrize("size", [1, 2, 4])
@@ -71,14 +71,14 @@ def test_k_means(tmp_path: Path, size: int) -> None:
         assert [iteration.number for iteration in job.iterations] == [1, 2, 3, 4, 5]
         # Files are read once.
         assert job.iterations[0].read_bytes > 0 and all(iteration.read_bytes == 0 for iteration in job.iterations[1:])
-        many = job.iterate(POINTS[:4], iterations=100, until=lambda a, b: bool(np.allclose(a, b)))
+        converged = job.iterate(POINTS[:4], iterations=100, until=lambda a, b: bool(np.allclose(a, b)))
         assert len(job.iterations) < 60
-        return centres, many
+        return centres, converged
 
     results = on_all(size, body)
-    for centres, many in results:
-        assert np.allclose(centres, plain(5)) and centres.tobytes() == results[0][0].tobytes()
-        assert np.allclose(many, plain(60))
+    for centres, converged in results:
+        assert np.allclose(centres, plain_k_means(5)) and centres.tobytes() == results[0][0].tobytes()
+        assert np.allclose(converged, plain_k_means(60))
 
 
 def test_bits_do_not_depend_on_threads(tmp_path: Path) -> None:
@@ -175,7 +175,7 @@ def test_a_rank_is_killed_and_the_others_take_its_partitions(
         assert lines.pop(victim)[0] == ""
         for out, err in lines:
             centres = np.frombuffer(bytes.fromhex(out.split()[0]))
-            assert np.allclose(centres.reshape(4, 2), plain(6)), err
+            assert np.allclose(centres.reshape(4, 2), plain_k_means(6)), err
             assert out.split()[-1] == "2"
 
 
@@ -207,7 +207,7 @@ def test_partitions_of_a_lost_host_come_from_the_other_host_that_has_them(proces
     assert lines.pop(0)[0] == ""
     for out, err in lines:
         centres = np.frombuffer(bytes.fromhex(out.split()[0]))
-        assert np.allclose(centres.reshape(4, 2), plain(6)), err
+        assert np.allclose(centres.reshape(4, 2), plain_k_means(6)), err
         assert out.split()[-1] == "2"
 
 
@@ -326,7 +326,7 @@ def test_partitions_of_other_hosts_come_over_the_network(tmp_path: Path, monkeyp
     results = on_hosts(["a", "b", "b", "c"], monkeypatch, body)
     kept = {part.path: part.bytes for part in parts}
     for rank, (centres, read, remote, mine) in enumerate(results):
-        assert np.allclose(centres, plain(3)) and mine == len(read) == 2
+        assert np.allclose(centres, plain_k_means(3)) and mine == len(read) == 2
         # Ranks of other hosts never open the files.
         assert (set(read) <= set(kept)) == (rank in (1, 2))
         assert remote[1:] == [0, 0] and (remote[0] > 0) == (rank not in (1, 2))
@@ -342,7 +342,7 @@ def test_a_loader_that_raises(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
             raise KeyError("no such column")
 
     def body(comm: sky.Comm) -> None:
-        for hosts in ((), ("b",)):  # read here, or sent
+        for hosts in ((), ("b",)):  # each rank reads the file itself, or rank 1 on host b sends it to the others
             parts = Partitions(made.format, [dataclasses.replace(part, hosts=hosts) for part in made])
             with pytest.raises(BadInput, match=r"rank \d: (map|the loader)(.|\n)*artition \d (.|\n)*in load"):
                 MapReduce(comm, map=nearest, partitions=parts, loader=Broken(), combine=means).run(POINTS[:4])

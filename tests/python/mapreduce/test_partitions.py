@@ -185,12 +185,12 @@ def test_the_command(tmp_path: Path) -> None:
 
 def best(parts: list[list[str]], workers: list[str]) -> int:
     """The largest possible number of local partitions, by trying every assignment."""
-    share, most = len(parts) // len(workers), 0
+    share, most_local = len(parts) // len(workers), 0
     for chosen in itertools.product(range(len(workers)), repeat=len(parts)):
         loads = [chosen.count(worker) for worker in range(len(workers))]
         if max(loads) - min(loads) <= 1 and min(loads) >= share:
-            most = max(most, sum(workers[worker] in parts[part] for part, worker in enumerate(chosen)))
-    return most
+            most_local = max(most_local, sum(workers[worker] in parts[part] for part, worker in enumerate(chosen)))
+    return most_local
 
 
 @settings(max_examples=60, deadline=None)
@@ -225,8 +225,8 @@ def test_partitions_of_other_hosts_are_sent_once(data: st.DataObject, hosts: lis
     sent = {one.part.number: one for sends in rounds for one in sends}
     assert len(sent) == sum(map(len, rounds))
     for part, target in zip(parts, chosen, strict=True):
-        there = set(part.hosts) & set(hosts)
-        assert (part.number in sent) == (bool(there) and hosts[target] not in part.hosts)
+        can_be_sent = bool(set(part.hosts) & set(hosts))
+        assert (part.number in sent) == (can_be_sent and hosts[target] not in part.hosts)
         if part.number in sent:
             one = sent[part.number]
             assert hosts[one.source] in part.hosts and one.target == target

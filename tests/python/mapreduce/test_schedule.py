@@ -25,7 +25,7 @@ from mapreduce_support import (
     nearest,
     on_hosts,
     ones_of,
-    plain,
+    plain_k_means,
     with_points,
     words_of,
 )
@@ -69,7 +69,8 @@ class Ranks:
                 self.running[rank] = None
         self.now = end
 
-    def talk(self) -> None:
+    def exchange(self) -> None:
+        """Exchange the reports of all ranks, and move and copy tasks as the board decides."""
         maxima: dict[int, int] = {}
         for rank in range(self.size):
             run = self.running[rank]
@@ -99,7 +100,7 @@ class Ranks:
 
     def run(self, every: float) -> float:
         for _ in range(200_000):
-            self.talk()
+            self.exchange()
             if self.board.is_complete:
                 return self.now
             self.step(self.now + every)
@@ -164,8 +165,8 @@ def test_results_are_the_same(tmp_path: Path, schedule: str, size: int, threads:
         job = MapReduce(comm, map=ones_of, reduce="sum", partitions=path, schedule=schedule, threads=threads)
         for _ in range(5):
             result = job.run()
-        ways = {"reduce": lambda word, ones: sum(ones), "reducers": 4}
-        lists = MapReduce(comm, map=ones_of, partitions=path, schedule=schedule, threads=threads, **ways)
+        reduction = {"reduce": lambda word, ones: sum(ones), "reducers": 4}
+        lists = MapReduce(comm, map=ones_of, partitions=path, schedule=schedule, threads=threads, **reduction)
         return result, lists.run(), sum(iteration.tasks for iteration in job.iterations)
 
     results = on_all(size, body)
@@ -277,7 +278,7 @@ def test_partitions_follow_their_tasks(tmp_path: Path, monkeypatch: pytest.Monke
 
     results = on_hosts(["a", "b"], monkeypatch, body)
     for centres, _ in results:
-        assert np.allclose(centres, plain(3))
+        assert np.allclose(centres, plain_k_means(3))
     (_, iterations_a), (_, iterations_b) = results
     assert iterations_a[0].taken == 3 and iterations_a[0].remote_bytes == 3 * made.bytes // 8
     assert iterations_b[0].tasks == 1 and iterations_b[0].remote_bytes == 0
@@ -340,5 +341,5 @@ def test_a_rank_is_killed(schedule: str, processes: Processes, tmp_path: Path) -
     for out, err in lines:
         assert out, err
         centres = np.frombuffer(bytes.fromhex(out.split()[0]))
-        assert np.allclose(centres.reshape(4, 2), plain(6)), err
+        assert np.allclose(centres.reshape(4, 2), plain_k_means(6)), err
         assert out.split()[-1] == "2"

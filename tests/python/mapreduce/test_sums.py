@@ -118,7 +118,7 @@ def test_many_results_and_a_small_state_are_shuffled(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("skyphos.mapreduce.sums._LARGE_BYTES", 1000)
 
     def body(comm: sky.Comm) -> list[bool]:
-        def way(large: bool) -> bool:
+        def uses_allreduce(large: bool) -> bool:
             job = MapReduce(
                 comm,
                 map=lambda x, state: (np.arange(500), np.ones(500)),
@@ -129,7 +129,7 @@ def test_many_results_and_a_small_state_are_shuffled(monkeypatch: pytest.MonkeyP
             job.iterate(np.ones(500) if large else 1.0, iterations=2)
             return "allreduce" in job.iterations[0].seconds and "shuffle" not in job.iterations[0].seconds
 
-        return [way(True), way(False)]
+        return [uses_allreduce(True), uses_allreduce(False)]
 
     assert on_all(2, body) == [[True, False]] * 2
 

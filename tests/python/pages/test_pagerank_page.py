@@ -1,4 +1,4 @@
-"""The report: well-formed, self-contained, and suitable for any run."""
+"""The page about a run of PageRank: well-formed, self-contained, and suitable for any run."""
 
 from __future__ import annotations
 

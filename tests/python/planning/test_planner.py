@@ -1,4 +1,4 @@
-"""Predictions: formulas against counts."""
+"""Predictions of an allreduce's time and bytes, checked against counts."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_a_measured_curve_is_followed() -> None:
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 7, 8, 12, 64])
-def test_every_factorisation_is_there_and_the_fastest_is_first(ranks: int) -> None:
+def test_degrees_are_distinct_factorisations_and_the_fastest_is_first(ranks: int) -> None:
     found = predict_allreduce(ranks, 1 << 20, 5000, profile=NETWORK, model="power_law", alpha=1.1)
     seconds = [p.seconds for p in found]
     assert seconds == sorted(seconds) and all(map(math.isfinite, seconds))

@@ -96,7 +96,7 @@ def test_a_file_that_ends_early(probed: Measured, tmp_path: pathlib.Path) -> Non
         Measured.load(tmp_path / "none.json")
 
 
-def test_plan_reads_it(probed: Measured, tmp_path: pathlib.Path) -> None:
+def test_the_plan_command_reads_a_measured_file(probed: Measured, tmp_path: pathlib.Path) -> None:
     path = tmp_path / "p.json"
     path.write_text(probed.to_json())
     result = CliRunner().invoke(
@@ -161,7 +161,7 @@ def test_a_profile_of_other_hosts_warns_once(probed: Measured, tmp_path: pathlib
 
 
 def test_the_warning_is_at_the_line_that_called(probed: Measured, tmp_path: pathlib.Path) -> None:
-    """The line of the script, two calls deep; a profile of other hosts and a damaged default profile both warn."""
+    """A profile of other hosts and a damaged default profile warn at the script's line that calls ``sky.init``."""
     script, path = tmp_path / "script.py", tmp_path / "p.json"
     begin = "def begin():\n    return sky.init()  # here\n"
     script.write_text(f"import skyphos as sky\n\n\n{begin}\n\nif __name__ == '__main__':\n    begin()\n")

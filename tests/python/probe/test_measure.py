@@ -196,10 +196,10 @@ def test_large_groups_are_sampled() -> None:
 
 def test_flows_leave_the_host() -> None:
     hosts = [[0, 1, 2], [3, 4, 5]]
-    where = {rank: k for k, host in enumerate(hosts) for rank in host}
-    assert all(where[a] != where[b] for a, b in neighbours(hosts))
+    host_of = {rank: k for k, host in enumerate(hosts) for rank in host}
+    assert all(host_of[a] != host_of[b] for a, b in neighbours(hosts))
     assert [len(flows) for flows in incast_flows(hosts)] == [1, 2, 3]
-    assert all(where[a] == 1 for a, _ in incast_flows(hosts)[-1])
+    assert all(host_of[a] == 1 for a, _ in incast_flows(hosts)[-1])
 
 
 @pytest.mark.parametrize("noise", [0.0, 0.2])
@@ -213,7 +213,7 @@ def test_racks_are_found_where_there_are_some(noise: float) -> None:
     assert racks(hosts, flat, np.ones((8, 8))) == [list(range(8))]
     # A link that racks share is slow rather than long.
     assert racks(hosts, flat, 1e3 / latency) == [[0, 2, 6], [1, 3, 7], [4, 5]]
-    # One pair that is near by chance makes no rack.
+    # One pair of hosts that are near each other by chance is no rack.
     flat[1, 2] = flat[2, 1] = 5e-6
     assert racks(hosts, flat, np.ones((8, 8))) == [list(range(8))]
 
@@ -252,7 +252,7 @@ def test_rounds_that_differ_are_an_interval(probed: Measured) -> None:
     assert probed.half_rate_low_bytes <= probed.half_rate_bytes <= probed.half_rate_high_bytes
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="told by /proc")
+@pytest.mark.skipif(sys.platform != "linux", reason="read from /proc")
 @pytest.mark.parametrize(("shared", "said"), [("1", "over shared memory"), ("0", "over tcp")])
 def test_the_transport_is_reported(tmp_path: pathlib.Path, shared: str, said: str) -> None:
     env = os.environ | {"SKYPHOS_SHARED_MEMORY": shared}
@@ -262,13 +262,13 @@ def test_the_transport_is_reported(tmp_path: pathlib.Path, shared: str, said: st
 
 
 def test_profiles_of_earlier_versions_are_read(probed: Measured, tmp_path: pathlib.Path) -> None:
-    told = json.loads(probed.to_json())
+    content = json.loads(probed.to_json())
     for name in ("half_rate_low_bytes", "half_rate_high_bytes", "shared_memory"):
-        del told[name]
-    (tmp_path / "old.json").write_text(json.dumps(told))
+        del content[name]
+    (tmp_path / "old.json").write_text(json.dumps(content))
     read = Measured.load(tmp_path / "old.json")
     assert read.half_rate_low_bytes == read.half_rate_high_bytes == probed.half_rate_bytes and not read.shared_memory
-    told["shared_memory"] = "yes"
-    (tmp_path / "old.json").write_text(json.dumps(told))
+    content["shared_memory"] = "yes"
+    (tmp_path / "old.json").write_text(json.dumps(content))
     with pytest.raises(sky.BadInput, match="shared_memory must be true or false"):
         Measured.load(tmp_path / "old.json")

@@ -133,14 +133,14 @@ def test_results_equal_those_of_a_dictionary(
     partition: bool,
     local: Any,
 ) -> None:
-    """Rows of integers, so that no order of additions matters."""
+    """The rows are integers, so that the order of additions does not matter."""
 
     def batch(rank: int, task: int) -> tuple[Any, Any]:
         rng = np.random.default_rng([rank, task])
-        keys = rng.integers(0, 30, counts[rank])
+        numbers = rng.integers(0, 30, counts[rank])
         values = rng.integers(0, 100, (counts[rank], *row)).astype(dtype)
-        kept = [f"key {key}" for key in keys] if strings else keys
-        return kept, [{"v": int(v.sum())} for v in values] if combine == "objects" else values
+        keys = [f"key {number}" for number in numbers] if strings else numbers
+        return keys, [{"v": int(v.sum())} for v in values] if combine == "objects" else values
 
     def merge(_: Any, a: Any, b: Any) -> Any:
         return {"v": a["v"] + b["v"]} if combine == "objects" else np.add(a, b, dtype=dtype)
@@ -148,12 +148,12 @@ def test_results_equal_those_of_a_dictionary(
     def owner(keys: Any, ranks: int) -> Any:
         return [int(str(key).rsplit(" ", 1)[-1]) * 7 % ranks for key in keys]
 
-    named: dict[str, Any] = {"gcd": np.gcd, "function": merge, "objects": merge}
+    functions: dict[str, Any] = {"gcd": np.gcd, "function": merge, "objects": merge}
 
     def body(comm: sky.Comm) -> list[tuple[Any, Any]]:
         shuffle = Shuffle(
             comm,
-            named.get(combine, combine),
+            functions.get(combine, combine),
             partition=owner if partition else None,
             mergeable=(lambda key: int(str(key).rsplit(" ", 1)[-1]) % 2 == 0) if mergeable else None,
             local_reduction=local,
@@ -260,13 +260,13 @@ def test_invalid_local_reductions() -> None:
 
 
 class Hosts(Stages):
-    """Stages that take every ``each`` ranks for one host."""
+    """Stages that take every ``ranks_per_host`` ranks for one host."""
 
-    def __init__(self, comm: sky.Comm, each: int) -> None:
+    def __init__(self, comm: sky.Comm, ranks_per_host: int) -> None:
         super().__init__(comm)
-        self._host_of = (np.arange(comm.size) // each).astype(np.uint32)
-        self.here = [rank for rank in range(comm.size) if rank // each == comm.rank // each]
-        self.has_hosts = each > 1
+        self._host_of = (np.arange(comm.size) // ranks_per_host).astype(np.uint32)
+        self.here = [rank for rank in range(comm.size) if rank // ranks_per_host == comm.rank // ranks_per_host]
+        self.has_hosts = ranks_per_host > 1
 
 
 def test_closing_closes_the_group_of_the_host() -> None:
@@ -284,13 +284,13 @@ def test_closing_closes_the_group_of_the_host() -> None:
 
 
 @pytest.mark.parametrize("combine", ["sum", "function", "list"])
-@pytest.mark.parametrize("each", [2, 3])
-def test_ranks_of_a_host_merge_first(each: int, combine: str) -> None:
+@pytest.mark.parametrize("ranks_per_host", [2, 3])
+def test_ranks_of_a_host_merge_first(ranks_per_host: int, combine: str) -> None:
     """Each key leaves a host once."""
     merge: Any = (lambda _, a, b: a + b) if combine == "function" else combine
 
     def body(comm: sky.Comm) -> Any:
-        comm._stages = Hosts(comm, each)
+        comm._stages = Hosts(comm, ranks_per_host)
         keys = np.arange(600)
         first = comm.shuffle(keys, keys * (comm.rank + 1), merge, explain=True)
         return first, comm.shuffle(keys, keys, merge, local_reduction="process", explain=True)[2]
@@ -304,7 +304,7 @@ def test_ranks_of_a_host_merge_first(each: int, combine: str) -> None:
         merged = sum(first[2].sent_bytes for first, _ in results)
         alone = sum(how.sent_bytes for _, how in results)
         # Merged, a host sends each key once to another host; otherwise each of its ranks sends it to another rank.
-        assert merged < 1.15 * alone / each * (1 - each / 6) / (1 - 1 / 6)
+        assert merged < 1.15 * alone / ranks_per_host * (1 - ranks_per_host / 6) / (1 - 1 / 6)
         assert all(first[2].host_bytes > 0 for first, _ in results)
 
 
@@ -418,7 +418,7 @@ class Unpicklable:
     ],
 )
 def test_errors_of_shuffles(arguments: tuple[Any, ...], words: str) -> None:
-    """One rank passes them; all raise, and the group stays usable."""
+    """One rank passes the invalid arguments; all ranks raise, and the group stays usable."""
 
     def body(comm: sky.Comm) -> float:
         with pytest.raises(BadInput, match=words):
@@ -429,7 +429,7 @@ def test_errors_of_shuffles(arguments: tuple[Any, ...], words: str) -> None:
 
 
 def test_a_function_that_fails_at_the_owner() -> None:
-    """The owner is the first to call it with values of other ranks."""
+    """The owner of the key is the first to call the function with values of other ranks."""
 
     def merge(key: Any, a: Any, b: Any) -> Any:
         if key == "bad":
@@ -447,7 +447,7 @@ def test_a_function_that_fails_at_the_owner() -> None:
 
 
 def test_a_function_that_fails_when_another_rank_has_completed_the_exchange(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All ranks raise its error, and the group stays usable."""
+    """All ranks raise the function's error, and the group stays usable."""
     completed = threading.Event()
 
     def exchange(comm: Any, *args: Any, **kwargs: Any) -> Any:
@@ -489,14 +489,14 @@ def test_functions_that_depend_on_the_order(merge: Any, words: str) -> None:
 
 def test_invalid_partition_functions() -> None:
     def body(comm: sky.Comm) -> None:
-        for partition, told in [
+        for partition, text in [
             (lambda keys, ranks: np.full(len(keys), ranks), "returned rank 2"),
             (lambda keys, ranks: [0.5] * len(keys), "array of 2 integers"),
             (lambda keys, ranks: [0], "array of 2 integers"),
             (_raises, "not this one"),
             ("even", "must be a function of"),
         ]:
-            with pytest.raises(BadInput, match=told):
+            with pytest.raises(BadInput, match=text):
                 comm.shuffle([1, 2], [1, 2], partition=partition)  # type: ignore[arg-type]
 
     on_all(2, body)
@@ -504,17 +504,18 @@ def test_invalid_partition_functions() -> None:
 
 def test_ranks_that_differ() -> None:
     def body(comm: sky.Comm) -> None:
-        one = comm.rank == 1
-        for arguments, told in [
-            (lambda: ((["a"] if one else [1]), [1.0]), "keys of str"),
-            (lambda: ([1], [1] if one else [1.0]), "rank 0 has keys of int64 and values of float64, rank 1 has"),
-            (lambda: ([1], [[1.0, 2.0]] if one else [1.0]), r"shape \(2,\)"),
+        differs = comm.rank == 1
+        for arguments, text in [
+            (lambda: ((["a"] if differs else [1]), [1.0]), "keys of str"),
+            (lambda: ([1], [1] if differs else [1.0]), "rank 0 has keys of int64 and values of float64, rank 1 has"),
+            (lambda: ([1], [[1.0, 2.0]] if differs else [1.0]), r"shape \(2,\)"),
             # The error names the two ranks that meet first.
-            (lambda: ([1], [1.0], "max" if one else "sum"), r"is in shuffle\(combine='max'\)"),
+            (lambda: ([1], [1.0], "max" if differs else "sum"), r"is in shuffle\(combine='max'\)"),
         ]:
-            with pytest.raises(Mismatch, match=told):
+            with pytest.raises(Mismatch, match=text):
                 comm.shuffle(*arguments())
-        assert comm.shuffle([] if one else [7], [] if one else [2.5], partition=lambda keys, ranks: [0] * len(keys))
+        keys, values = ([], []) if differs else ([7], [2.5])
+        assert comm.shuffle(keys, values, partition=lambda keys, ranks: [0] * len(keys))
 
     on_all(3, body)
 

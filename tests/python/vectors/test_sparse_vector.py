@@ -1,4 +1,4 @@
-"""SparseVector from and to other forms, and refused arguments."""
+"""SparseVector: conversions from and to other forms, and refused arguments."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import scipy.sparse
 import skyphos as sky
 
 
-def test_vectors_from_and_to() -> None:
+def test_conversions_of_vectors() -> None:
     dense = np.array([0.0, 2.0, 0.0, 3.0])
     x = sky.SparseVector.from_dense(dense)
     assert (x.nnz, x.n, x.width, x.is_dense, x.nbytes) == (2, 4, 1, False, 32)

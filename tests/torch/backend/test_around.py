@@ -202,7 +202,7 @@ def test_a_backend_by_device() -> None:
         group.close()
 
 
-# -- The end.
+# -- The end of a process.
 
 EXITS_AT_WORK = """
 import sys
@@ -219,7 +219,7 @@ for worker, (target, source) in zip(workers, pairs, strict=True):
 
 
 def test_an_old_pytorch_is_refused() -> None:
-    """Before 2.14 PyTorch has no backends made in Python, and ends in a TypeError of its own."""
+    """PyTorch before 2.14 has no backends made in Python, and would end in a TypeError of its own."""
     script = "import torch; torch.__version__ = type(torch.__version__)('2.13.1'); import skyphos.torch"
     ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
     last = ended.stderr.splitlines()[-1]
@@ -227,7 +227,7 @@ def test_an_old_pytorch_is_refused() -> None:
 
 
 def test_a_process_that_exits_while_workers_run() -> None:
-    """C++ once aborted it (134), when the interpreter stopped a thread in an operation of torch."""
+    """C++ once aborted such a process (status 134), when the interpreter stopped a thread in an operation of torch."""
     for _ in range(3):
         ended = subprocess.run(
             [sys.executable, "-c", EXITS_AT_WORK], capture_output=True, text=True, timeout=60, check=False

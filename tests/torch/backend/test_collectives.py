@@ -73,10 +73,10 @@ def check_allreduce(shape: tuple[int, ...]) -> None:
     rank, _ = me()
     for dtype in [*NUMBERS, torch.complex64]:
         for op in ops_of(dtype):
-            for wait in (False, True):
+            for asynchronous in (False, True):
                 x = drawn(rank, shape, dtype)
-                work = dist.all_reduce(x, op, async_op=wait)
-                if wait:
+                work = dist.all_reduce(x, op, async_op=asynchronous)
+                if asynchronous:
                     assert work.wait() and work.get_future().done()
                 assert is_folded(x, op, all_drawn(shape, dtype)), (dtype, op)
 
@@ -211,13 +211,13 @@ def check_coalesced() -> None:
     def same(some: list[Any], value: float) -> bool:
         return all(map(torch.equal, some, full(value)))
 
-    for later in (False, True):
+    for asynchronous in (False, True):
         xs, everyone = full(rank), [full(-1) for _ in range(size)]
         works = [
-            dist.all_reduce_coalesced(xs, dist.ReduceOp.MAX, async_op=later),
-            dist.all_gather_coalesced(everyone, full(rank), async_op=later),
+            dist.all_reduce_coalesced(xs, dist.ReduceOp.MAX, async_op=asynchronous),
+            dist.all_gather_coalesced(everyone, full(rank), async_op=asynchronous),
         ]
-        for work in works if later else []:
+        for work in works if asynchronous else []:
             work.wait()
         assert same(xs, size - 1) and all(same(some, source) for source, some in enumerate(everyone))
     xs, parts, wholes = full(rank), full(-1), [torch.empty(size * length) for length in lengths]
@@ -263,12 +263,12 @@ def check_functional() -> None:
 
 def check_new_group() -> None:
     rank, size = me()
-    some = list(range(0, size, 2))
-    group = dist.new_group(some, backend="skyphos")
-    if rank in some:
+    members = list(range(0, size, 2))
+    group = dist.new_group(members, backend="skyphos")
+    if rank in members:
         x = torch.tensor([float(rank)])
         dist.all_reduce(x, group=group)
-        assert x.item() == sum(some)
+        assert x.item() == sum(members)
         dist.destroy_process_group(group)
 
 
@@ -354,7 +354,7 @@ def test_sparse_tensors(ranks: Callable[[int], Ranks], size: int, seed: int) -> 
 
 
 def sparse_complex() -> None:
-    """`torch.distributed` passes a view of real and imaginary parts."""
+    """`torch.distributed` passes complex tensors to a backend as real ones, with real and imaginary parts."""
     rank, size = me()
     for op, share in ((dist.ReduceOp.SUM, 1), (dist.ReduceOp.AVG, size)):
         for dense in ((), (3,)):

@@ -29,10 +29,10 @@ def strided() -> None:
 
     def check(call: Callable[[Any], Any], want: Any) -> None:
         mine = column(rank)
-        between = mine._base.reshape(6, 2)[:, 1].clone()
+        gaps = mine._base.reshape(6, 2)[:, 1].clone()
         call(mine)
         torch.testing.assert_close(mine, want)
-        assert torch.equal(mine._base.reshape(6, 2)[:, 1], between)
+        assert torch.equal(mine._base.reshape(6, 2)[:, 1], gaps)
 
     check(dist.all_reduce, total)
     check(lambda x: dist.reduce(x, 0), total if rank == 0 else column(rank))

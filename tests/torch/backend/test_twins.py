@@ -1,5 +1,5 @@
-"""What PyTorch's own tests ask of a CPU backend, through the public calls: many calls at once, sparse sums of growing
-index sets, and its own communication hooks."""
+"""Twins of PyTorch's own tests of a CPU backend, through the public calls: many calls at once, sparse sums of growing
+index sets, and PyTorch's own communication hooks."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_many_at_once(ranks: Callable[[int], Ranks], size: int) -> None:
 
 
 def growing(rank: int, size: int, sparse: int, dense: int) -> Any:
-    """Rank r has ones at the indices 0 to r of the first dimension, and 0 of the other sparse dimensions."""
+    """Ones of rank r: at indices 0 to r of the first sparse dimension, and at index 0 of the other sparse ones."""
     indices = torch.cat([torch.arange(rank + 1)[None], torch.zeros(sparse - 1, rank + 1, dtype=torch.int64)])
     shape = [size] * sparse + [2] * dense
     return torch.sparse_coo_tensor(indices, torch.ones(rank + 1, *[2] * dense), shape, check_invariants=True)
@@ -104,7 +104,7 @@ def test_mixed_layouts(ranks: Callable[[int], Ranks]) -> None:
 
 
 def gradients_of(hook: str) -> None:
-    """The mean gradient, by one of PyTorch's hooks over this backend."""
+    """One of PyTorch's hooks over this backend, or one that chains futures, gives the mean gradient."""
     rank, size = me()
     torch.manual_seed(1)
     net = nn.Sequential(nn.Linear(30, 40), nn.Tanh(), nn.Linear(40, 5))
@@ -114,7 +114,7 @@ def gradients_of(hook: str) -> None:
             None, matrix_approximation_rank=8, start_powerSGD_iter=2, min_compression_rate=1
         )
         model.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
-    elif hook == "passed on":
+    elif hook == "chained":
 
         def halved(_: Any, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
             future = dist.all_reduce(bucket.buffer(), async_op=True).get_future()
@@ -138,9 +138,7 @@ def gradients_of(hook: str) -> None:
             assert (parameter.grad - theirs).norm() <= close * theirs.norm() + 1e-6
 
 
-@pytest.mark.parametrize(
-    "hook", ["allreduce_hook", "fp16_compress_hook", "bf16_compress_hook", "passed on", "power_sgd"]
-)
+@pytest.mark.parametrize("hook", ["allreduce_hook", "fp16_compress_hook", "bf16_compress_hook", "chained", "power_sgd"])
 def test_hooks_of_torch(ranks: Callable[[int], Ranks], hook: str) -> None:
     ranks(3).run(gradients_of, hook)
 

@@ -1,7 +1,7 @@
 """Compression for GPUs: the Triton kernels, run by Triton's interpreter, against plain torch and the native kernels.
 
-The interpreter has to be asked for before Triton is imported, so the kernels run in a process of their own; another one
-compiles them for GPUs that need not be there. Where there is a GPU, it runs them too.
+The interpreter must be selected before Triton is imported, so the kernels run in a process of their own. Another
+process compiles them for GPUs that need not be there. Where there is a GPU, it runs them too.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from skyphos.torch.hooks.selection import fetch_quantised  # noqa: E402
 
 DTYPES = [torch.float32, torch.float16, torch.bfloat16, torch.float64]
 KINDS = ["normal", "alike", "special", "zeros", "tiny"]
-#: What native kernels make of `values_of_bytes(n)`: n, bits, bucket, scale, seed, call, rank, first bucket, bytes.
+#: Bytes that native kernels make of `sample_values(n)`: n, bits, bucket, scale, seed, call, rank, first bucket, bytes.
 NATIVE_BYTES = [
     (10, 2, 7, "max", 0, 0, 0, 0, "000034430004000038410c"),
     (9, 4, 5, "l2", 2**64 - 1, 3, 1, 2, "df1d17420fb40355e26b43c5f0"),
@@ -91,7 +91,7 @@ def drawn(draws: random.Random, kind: str, n: int, dtype: Any) -> Any:
 
 
 def same(ours: Any, theirs: Any) -> None:
-    """The same bits; NaN as any NaN."""
+    """Assert the same bits, except that any NaN equals any other."""
     ours, theirs = ours.cpu(), theirs.cpu()
     assert (ours.dtype, ours.shape) == (theirs.dtype, theirs.shape)
     bits = torch.uint8 if ours.dtype == torch.uint8 else plain.INTEGERS.get(ours.dtype, ours.dtype)
@@ -195,7 +195,7 @@ def test_momentum_is_that_of_the_paper() -> None:
         np.testing.assert_array_equal(velocity, u)
 
 
-def values_of_bytes(n: int) -> Any:
+def sample_values(n: int) -> Any:
     k = torch.arange(n)
     return ((k * 37 + 11) % 101 - 50) * 2.0 ** ((k % 7) - 3)
 
@@ -203,7 +203,7 @@ def values_of_bytes(n: int) -> Any:
 def bytes_are_native(device: str) -> None:
     for n, bits, bucket, scale, seed, call, rank, first, expected in NATIVE_BYTES:
         how = sky.Quantize(bits, bucket, scale=scale, seed=seed)
-        values = values_of_bytes(n).to(torch.float32).to(device)
+        values = sample_values(n).to(torch.float32).to(device)
         packed = gpu.quantise(values, how, call=call, rank=rank, first_bucket=first)
         assert packed.cpu().numpy().tobytes().hex() == expected
         packed, bad = plain.quantise(values, how, form.start_of(seed, call, rank, first))
@@ -304,7 +304,7 @@ def test_expectation_and_variance(bits: Any, scale: Any) -> None:
 
 
 def test_factor_is_a_quotient() -> None:
-    """The factor is not a product with a reciprocal, as torch computes a number divided by a tensor."""
+    """The factor is a true quotient. torch would compute number / tensor as a product with a reciprocal."""
     top = np.float32(127 * 2**24)
     scales = drawn(random.Random(2), "normal", 20_000, torch.float32).abs()
     quotients = top / scales.numpy()
@@ -340,7 +340,7 @@ def refusals_of_numbers() -> None:
 
 
 def largest_stays_in_its_code() -> None:
-    """Even if rounding takes the largest magnitude above the last level, and the random number is close to one."""
+    """The largest magnitude gets the last code, even if rounded above it and with a random number close to one."""
     top = torch.tensor(127.0 * 2**24)
     scales = 1 + torch.arange(1, 1000, dtype=torch.float32) / 1000
     scale = next(each for each in scales if each * (top / each) > top)
@@ -450,8 +450,8 @@ def compiles(architecture: int) -> dict[str, int]:
         target = GPUTarget("cuda", architecture, 32)
         code = compiled(source, target=target, options=jit.options_of(width)).asm["ptx"]
         counts["kernels"] += 1
-        for sort, texts in (("fused", ["fma."]), ("flushed", [".ftz"]), ("approximate", [".approx", "div.full"])):
-            counts[sort] += sum(code.count(text) for text in texts)
+        for kind, texts in (("fused", ["fma."]), ("flushed", [".ftz"]), ("approximate", [".approx", "div.full"])):
+            counts[kind] += sum(code.count(text) for text in texts)
 
     topk.launch = quantisation.launch = launch
     for dtype in DTYPES:

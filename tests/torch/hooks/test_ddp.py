@@ -1,4 +1,4 @@
-"""``DistributedDataParallel`` over the backend: the same model as one process makes of all ranks' samples."""
+"""``DistributedDataParallel`` over the backend trains the same model as one process with all ranks' samples."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def trains_as_one(accumulate: int, options: dict[str, Any]) -> None:
     ours = Words()
     ddp = DistributedDataParallel(ours, find_unused_parameters=True, **options)
     alone = Words()
-    alone.load_state_dict(ours.state_dict())  # rank 0's, which DDP gave to all
+    alone.load_state_dict(ours.state_dict())  # the parameters of rank 0, which DDP gave to all ranks
     steps(ddp, size, rank, accumulate)
     steps(alone, size, None, accumulate)
     for name, value in alone.state_dict().items():

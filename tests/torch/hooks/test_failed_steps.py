@@ -167,7 +167,7 @@ def test_a_state_saved_directly_after_a_failure(ranks: MakeRanks) -> None:
 
 
 class Long(nn.Module):
-    """The last layer alone fills DDP's first bucket of 1 MB: from the first step on the others are in other buckets."""
+    """The last layer alone fills DDP's first bucket of 1 MB, so already the first step has several buckets."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -360,7 +360,7 @@ def blamed(hosts: list[int], culprit: int) -> str:
     state = st.TopK(k=3, bucket=128, dense_below=100, levels=2, process_group=group)
     model = wrapped(net, group)
     model.register_comm_hook(state, st.topk_hook)
-    # In one row: if the gradient were added before it is checked, that row's residuals would be lost.
+    # The NaNs are in one row: if the gradient were added before it is checked, that row's residuals would be lost.
     poison = torch.ones(40, 60).index_fill(0, torch.tensor([3]), float("nan")).double()
     net.second.weight.register_hook(lambda g: g * poison if rank == culprit and step == 2 else g)
     sent, total = torch.zeros(40 * 60).double(), torch.zeros(40 * 60).double()
@@ -409,10 +409,11 @@ def test_the_rank_with_the_nan_is_named(ranks: MakeRanks, hosts: list[int], culp
 
 
 def differs(what: str) -> str:
+    """Rank 1 has another setting. ``what`` occurs in the text of the error."""
     rank = dist.get_rank()
-    one = rank == 1
+    deviates = rank == 1
     settings: dict[str, Any] = {"levels": 1}
-    if one:
+    if deviates:
         settings |= {
             "levels": {"levels": 2},
             "nonfinite": {"nonfinite": "skip"},
@@ -423,14 +424,14 @@ def differs(what: str) -> str:
         }.get(what, {})
     if what == "grad_scaler":
         settings["nonfinite"] = "pass"
-    if what == "pattern" and not one:
+    if what == "pattern" and not deviates:
         settings["layers"] = ["first.*"]
     hook: Any = st.topk_hook
-    state: Any = st.TopK(3, 128, **settings) if what != "TopK" or one else st.QSGD(**settings)
+    state: Any = st.TopK(3, 128, **settings) if what != "TopK" or deviates else st.QSGD(**settings)
     if isinstance(state, st.QSGD):
         hook = st.qsgd_hook
     if what == "where":
-        state, hook = st.QSGD(levels=1, where="input" if one else "both"), st.qsgd_hook
+        state, hook = st.QSGD(levels=1, where="input" if deviates else "both"), st.qsgd_hook
     model = wrapped(Net(torch.float32), None)
     model.register_comm_hook(state, hook)
     said = said_by(lambda: loss_of(model, samples(rank, 0, torch.float32)).backward())
@@ -651,7 +652,7 @@ def test_tensors_that_differ(ranks: MakeRanks, what: str) -> None:
 
 
 def warm_on_two_levels(hosts: list[int]) -> None:
-    """From the first step on fewer values are sent, as many on each rank."""
+    """The steps of the warm-up send fewer and fewer values, and each rank sends the same number."""
     group = dist.new_group(backend="skyphos", pg_options={"topology": Topology.of(hosts)})
     net = nn.Linear(64, 64, bias=False)
     model = DistributedDataParallel(net, process_group=group)
@@ -746,9 +747,9 @@ def unguarded(asks: str) -> list[str]:
     said = []
     for step in range(3):
         optimizer.zero_grad()
-        times = float("nan") if rank and step == 1 else 1.0
+        factor = float("nan") if rank and step == 1 else 1.0
         x = samples(rank, step, torch.float32)
-        said.append(said_by(lambda x=x, times=times: (times * loss_of(model, x)).backward()))
+        said.append(said_by(lambda x=x, factor=factor: (factor * loss_of(model, x)).backward()))
         if said[-1] == "nothing" and (asks != "leaves_out" or not state.leaves_out()):
             optimizer.step()
     assert state.skipped == 1
@@ -810,7 +811,7 @@ def test_names_without_a_model(ranks: MakeRanks) -> None:
 
 
 def wrapped_twice() -> str:
-    """Both wrappers live and have the hook, for different ranks."""
+    """Two wrappers of one model exist at once, both with the hook, for different ranks."""
     groups = [dist.new_group([one]) for one in range(dist.get_world_size())]
     net = nn.Linear(30, 30, bias=False)
     state = st.TopK(k=512, levels=1)

@@ -266,12 +266,12 @@ def test_quantised(ranks: Callable[[int], Ranks], size: int, feedback: Any) -> N
     ranks(size).run(quantised, feedback)
 
 
-def check_bytes(state: Any, some: bool) -> None:
+def check_bytes(state: Any, sends: bool) -> None:
     """The reported sent bytes equal those that others received, and are above 0 if there was anything to send."""
     counts = torch.tensor([state.sent_bytes, state.received_bytes])
     dist.all_reduce(counts)
     sent, received = counts.tolist()
-    assert sent == received and (sent > 0) == some, (sent, received)
+    assert sent == received and (sent > 0) == sends, (sent, received)
 
 
 def qsgd(levels: int, hosts: list[int] | None) -> None:
@@ -514,7 +514,7 @@ def test_narrow_types(ranks: Callable[[int], Ranks], dtype: Any) -> None:
 
 
 def under_autocast(how: str) -> None:
-    """With k = bucket, training is dense; 8 bits differ from it by two roundings."""
+    """With k = bucket, training is dense; QSGD with 8 bits differs from it by two roundings."""
     rank = dist.get_rank()
     torch.manual_seed(1)
     plain = wrapped(Net(torch.float32), None)

@@ -25,7 +25,7 @@ WIDE, STEPS = 6, 5
 
 
 class Shared(nn.Module):
-    """A layer that is used for every step, and for its own outputs."""
+    """Layers that are used for every step and again for their own outputs; two share a weight."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -121,7 +121,7 @@ def wrapped(model: Any, outer: bool = True, **options: Any) -> Any:
     return DistributedDataParallel(outer_product(model, layers="*") if outer else model, **options)
 
 
-def three(name: str, dtype: Any = torch.float64) -> tuple[Any, Any, Any]:
+def three_models(name: str, dtype: Any = torch.float64) -> tuple[Any, Any, Any]:
     """The same model in DDP with factors, in plain DDP, and alone."""
     torch.manual_seed(1 + dist.get_rank())
     ours = wrapped(MODELS[name]().to(dtype))
@@ -138,7 +138,7 @@ def same_gradients(ours: Any, *others: Any) -> None:
 
 
 def parts(count: int, model: Any, unsynced: Any = DistributedDataParallel.no_sync) -> Iterator[int]:
-    """The parts of a batch, synchronised in the last."""
+    """Numbers of a batch's parts; only the last part synchronises gradients."""
     for part in range(count):
         with unsynced(model) if part + 1 < count else nullcontext():
             yield part
@@ -146,7 +146,7 @@ def parts(count: int, model: Any, unsynced: Any = DistributedDataParallel.no_syn
 
 def trains_as_ddp(name: str, accumulate: int, counts: list[int]) -> None:
     rank, size = dist.get_rank(), dist.get_world_size()
-    ours, plain, alone = three(name)
+    ours, plain, alone = three_models(name)
     optimizers = [torch.optim.SGD(model.parameters(), lr=1e-4) for model in (ours, plain, alone)]
     for step in range(3):
         for optimizer in optimizers:
@@ -180,6 +180,7 @@ def test_a_rank_without_rows(ranks: Callable[[int], Ranks], name: str) -> None:
     ranks(3).run(trains_as_ddp, name, 1, [3, 0, 2])
 
 
+# Rows of few samples are kept until the exchange. Rows of many have more numbers than the weight: their sum is kept.
 @pytest.mark.parametrize("counts", [[1, 1], [4, 2]], ids=["rows", "sums"])
 @pytest.mark.parametrize("name", ["linear", "cells"])
 def test_accumulation(ranks: Callable[[int], Ranks], name: str, counts: list[int]) -> None:
@@ -258,7 +259,7 @@ def test_without_ddp(ranks: Callable[[int], Ranks]) -> None:
 
 def under_autocast(name: str, accumulate: int) -> None:
     rank = dist.get_rank()
-    ours, plain, _ = three(name, torch.float32)
+    ours, plain, _ = three_models(name, torch.float32)
     for model in (ours, plain):
         for part in parts(accumulate, model):
             with torch.autocast("cpu", torch.bfloat16):
@@ -291,7 +292,7 @@ def test_autocast(ranks: Callable[[int], Ranks], name: str, accumulate: int) -> 
 def recomputes(reentrant: bool) -> None:
     """Checkpoints run the forward again within the backward, the reentrant ones another backward too."""
     rank = dist.get_rank()
-    ours, _, alone = three("linear")
+    ours, _, alone = three_models("linear")
     model = ours.module
     x = samples(rank, 0).requires_grad_()
     y = checkpoint(model, x, use_reentrant=reentrant)
@@ -309,7 +310,7 @@ def test_checkpoints(ranks: Callable[[int], Ranks], reentrant: bool) -> None:
 
 
 def begins_early() -> None:
-    """Calls start during backward; from the second step in the order in which it reaches the layers."""
+    """Calls start during backward; from the second step in the order in which backward reaches the layers."""
 
     class Odd(nn.Module):
         def __init__(self) -> None:
@@ -338,7 +339,7 @@ def test_calls_begin_early(ranks: Callable[[int], Ranks]) -> None:
 def not_finite() -> None:
     """One rank's NaN is an error on all, which names the weight; no parameter changes, and training can continue."""
     rank = dist.get_rank()
-    ours, plain, _ = three("lstm")
+    ours, plain, _ = three_models("lstm")
     x = samples(rank, 0)
     bad = x.clone()
     bad[0, 0, 0] = float("nan") if rank else 1.0
@@ -502,8 +503,8 @@ def test_choice(ranks: Callable[[int], Ranks]) -> None:
 
 
 def forward_between() -> None:
-    """A forward without synchronisation between another's forward and backward, as DDP takes it."""
-    ours, theirs, _ = three("linear")
+    """A forward in no_sync between another forward and its backward, which DDP allows, gives the same gradients."""
+    ours, theirs, _ = three_models("linear")
     for model in (ours, theirs):
         loss_first = loss(model, samples(dist.get_rank(), 0))
         with model.no_sync():

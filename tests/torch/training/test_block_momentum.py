@@ -27,7 +27,7 @@ def gradient(rank: int, step: int, w: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 
 def oracle(size: int, steps: int, nesterov: bool) -> list[npt.NDArray[Any]]:
-    """The parameters of each rank after so many steps."""
+    """The parameters of each rank after ``steps`` steps."""
     start = np.zeros(5)
     model, delta = start.copy(), np.zeros(5)
     own = [start.copy() for _ in range(size)]

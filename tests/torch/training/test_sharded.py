@@ -1,6 +1,6 @@
 """What PyTorch builds on a backend: sharded models, tensors, checkpoints and optimizers, and uneven inputs.
 
-Each test is compared with one process alone, and runs over Gloo too: what works there works here.
+Each test is compared with one process alone, and runs over Gloo too: what works over Gloo works over Skyphos.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def fully_sharded(reshard: bool) -> None:
 
 
 def hybrid_sharded() -> None:
-    """Shards on pairs of ranks, which are replicas of each other."""
+    """Two groups of ranks are replicas of each other; each shards the model over its ranks."""
     from torch.distributed.fsdp import fully_shard
 
     mesh = init_device_mesh("cpu", (2, dist.get_world_size() // 2), mesh_dim_names=("replicas", "shards"))
@@ -162,7 +162,7 @@ def on_a_grid() -> None:
 
 
 def checkpointed(folder: str, how: str) -> None:
-    """Saved from shards, loaded, and continued as without saving."""
+    """Training that is saved from shards and loaded continues as without saving."""
     from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
     from torch.distributed.fsdp import fully_shard
 
@@ -238,10 +238,10 @@ def uneven_inputs(divide: bool) -> None:
     plain = torch.optim.SGD(reference.parameters(), lr=0.1)
     for step in range(1 + size):
         plain.zero_grad()
-        there = [other for other in range(size) if step < 2 + other]
-        for other in there:
+        active = [other for other in range(size) if step < 2 + other]
+        for other in active:
             x, y = batch(step, other)
-            (nn.functional.cross_entropy(reference(x), y) / (size if divide else len(there))).backward()
+            (nn.functional.cross_entropy(reference(x), y) / (size if divide else len(active))).backward()
         plain.step()
     assert_like(model.module.state_dict(), reference)
 
@@ -257,7 +257,7 @@ def shared_optimizer_of_uneven_inputs() -> dict[str, Any]:
     return {name: value.numpy() for name, value in model.module.state_dict().items()}
 
 
-# -- Each over both backends.
+# -- The tests; most of them run over both backends.
 
 
 @pytest.fixture(scope="module", params=["gloo", "skyphos"])
@@ -312,7 +312,7 @@ def test_zero_redundancy(backend_ranks: MakeRanks) -> None:
 
 
 def test_zero_redundancy_that_overlaps(ranks: MakeRanks) -> None:
-    """PyTorch refuses it for Gloo."""
+    """Only over Skyphos, because PyTorch refuses this for Gloo."""
     ranks(3).run(shared_optimizer, True)
 
 
