@@ -66,7 +66,7 @@ def plain_k_means(iterations: int) -> npt.NDArray[np.float64]:
 
 
 JOB = """
-import glob, os, socket, sys, time
+import glob, os, socket, time
 from skyphos.mapreduce import MapReduce
 name = os.environ.get("HOST", "here")
 socket.gethostname = lambda: name
