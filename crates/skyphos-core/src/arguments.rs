@@ -85,7 +85,7 @@ impl Arguments {
 /// The argument that holds the function's name, for functions that share one kind of call.
 pub const FUNCTION: &str = "function";
 
-/// The differing arguments as text, and the function's name if the signature does not have it. Empty if none differ.
+/// The arguments that differ, as text (empty if none differ), and the names of the functions if the signatures lack them.
 #[derive(Debug, Default, PartialEq)]
 pub(crate) struct Differences {
     pub(crate) our_function: String,

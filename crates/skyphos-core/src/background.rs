@@ -17,7 +17,7 @@ use std::sync::{Arc, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 impl Node {
-    /// Starts a call, or adds it to the held ones while calls are held.
+    /// Starts a call, or sets it aside while [`Node::hold`] holds calls back.
     pub(crate) fn launch(node: &Arc<Node>, task: Box<dyn Step>) {
         {
             let mut held = lock(&node.tasks.held);
@@ -83,7 +83,7 @@ impl Node {
         lock(&self.tasks.held).depth += 1;
     }
 
-    /// Starts the held calls.
+    /// Ends one [`Node::hold`]. When the last one ends, the held calls start.
     pub fn release(self: &Arc<Node>) {
         let calls = {
             let mut held = lock(&self.tasks.held);

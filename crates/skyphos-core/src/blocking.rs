@@ -15,7 +15,7 @@ const ABORT_FLUSH: Duration = Duration::from_millis(50);
 impl Node {
     /// Runs a call to its end on this thread.
     pub(crate) fn run<R>(&self, ep: &Endpoint, body: impl Future<Output = Result<R>>) -> Result<R> {
-        // Another rank may wait for a held call before it enters this one.
+        // Starts the calls that `fuse` still holds back: another rank may wait for one of them before it enters this call.
         ep.node().release_held();
         let _waiting = self.has_background_work().then(|| self.step_in());
         // If the body panics, the guard keeps the other ranks from waiting for this one.

@@ -25,7 +25,7 @@ pub struct Endpoint {
     sig: CallSig,
     /// The message of a point-to-point call, once it is known.
     pub(crate) message: OnceLock<MessageId>,
-    /// The version of the call's box when the collective last looked.
+    /// The version of the call's box in the mailbox when the collective last looked. Each event of the call increases it.
     seen: AtomicU64,
     pub(crate) sent_bytes: AtomicU64,
     pub(crate) sent_frames: AtomicU64,

@@ -21,7 +21,7 @@ pub trait NativeCollectives {
     }
 }
 
-/// Ranks that are several processes each. Such a transport is polled all the time, also while no call is under way.
+/// A transport whose ranks are several processes each. It is polled all the time, also while no call is under way.
 pub trait Replication {
     /// This process's number, and the number of processes.
     fn process(&self) -> Option<(ProcessId, u32)> {
@@ -52,8 +52,8 @@ pub trait UnderReplicas {
         None
     }
 
-    /// From now on hands at most about `bytes` bytes to the system beyond those that the peer has taken: frames that are still
-    /// queued can be cancelled.
+    /// From now on hands at most about `bytes` bytes to the system beyond those that the peer has taken. Later frames stay queued
+    /// here, where they can be cancelled.
     fn limit_ahead(&mut self, bytes: usize) {
         let _ = bytes;
     }

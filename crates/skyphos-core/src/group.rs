@@ -46,7 +46,7 @@ impl Group {
         self.named_by.as_deref().unwrap_or(self)
     }
 
-    /// The rank in the group of a rank of the transport, if it is a member.
+    /// The group's number for a rank of the transport; `None` if the rank is not a member.
     pub(crate) fn group_rank(&self, rank: WorldRank) -> Option<GroupRank> {
         self.ranks.iter().position(|member| *member == rank).map(|index| GroupRank(index as u32))
     }
@@ -56,7 +56,7 @@ impl Group {
         self.group_rank(rank).map_or(NO_MEMBER, |rank| rank.0)
     }
 
-    /// The rank of the transport of a rank of the group.
+    /// The transport's number for a rank of the group.
     pub fn world_rank(&self, rank: GroupRank) -> WorldRank {
         self.ranks[rank.index()]
     }

@@ -68,6 +68,7 @@ pub(crate) mod tests {
     use std::sync::Arc;
     use std::time::Duration;
 
+    /// Runs `body` on all ranks of a group, a thread for each. `timeout`: seconds.
     pub(crate) fn on_all<R: Send>(
         size: u32,
         timeout: f64,

@@ -110,7 +110,7 @@ impl Borrower {
         Ok(Borrower { memory: Arc::new(arena.map_read_only(ARENA_BYTES)?), slots: Slots::new(slots, offset) })
     }
 
-    /// The buffer of `len` bytes of a descriptor; `None` if the descriptor is invalid.
+    /// The buffer of `len` bytes that a descriptor names; `None` if the descriptor is invalid.
     pub fn take(&self, descriptor: &[u8; DESCRIPTOR_BYTES], len: usize) -> Option<Payload> {
         let word = |at: usize| u32::from_le_bytes(descriptor[at..at + 4].try_into().expect("4 bytes"));
         let (slot, line, lines) = (word(0), word(4) as usize, len.div_ceil(size_of::<Line>()));

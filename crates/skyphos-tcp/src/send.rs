@@ -90,7 +90,7 @@ impl Outbox {
             }
         };
         let mut head = match self.omits_checksums {
-            true => frame.header.encode_apart(frame.payload.len()),
+            true => frame.header.encode_without_payload_checksum(frame.payload.len()),
             false => frame.header.encode(frame.payload.as_bytes()),
         };
         let body = match self.lender.as_mut().and_then(|lender| lender.lend(&frame.payload)) {

@@ -4,7 +4,7 @@
 //! down, layer i = 1..l:  split the out- and in-set above into the neighbours' ranges; send each neighbour its shares
 //!                        union the received shares (tree merge); store the map of every share into the union
 //! at the bottom:         find every wanted index among the contributed ones (the third map)
-//! up, layer i = l..1:    a bit for every wanted index that no rank contributes, and the number of such indices
+//! up, layer i = l..1:    tell each neighbour which of the indices it wants no rank contributes, and how many such there are
 //! ```
 //!
 //! `configure_reduce` sends the values of a share in the same message as its indices, and the results in the same message
@@ -105,7 +105,7 @@ struct Sums<'a, T> {
     /// The caller's values, with repeats reduced, and their order.
     values: &'a [T],
     order: &'a Permutation,
-    /// For `mean_present`: a one per value, to be summed to counts. Otherwise empty.
+    /// For `mean_present`: a one per value, to be summed to counts; otherwise `None`.
     ones: Option<Vec<u32>>,
     by_layer: Vec<Vec<T>>,
     counts: Vec<Vec<u32>>,
@@ -128,7 +128,7 @@ impl<T: Element> Sums<'_, T> {
         }
     }
 
-    /// Appends a layer's sum: of the values that were received in it and of this rank's own.
+    /// Appends the sum of the values received in a layer and this rank's own.
     fn fold(&mut self, down: &Down) -> Result<()> {
         let (source, counts) = self.source();
         let sum = fold_shares(self.op, down, &source, self.width, |sections| sections.values.clone())?;

@@ -1,8 +1,8 @@
 //! One layer of a configuration: the contents of its messages, going down and coming up.
 //!
 //! A message down has a share's index sets ([`ShareEncoding`](crate::collectives::sets::ShareEncoding)) and, with values, the
-//! share's rows and counts, aligned. A message up has the number of unmet indices that its sender knows of, a byte that is 1
-//! if bits follow, one bit for every index of the share and, with values, their rows.
+//! share's rows and counts, aligned. A message up has the number of *unmet* indices (wanted, and contributed by no rank) that
+//! its sender knows of, a byte that is 1 if bits follow, one bit for every index of the share and, with values, their rows.
 
 use crate::clock::Effort;
 use crate::collectives::rows::{RowSource, RowTarget, fold_block_rows};
@@ -103,7 +103,7 @@ pub(crate) async fn go_down<T: Element>(
         messages.push((layer_group.members[j], message));
     }
     let others: Vec<GroupRank> = layer_group.members.iter().copied().filter(|m| *m != ep.rank()).collect();
-    let mut replies = ep.exchange(round, messages, &others).await?.into_iter();
+    let mut arrivals = ep.exchange(round, messages, &others).await?.into_iter();
 
     let (lo, hi) = (layer_group.bounds[layer_group.me], layer_group.bounds[layer_group.me + 1]);
     let mut shares: Vec<Option<Share<'_>>> = Vec::with_capacity(degree);
@@ -114,7 +114,7 @@ pub(crate) async fn go_down<T: Element>(
             received.push(None);
             continue;
         }
-        let message = replies.next().expect("a message from every other member");
+        let message = arrivals.next().expect("a message from every other member");
         let damaged = |message: &str| Error::Corrupt {
             rank: ep.world_rank(layer_group.members[j]).0,
             message: message.to_owned(),

@@ -1,4 +1,4 @@
-//! Ring pipeline of dense arrays: the loop below ring allreduce, reduce-scatter and allgather.
+//! Ring pipeline of dense arrays: the loop that allreduce, reduce-scatter and allgather on a ring have in common.
 //!
 //! In each step a rank sends one range of an array to the next rank and receives another from the previous rank. The range
 //! received in a step is the range sent in the next step: each chunk is forwarded in the buffer it arrived in, after the

@@ -53,7 +53,7 @@ pub(crate) fn fold_block_rows<T>(width: usize) -> usize {
     (FOLD_BYTES / (width * size_of::<T>())).max(1)
 }
 
-/// Reduces the values of repeated indices to the first occurrence of each index, in a copy of `values`.
+/// Reduces the rows of each repeated index into the row of its first occurrence, in a copy of `values`.
 pub(crate) fn stage_repeats<'a, T: Element>(
     op: &ReduceOp,
     plan_side: &skyphos_kernels::Prepared,

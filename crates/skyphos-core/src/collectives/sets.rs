@@ -95,10 +95,9 @@ impl SetSizes {
 
     /// Encoded bytes of `indices` that are spread evenly over `range` blocks.
     fn bytes(&self, indices: f64, range: u64) -> usize {
-        let width = self.n as f64 / self.range.max(1) as f64;
-        let positions = range as f64 * width;
-        let density = (indices / positions.max(1.0)).min(1.0);
-        let blocks = range as f64 * (1.0 - (1.0 - density).powf(width));
+        let block_len = self.n as f64 / self.range.max(1) as f64;
+        let density = (indices / (range as f64 * block_len).max(1.0)).min(1.0);
+        let blocks = range as f64 * (1.0 - (1.0 - density).powf(block_len));
         encoded_bytes(blocks as u64, indices as u64, range)
     }
 

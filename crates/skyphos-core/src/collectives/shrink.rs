@@ -95,7 +95,7 @@ fn encode(message: &Message) -> Vec<u8> {
     [kind].into_iter().chain(numbers.into_iter().flat_map(u32::to_le_bytes)).collect()
 }
 
-/// Decodes a message to rank `me` of a group of `size` ranks; `None` if the bytes are not one.
+/// Decodes a message to rank `me` of a group of `size` ranks; `None` if the bytes are no such message.
 fn decode(bytes: &[u8], size: u32, me: u32) -> Option<Message> {
     let (kind, rest) = bytes.split_first()?;
     let (numbers, odd_bytes) = rest.as_chunks::<4>();

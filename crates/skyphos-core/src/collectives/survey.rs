@@ -19,8 +19,8 @@ fn samples_per_rank(ranks: u32) -> usize {
 /// Stands for a missing hash of a sketch.
 const NO_HASH: u64 = u64::MAX;
 
-/// Sketches give one estimate of a union, the assumption of independently drawn indices another. The one by sketches is used if
-/// the two differ by more than this many standard errors of a sketch.
+/// Sketches give one estimate of a union, the assumption of independently drawn indices another. The sketches' estimate is used
+/// if the two differ by more than this many of its standard errors.
 const UNION_DEVIATION: f64 = 3.0;
 
 /// First round of the sample's exchange.
@@ -257,7 +257,7 @@ mod tests {
     #[test]
     fn many_ranks_send_fewer_samples_each() {
         assert_eq!([1, 8, 64, 128, 4096].map(samples_per_rank), [64, 64, 64, 32, 16]);
-        // 512 ranks that all have the same 1,000 of 2^30 indices; then 512 ranks that each have 1,000 others.
+        // 512 ranks that all have the same 1,000 of 2^30 indices; then 512 ranks with 1,000 different ones each.
         let (n, ranks, each) = (1 << 30, 512u64, samples_per_rank(512));
         for (step, want) in [(0, 1000.0), (1 << 20, 512_000.0)] {
             let list = |r: u64| (0..1000u64).map(|i| i * 1001 + r * step).collect::<Vec<u64>>();

@@ -32,7 +32,7 @@ const COUNT: Round = Round(0x600);
 const DIGIT: Round = Round(0x700);
 const SELECTED: Round = Round(0x800);
 const BALANCE: Round = Round(0x900);
-const FIRST: Round = Round(0xa00);
+const FIRST_INDEX: Round = Round(0xa00);
 
 /// Distance between the rounds of two attempts at a cut, and between those of two digits.
 const STEP: u32 = 0x1_0000;
@@ -80,8 +80,8 @@ pub async fn topk_allreduce<T: Magnitude>(
     Ok(Selected { form, sent_words: 2 * sent, received_words: 2 * received })
 }
 
-/// Cuts the index space so that no range gets more than k + 2k/P entries (or P, since one index may have that many). Returns
-/// the bounds, and the entries by sender and receiver.
+/// Cuts the index space so that no range gets more than k + 2k/P entries (or P, if that is more: an index may have an entry on
+/// every rank). Returns the bounds, and the numbers of entries by sender and receiver.
 async fn balanced_bounds<T: Magnitude>(
     ep: &Endpoint,
     view: View<'_, T>,
@@ -116,7 +116,7 @@ async fn select_largest<T: Magnitude>(
     let keys: Vec<i64> = values.iter().map(|v| v.magnitude().into()).collect();
     let (mut prefix, mut left) = (0i64, k);
     let digits = size_of::<T>();
-    // The number of this part's entries that are selected among those of the k-th magnitude.
+    // How many of this part's entries of the k-th largest magnitude are selected.
     let mut ties = u64::MAX;
     for digit in (0..digits).rev() {
         let shift = digit * 8;
@@ -206,7 +206,7 @@ async fn balance<T: Magnitude>(
     }
     // The range of a rank without entries is empty: it begins where the next rank's begins.
     let first = all_indices.first().copied().unwrap_or(u64::MAX);
-    let mut bounds: Vec<u64> = allgather_numbers(ep, FIRST, &[first]).await?.concat();
+    let mut bounds: Vec<u64> = allgather_numbers(ep, FIRST_INDEX, &[first]).await?.concat();
     bounds.push(params.n);
     for rank in (0..size).rev() {
         bounds[rank] = bounds[rank].min(bounds[rank + 1]);

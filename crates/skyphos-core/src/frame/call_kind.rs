@@ -64,7 +64,7 @@ pub enum CallKind {
 /// The data of a call.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Data {
-    /// None, or data that ranks need not agree on.
+    /// No data, or data that ranks need not agree on.
     None,
     /// Vectors or values of indices.
     Vectors,

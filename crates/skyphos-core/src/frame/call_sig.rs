@@ -47,7 +47,7 @@ impl CallSig {
     }
 
     /// Whether both are the same call, apart from the failures that their programs know of.
-    pub(crate) fn is_call_of(&self, other: &CallSig) -> bool {
+    pub(crate) fn is_same_call(&self, other: &CallSig) -> bool {
         *self == CallSig { outcomes: self.outcomes, ..*other }
     }
 
@@ -68,7 +68,7 @@ impl CallSig {
             width: if self.is_of_arrays() { width } else { other.width },
             ..*other
         };
-        !self.is_call_of(other) && self.is_call_of(&hashed)
+        !self.is_same_call(other) && self.is_same_call(&hashed)
     }
 
     /// Whether the call moves or reduces arrays.
@@ -92,7 +92,7 @@ impl CallSig {
 
     /// Whether a rank in this call and a rank in `other` may be in one call.
     pub fn fits(&self, other: &CallSig) -> bool {
-        self.is_call_of(other) || self.kind == CallKind::Failed || other.kind == CallKind::Failed
+        self.is_same_call(other) || self.kind == CallKind::Failed || other.kind == CallKind::Failed
     }
 }
 

@@ -167,11 +167,11 @@ impl Mailbox {
                     return false;
                 }
             }
-            (Some(own), _) if own.outcomes != sig.outcomes && own.is_call_of(&sig) => self.doubt(k, from),
+            (Some(own), _) if own.outcomes != sig.outcomes && own.is_same_call(&sig) => self.doubt(k, from),
             (Some(_), _) => {}
             (None, None) => b.first_sig = Some((from, sig)),
             (None, Some((_, first))) if first == sig => b.first_sig = Some((from, sig)),
-            (None, Some((_, first))) if first.is_call_of(&sig) => {
+            (None, Some((_, first))) if first.is_same_call(&sig) => {
                 b.early.retain(|(peer, _)| *peer != from);
                 b.early.push((from, sig.outcomes));
             }

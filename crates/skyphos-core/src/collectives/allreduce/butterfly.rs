@@ -6,7 +6,7 @@
 //! up, layer i = l..1:    send all segments of finished ranges to the neighbours, and store theirs
 //! ```
 //!
-//! If the last layer is of pairs, both ranks of a pair reduce their whole range, in one exchange instead of two.
+//! If the last layer has degree 2, both ranks of a pair reduce their whole range, in one exchange instead of two.
 //!
 //! Going up, segments are forwarded as they are, without being decoded. Each rank decodes each segment once, as it arrives.
 //! Cost: Σ 2 (d_i - 1) α; down, bytes that shrink from layer to layer by overlap; up, (P - 1)/P of the result.
@@ -23,7 +23,7 @@ use skyphos_kernels::stream::{Form, Shape, View};
 use skyphos_types::{Element, ReduceOp, Result, Round};
 use std::ops::Range;
 
-/// Rounds going down and up (plus the layer).
+/// Rounds of the first layer, going down and up; layer k (from 0) adds k.
 const DOWN: Round = Round(0x100);
 const UP: Round = Round(0x200);
 /// Round in which reduced ranges go to their owners.
@@ -224,8 +224,8 @@ pub async fn allgather_parts<T: Element>(
     Ok(assembler.finish())
 }
 
-/// Whether both ranks of a pair in the last layer reduce their whole range. The planner's model has the same rule. Quantised
-/// ranges are excluded, since each needs one owner.
+/// Whether both ranks of each pair in a last layer of pairs reduce their whole range. The planner's model has the same rule.
+/// Quantised ranges are excluded, since each needs one owner.
 fn ends_in_pairs(degrees: &[u32], range_form: RangeForm, quantised: bool) -> bool {
     degrees.len() > 1 && degrees.last() == Some(&2) && range_form == RangeForm::Auto && !quantised
 }

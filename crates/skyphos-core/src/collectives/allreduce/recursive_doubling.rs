@@ -201,7 +201,7 @@ pub async fn recursive_doubling<T: Element>(
     Ok(part.form)
 }
 
-/// Feeds the sum of a round to the next one, in full segments and at the end. Segments are cut by numbers of entries, not by
+/// Feeds the sum of a round to the next round, in full segments until the end comes. Segments are cut by numbers of entries, not by
 /// what has arrived, so all replicas of a rank send the same segments.
 fn feed_next<T: Element>(
     ep: &Endpoint,

@@ -16,7 +16,7 @@ use crate::stream::{
 use skyphos_kernels::stream::{Form, View};
 use skyphos_types::{Element, Result, Round};
 
-/// Rounds of the two phases (plus the step).
+/// First rounds of the two phases; each step adds one.
 const REDUCE: Round = Round(0x1000);
 const GATHER: Round = Round(0x100_0000);
 

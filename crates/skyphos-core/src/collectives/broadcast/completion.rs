@@ -244,7 +244,7 @@ impl<'a> Completion<'a> {
                 Ok(Polled::SenderLost(self.ep.lost(GroupRank(from))))
             }
             Ok(None) => Ok(Polled::Pending),
-            // `version` fails if the whole call has failed, not this sender alone.
+            // `version` returns an error if the whole call has failed, and `Ok` if only this sender is lost.
             Err(error @ Error::PeerLost { .. }) if self.ep.outlives_losses() => {
                 self.ep.version().map(|_| Polled::SenderLost(error))
             }

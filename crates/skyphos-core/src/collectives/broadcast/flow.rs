@@ -158,7 +158,7 @@ impl Flow {
     }
 
     /// Takes the chunks of one stream. While the next rank of the route cannot take a chunk, the chunk stays with the transport.
-    /// So a slow link slows the stream back to the root, and no rank accumulates chunks.
+    /// So a slow link slows every stream between the root and itself, and no rank accumulates chunks.
     fn receive<R: ReceiveBuffer>(
         &mut self,
         k: usize,
@@ -186,7 +186,7 @@ impl Flow {
             if stream.incoming.total() != stream.total as u64 || chunk.is_empty() || chunk.len() > rest {
                 let (len, announced, total) = (chunk.len(), stream.incoming.total(), stream.total);
                 let what = format!(
-                    "a chunk of {len} bytes of a stream of {announced}: {rest} of {total} are missing"
+                    "a chunk of {len} bytes, in a stream of {announced}; {rest} of {total} bytes are missing"
                 );
                 return Err(ep.corrupt(GroupRank(stream.from), &what));
             }

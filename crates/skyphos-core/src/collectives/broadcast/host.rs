@@ -127,7 +127,7 @@ impl Follower {
                     return Ok(false);
                 }
                 Polled::SenderLost(error) => {
-                    store.make()?;
+                    store.allocate_buffer()?;
                     flow.request_all(completion, error)?;
                 }
                 Polled::Chunk(offer) => {
@@ -140,7 +140,7 @@ impl Follower {
                             *self = Follower::AwaitsFilled(copy, Incoming::new(GroupRank(leader), FILLED))
                         }
                         None => {
-                            store.make()?;
+                            store.allocate_buffer()?;
                             flow.receive_all_from(leader);
                         }
                     }
@@ -158,7 +158,7 @@ impl Follower {
                 }
                 Polled::SenderLost(error) => {
                     drop(copy);
-                    store.make()?;
+                    store.allocate_buffer()?;
                     flow.request_all(completion, error)?;
                 }
             },

@@ -206,7 +206,7 @@ async fn send_parts<R: ReceiveBuffer>(
                 store.shared = Shared::new(ep, &table.lengths, users);
                 followers = Followers::new(ep, &others, store.shared.as_ref(), total);
             }
-            store.make()?;
+            store.allocate_buffer()?;
             if leaders.len() > 1 {
                 flow.add_route(relays(table.choice.route, &leaders, index, total));
             }
@@ -228,7 +228,7 @@ async fn send_parts<R: ReceiveBuffer>(
                 break;
             }
         }
-        // Copies into the host's shared memory only while the links are busy.
+        // Copies into the host's shared memory only while this rank would otherwise wait for the links.
         moved = moved || store.share_some(SHARE_STEP_BYTES);
         match moved {
             true => completion.progressed(),

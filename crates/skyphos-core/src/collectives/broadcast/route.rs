@@ -2,7 +2,7 @@
 
 use skyphos_types::{Error, Result};
 
-/// Messages up to this many bytes travel in the same message as their table.
+/// A message of up to this many bytes is sent together with the table of its parts, instead of after it.
 pub const SMALL_BYTES: usize = 32 * 1024;
 
 /// Messages of at least this many bytes are sent once to each host, whose ranks share them in memory.

@@ -32,7 +32,7 @@ impl<'a, R: ReceiveBuffer> Store<'a, R> {
     }
 
     /// Allocates the rank's own buffer, unless the message goes to shared memory.
-    pub(super) fn make(&mut self) -> Result<()> {
+    pub(super) fn allocate_buffer(&mut self) -> Result<()> {
         if self.shared.is_none() && !std::mem::replace(&mut self.allocated, true) {
             self.buffer.iter_mut().try_for_each(|buffer| buffer.allocate(self.lengths))?;
         }

@@ -61,8 +61,8 @@ pub(super) struct Relay {
 /// The ranges that pass through a virtual rank on a route.
 ///
 /// Scatter and allgather (van de Geijn): the root sends each rank a range, and the ranges travel around a ring. The last rank
-/// of the ring forwards nothing to the root. The root forwards every range all the same, since it has them, so each range
-/// comes from an earlier rank in the order.
+/// of the ring forwards nothing to the root. The root still forwards every range, since it has them all, so each range comes
+/// from an earlier rank in the order.
 pub(super) fn relays(route: Route, order: &[u32], vrank: usize, total: usize) -> Vec<Relay> {
     let tree = |links: fn(&[u32], usize) -> Links| {
         let Links { parent, children } = links(order, vrank);
@@ -80,7 +80,7 @@ fn scatter_allgather(order: &[u32], vrank: usize, total: usize) -> Vec<Relay> {
     let size = order.len();
     let next = order[(vrank + 1) % size];
     let around = |(k, range): (usize, Range<usize>)| {
-        // Range k starts around the ring at virtual rank k, and stops at the rank before it, or before the root.
+        // Range k travels from virtual rank k to the last rank, and from the root to the rank before k.
         let goes_on = vrank + 1 != k && vrank + 1 < size;
         let (stream, onward) = (if k == vrank { 0 } else { 1 + k as u32 }, 1 + k as u32);
         let from = match vrank {
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn ranks_of_a_host_and_hosts_of_a_rack_follow_each_other_the_roots_first() {
+    fn the_order_keeps_hosts_and_racks_together_and_begins_with_the_roots() {
         let topology = Topology::new(&[0, 1, 2, 3, 0, 1, 2, 3], &[0, 1, 0, 1, 0, 1, 0, 1]).unwrap();
         assert_eq!(order(&topology, 6), [6, 2, 0, 4, 1, 5, 3, 7]);
         assert_eq!(order(&Topology::flat(4), 2), [2, 0, 1, 3]);

@@ -1,6 +1,6 @@
 //! Allgather, gather, scatter and all-to-all of dense arrays, whose lengths all ranks know.
 //!
-//! An array has one block per rank. Nothing is encoded: each byte is copied once from the sender's array into a chunk, and
+//! An array that comes from all ranks, or goes to all, has one block per rank. Nothing is encoded: each byte is copied once from the sender's array into a chunk, and
 //! once from the chunk into the receiver's array.
 
 use super::{END, Parcel, Schedule, rounds};
@@ -13,7 +13,8 @@ use crate::slab::Payload;
 use skyphos_types::{Error, GroupRank, Result, Round, WorldRank};
 use std::ops::Range;
 
-/// The round of all these collectives but the gather, whose round differs because it may follow a collective in the same call.
+/// The round of scatter, all-to-all and messages. The gather has a round of its own, because it may follow a collective in the
+/// same call; the allgather numbers its rounds from 0.
 const ROUND: Round = Round(ARRAYS | 0x400);
 const TO_ROOT: Round = Round(ARRAYS | 0x401);
 
@@ -184,11 +185,11 @@ pub async fn gather_equal_arrays(ep: &Endpoint, root: u32, own: &[u8], out: &mut
 
 /// All-to-all of blocks of equal length: block j of rank i's array becomes block i of rank j's.
 pub async fn alltoall_arrays(ep: &Endpoint, from: &[u8], out: &mut [u8]) -> Result<()> {
-    scatter_blocks(ep, from, out, even(from.len() / ep.size() as usize)).await
+    alltoall_blocks(ep, from, out, even(from.len() / ep.size() as usize)).await
 }
 
 /// Like [`alltoall_arrays`], where block j of each array is `block(j)`. Received blocks have the length of this rank's own block.
-pub(crate) async fn scatter_blocks(
+pub(crate) async fn alltoall_blocks(
     ep: &Endpoint,
     from: &[u8],
     out: &mut [u8],

@@ -9,7 +9,7 @@ mod schedule;
 pub use arrays::{
     allgather_arrays, alltoall_arrays, alltoall_uneven, gather_equal_arrays, message, scatter_arrays,
 };
-pub(crate) use arrays::{gather_arrays, scatter_blocks};
+pub(crate) use arrays::{alltoall_blocks, gather_arrays};
 pub use schedule::{Parcel, Schedule, ScheduleRound, rounds};
 
 use crate::collectives::barrier::barrier_from;

@@ -1,13 +1,13 @@
 //! Schedules of an allgather.
 //!
-//! | schedule | rounds | messages | source |
+//! | schedule | rounds | messages of a rank | source |
 //! |---|---|---|---|
-//! | direct | 1 | P - 1 a rank | |
-//! | ring | P - 1 | to one neighbour | |
-//! | recursive doubling | ⌊log2 P⌋ (+ 2 if P is no power of two) | doubling | Thakur et al. 2005, §4.1 |
-//! | Bruck | ⌈log2 P⌉ | doubling | Bruck et al. 1997, §III |
+//! | direct | 1 | P - 1, of one item each | |
+//! | ring | P - 1 | of one item, to one neighbour | |
+//! | recursive doubling | ⌊log2 P⌋ (+ 2 if P is no power of two) | of 1, 2, 4, … items | Thakur et al. 2005, §4.1 |
+//! | Bruck | ⌈log2 P⌉ | of 1, 2, 4, … items | Bruck et al. 1997, §III |
 //! | neighbour exchange | P/2 (+ 2 if P is odd) | of two items, to both neighbours in turn | Chen et al. 2005, §3 |
-//! | dissemination | ⌈log2 P⌉ | doubling | Hensgen et al. 1988 |
+//! | dissemination | ⌈log2 P⌉ | of 1, 2, 4, … items | Hensgen et al. 1988 |
 //!
 //! A schedule is computed as a list of rounds before anything is sent. Works for any P.
 
@@ -56,12 +56,12 @@ impl Schedule {
 /// The peer of a message, and the ranks whose items the message has.
 pub type Parcel = (u32, Vec<u32>);
 
-/// The messages of one rank in one round, all at once.
+/// The messages of one rank in one round; all are under way at once.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ScheduleRound {
-    /// Messages that it sends.
+    /// Messages that the rank sends.
     pub sends: Vec<Parcel>,
-    /// Messages that it receives.
+    /// Messages that the rank receives.
     pub receives: Vec<Parcel>,
 }
 

@@ -35,7 +35,7 @@ use crate::endpoint::Endpoint;
 use crate::frame::ARRAYS;
 use skyphos_types::{Error, Result, Round};
 
-/// Rounds: of the numbers of rows, of factors, and of blocks and the ring (plus the step).
+/// Rounds of the numbers of pairs, of the factors, and of the blocks or the ring (the step is added).
 const SHAPES: Round = Round(0x2000);
 const FACTORS: Round = Round(ARRAYS | 0x3000);
 const BLOCKS: Round = Round(ARRAYS | 0x300_0000);

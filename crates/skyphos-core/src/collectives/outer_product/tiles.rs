@@ -21,7 +21,7 @@ const TILE_BYTES: usize = 2 << 20;
 const THIN_ROWS: usize = 16;
 
 /// The fewest rows of a tile of thick factors, which copies its columns of b. Measured: tiles of 32 rows reach a quarter of the
-/// rate, tiles of 256 rows nine tenths.
+/// best rate, tiles of 256 rows nine tenths.
 const THICK_ROWS: usize = 256;
 
 /// Factors are thick if a group has at least this many pairs.

@@ -148,7 +148,7 @@ impl Run<'_> {
     }
 
     /// Folds blocks of the sum for which the values of all members have arrived, each in rank order. Threads share the
-    /// blocks; a block is folded by one thread, so the result does not depend on threads.
+    /// blocks; a block is folded by one thread, so the result does not depend on their number.
     #[allow(clippy::too_many_arguments, reason = "one call, from down_layer")]
     fn fold_blocks<T: Element>(
         &self,

@@ -27,7 +27,7 @@ use skyphos_kernels::split_ranges;
 use skyphos_types::{Element, ReduceOp, Round};
 use std::ops::Range;
 
-/// Rounds of the phases (plus the step).
+/// First rounds of the two phases; each step adds one.
 const REDUCE: Round = Round(ARRAYS | 0x1000);
 const GATHER: Round = Round(ARRAYS | 0x100_0000);
 
@@ -43,7 +43,8 @@ fn ranges(len: usize, parts: u32) -> Vec<Range<usize>> {
     split_ranges(0, len as u64, parts).windows(2).map(|w| w[0] as usize..w[1] as usize).collect()
 }
 
-/// Turns sums into means: in dense arrays every rank has every entry.
+/// Turns sums into means. `MeanPresent` also divides by the number of ranks, because an array has a value from each of them.
+/// Entries that are absent on all ranks stay absent.
 fn finish<T: Element>(op: &ReduceOp, sums: &mut [T], size: u32) {
     if matches!(op, ReduceOp::Mean | ReduceOp::MeanPresent) {
         // Adding zero turns a quotient that rounds to -0, the mark of an absent entry, into 0.

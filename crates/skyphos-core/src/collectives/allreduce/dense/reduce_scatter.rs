@@ -1,14 +1,14 @@
 //! Dense reduce-scatter in one round, for small arrays, and dense reduction to one rank.
 
 use super::{finish, ranges, ring_reduce_scatter};
-use crate::collectives::gather::{gather_arrays, scatter_blocks};
+use crate::collectives::gather::{alltoall_blocks, gather_arrays};
 use crate::endpoint::Endpoint;
 use skyphos_kernels::fold_all;
 use skyphos_types::{Element, ReduceOp, Result};
 use std::ops::Range;
 
-/// The bytes of a range of numbers.
-fn bytes<T>(range: &Range<usize>) -> Range<usize> {
+/// The bytes that a range of numbers occupies.
+fn byte_range<T>(range: &Range<usize>) -> Range<usize> {
     range.start * size_of::<T>()..range.end * size_of::<T>()
 }
 
@@ -22,9 +22,9 @@ pub async fn direct_reduce_scatter<T: Element>(
 ) -> Result<()> {
     let (size, len) = (ep.size(), out.len());
     let ranges = ranges(values.len(), size);
-    let bytes = |rank: u32| bytes::<T>(&ranges[rank as usize]);
+    let block = |rank: u32| byte_range::<T>(&ranges[rank as usize]);
     let mut all = vec![T::ZERO; len * size as usize];
-    scatter_blocks(ep, bytemuck::cast_slice(values), bytemuck::cast_slice_mut(&mut all), bytes).await?;
+    alltoall_blocks(ep, bytemuck::cast_slice(values), bytemuck::cast_slice_mut(&mut all), block).await?;
     out.copy_from_slice(&all[..len]);
     for rank in 1..size as usize {
         fold_all(op, out, &all[rank * len..(rank + 1) * len])?;
@@ -48,6 +48,6 @@ pub async fn reduce_to_root<T: Element>(
         true => ring_reduce_scatter(ep, op, values, &mut mine).await?,
         false => direct_reduce_scatter(ep, op, values, &mut mine).await?,
     }
-    let block = |rank: u32| bytes::<T>(&ranges[rank as usize]);
+    let block = |rank: u32| byte_range::<T>(&ranges[rank as usize]);
     gather_arrays(ep, root, bytemuck::cast_slice(&mine), bytemuck::cast_slice_mut(out), block).await
 }
