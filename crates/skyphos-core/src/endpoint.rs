@@ -261,9 +261,9 @@ impl Endpoint {
     }
 
     /// The error for a rank that is lost, or that others have lost.
-    pub(crate) fn lost(&self, rank: GroupRank) -> Error {
+    pub(crate) fn loss_error(&self, rank: GroupRank) -> Error {
         let world = self.world_rank(rank);
-        self.node.mail(|m| m.lost(world, Some(self.sig))).unwrap_or_else(|| {
+        self.node.mail(|m| m.loss_error(world, Some(self.sig))).unwrap_or_else(|| {
             let cause = format!("other ranks have lost it; this rank was in {}", self.sig);
             Error::PeerLost { rank: world.0, address: self.node.address(world).to_owned(), cause }
         })
@@ -276,7 +276,7 @@ impl Endpoint {
 
     /// Records that other ranks have lost a rank: calls that need it fail from now on.
     pub(crate) fn note_lost_elsewhere(&self, rank: GroupRank) {
-        let error = self.lost(rank);
+        let error = self.loss_error(rank);
         self.node.mail(|mail| mail.note_lost_elsewhere(self.world_rank(rank), &error));
     }
 

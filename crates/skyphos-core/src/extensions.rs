@@ -52,8 +52,8 @@ pub trait UnderReplicas {
         None
     }
 
-    /// From now on hands at most about `bytes` bytes to the system beyond those that the peer has taken. Later frames stay queued
-    /// here, where they can be cancelled.
+    /// From now on hands at most about `bytes` bytes to the system beyond those that the peer has taken. Later frames stay
+    /// queued here, where they can be cancelled.
     fn limit_ahead(&mut self, bytes: usize) {
         let _ = bytes;
     }

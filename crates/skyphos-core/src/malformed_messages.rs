@@ -94,7 +94,7 @@ fn counts_of_unmet_indices_that_overflow() {
 #[test]
 fn samples_of_indices_beyond_the_space() {
     for numbers_sent in [[1001, 5], [1, 1000], [u64::MAX, u64::MAX]] {
-        // Entries, 64 samples, as many hashes.
+        // Number of entries, 64 samples, 64 hashes.
         let block: Vec<u64> =
             [numbers_sent[0]].into_iter().chain([numbers_sent[1]; 64]).chain([u64::MAX; 64]).collect();
         let malformed = [(Round(0x400), numbers(&block)), (Round(0x401), numbers(&block))];

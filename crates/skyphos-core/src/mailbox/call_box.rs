@@ -20,7 +20,7 @@ pub(super) struct CallBox {
     pub(super) own_sig: Option<CallSig>,
     /// The arguments whose hash is in `own_sig`.
     pub(super) arguments: Arguments,
-    /// The first signature that arrived before this rank entered, with its sender, and the first one that differs from it.
+    /// The first signature that arrived before this rank entered, with its sender, and one that differs from it.
     pub(super) first_sig: Option<(WorldRank, CallSig)>,
     pub(super) differing_sig: Option<(WorldRank, CallSig)>,
     /// The error for a peer whose arguments have another hash, until the peer reports which argument differs.
@@ -63,7 +63,7 @@ impl CallBox {
         })
     }
 
-    /// An empty box in the same storage.
+    /// An empty box that reuses the storage.
     pub(super) fn cleared(self) -> CallBox {
         let CallBox {
             mut doubts,

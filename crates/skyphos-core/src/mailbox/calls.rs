@@ -17,7 +17,7 @@ pub(crate) const SHRINK_CALL: CallNumber = CallNumber(1 << 47);
 /// Failed calls that a group remembers. A peer reports an error of its own in such a call at most once, soon after.
 const FAILED_CALLS: usize = 1024;
 
-/// One read of a stream.
+/// The result of a read from a stream.
 pub(crate) enum Next {
     /// A chunk, and the length of its message.
     Chunk(Payload, u64),
@@ -53,7 +53,7 @@ impl Mailbox {
             }
         }
         let ended = self.lost_peers.iter().find(|(rank, peer)| peer.ends(sig) && group.ranks.contains(rank));
-        if let Some(error) = ended.and_then(|(rank, _)| self.lost(*rank, Some(sig))) {
+        if let Some(error) = ended.and_then(|(rank, _)| self.loss_error(*rank, Some(sig))) {
             self.calls[k].fail(error, false);
         }
         if !is_shrink {
@@ -185,7 +185,7 @@ impl Mailbox {
             }
         }
         let own = b.own_sig;
-        self.lost(from, own).map_or(Ok(Next::Nothing), Err)
+        self.loss_error(from, own).map_or(Ok(Next::Nothing), Err)
     }
 
     /// Bytes that a peer has consumed of the stream to it. Unlimited for a peer that is gone, since frames to it are dropped.

@@ -53,7 +53,7 @@ impl Mailbox {
                 None => self.group(b.comm).is_some_and(|g| g.group.ranks.contains(&rank)),
             };
             let ends = needs_it && self.lost_peers[&rank].ends(sig);
-            let error = if ends { self.lost(rank, Some(sig)) } else { None };
+            let error = if ends { self.loss_error(rank, Some(sig)) } else { None };
             let b = &mut self.calls[k];
             b.version += 1;
             if let Some(error) = error {
@@ -84,14 +84,14 @@ impl Mailbox {
         }
     }
 
-    /// A frame of a call that is over here: its sender has lost a rank, or has left the call with an error.
+    /// Handles a frame of a call that is over here. Only two kinds matter: the sender has lost a rank, or has left with an error.
     fn deliver_late(&mut self, from: WorldRank, frame: Frame) {
         let Header { comm, call, round, sig, kind, .. } = frame.header;
         if kind == FrameKind::Data && sig.kind != CallKind::Shrink && sig.outlives_losses() {
             self.replies.push(Reply::control(from, FrameKind::Past, comm, call));
         }
         // A replicated transport fails a call with an abort in this rank's own name. If that call has completed meanwhile, the
-        // transport learns so next, and fails the call after it.
+        // transport learns that soon, and fails the next call.
         if kind == FrameKind::Abort
             && from != self.me
             && let Some(error) = Error::from_wire(frame.payload.as_bytes())

@@ -57,7 +57,7 @@ impl Mailbox {
         }
     }
 
-    /// This rank's program learns that a collective has failed that consists of all calls from `first` on.
+    /// Records that this rank's program has the error of a collective that consists of all calls from `first` on.
     pub(crate) fn report_failure_since(&mut self, comm: CommId, first: CallNumber) {
         let begun = self.begun(comm);
         if first < begun {
@@ -65,12 +65,12 @@ impl Mailbox {
         }
     }
 
-    /// This rank's program learns that a call has succeeded.
+    /// Records that this rank's program knows that a call has succeeded.
     pub(crate) fn report_success(&mut self, comm: CommId, call: CallNumber) {
         self.outcomes_of(comm).into_iter().for_each(|outcomes| outcomes.succeed(call));
     }
 
-    /// This rank's program will not learn how a call ends.
+    /// Records that this rank's program will not learn how a call ends.
     pub(crate) fn forget_outcome(&mut self, comm: CommId, call: CallNumber) {
         self.outcomes_of(comm).into_iter().for_each(|outcomes| outcomes.forget(call));
     }
@@ -134,7 +134,7 @@ impl Mailbox {
         let Some(own) = self.outcomes_of(comm) else { return };
         let error = match Outcomes::from_wire(bytes) {
             Some(theirs) if own.fit(&theirs, call) => None,
-            Some(_) => Some(self.differs_from(comm, peer)),
+            Some(_) => Some(self.divergence_from(comm, peer)),
             None => Some(Error::Corrupt { rank: peer.0, message: "malformed outcomes".to_owned() }),
         };
         let b = &mut self.calls[k];
@@ -155,7 +155,7 @@ impl Mailbox {
     }
 
     /// The error of this rank and a peer whose programs know different outcomes.
-    fn differs_from(&self, comm: CommId, peer: WorldRank) -> Error {
+    fn divergence_from(&self, comm: CommId, peer: WorldRank) -> Error {
         diverged(self.rank_in(comm).unwrap_or(self.me), peer)
     }
 
@@ -164,7 +164,7 @@ impl Mailbox {
         for k in 0..self.calls.len() {
             let b = &self.calls[k];
             if comm.is_none_or(|comm| comm == b.comm) && b.doubts.contains(&(peer, false)) {
-                let error = self.differs_from(b.comm, peer);
+                let error = self.divergence_from(b.comm, peer);
                 self.calls[k].fail(error, false);
             }
         }

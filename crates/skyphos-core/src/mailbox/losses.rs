@@ -16,7 +16,7 @@ impl Mailbox {
             |rank: &WorldRank| self.lost_peers.get(rank).is_some_and(|peer| peer.loss == Loss::Left);
         let (left, others): (Vec<WorldRank>, Vec<WorldRank>) =
             group.ranks.iter().partition(|rank| has_left(rank));
-        let first = |ranks: Vec<WorldRank>| ranks.into_iter().find_map(|rank| self.lost(rank, None));
+        let first = |ranks: Vec<WorldRank>| ranks.into_iter().find_map(|rank| self.loss_error(rank, None));
         let departed = || self.departures_in(group).next().map(|(_, departure)| departure.error.clone());
         let diverged = || self.group(group.comm)?.diverged.clone();
         // A rank that has left in order is seldom the cause.
@@ -64,7 +64,7 @@ impl Mailbox {
 
     /// The error for a rank that is gone, in a call of signature `sig`. A rank that has left because another one was lost is not
     /// the cause: the error is then the one of that loss.
-    pub(crate) fn lost(&self, rank: WorldRank, sig: Option<CallSig>) -> Option<Error> {
+    pub(crate) fn loss_error(&self, rank: WorldRank, sig: Option<CallSig>) -> Option<Error> {
         let LostPeer { cause, loss } = self.lost_peers.get(&rank)?;
         let last_error = match self.last_errors.get(&rank) {
             Some(error @ Error::PeerLost { rank: cause, .. })
@@ -200,7 +200,7 @@ mod tests {
             mail.deliver(Event::Frame { from: WorldRank(1), frame });
             mail.begin(&group, CallSig::plain(CallKind::Barrier), Arguments::None);
             lose(&mut mail, 1, Loss::Left);
-            let error = mail.lost(WorldRank(1), None);
+            let error = mail.loss_error(WorldRank(1), None);
             assert!(matches!(error, Some(Error::PeerLost { rank, .. }) if rank == named), "{error:?}");
         }
     }

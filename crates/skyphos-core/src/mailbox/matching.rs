@@ -46,7 +46,7 @@ impl Mailbox {
         is_replicated: bool,
     ) -> Option<Error> {
         let left = self.lost_peers.get(&to).is_some_and(|down| down.loss == Loss::Left);
-        if left && is_replicated { None } else { self.lost(to, Some(sig)) }
+        if left && is_replicated { None } else { self.loss_error(to, Some(sig)) }
     }
 
     /// This rank begins to send a message. Returns the call, and the message's identifier.
@@ -78,7 +78,7 @@ impl Mailbox {
         call
     }
 
-    /// Lets a receive fail with a send, if that fails before the receive has taken a message. `false`: the send is over.
+    /// Lets a receive fail if a send fails before the receive has taken a message. Returns `false` if the send is over.
     pub(crate) fn pair_with_send(&mut self, comm: CommId, receive: CallNumber, send: CallNumber) -> bool {
         self.find(comm, receive).into_iter().for_each(|b| b.paired_send = Some(send));
         self.find(comm, send).is_some()
@@ -119,13 +119,13 @@ impl Mailbox {
     pub(crate) fn reason_for_no_message(&self, group: &Group, filter: Filter, sig: CallSig) -> Option<Error> {
         let me = group.world_rank(group.me);
         if let Some(source) = filter.source {
-            return self.lost(source, Some(sig));
+            return self.loss_error(source, Some(sig));
         }
         let others = || group.ranks.iter().copied().filter(|rank| *rank != me);
         let lost = |rank: &WorldRank| self.lost_peers.get(rank).is_some_and(|down| down.loss != Loss::Left);
         let all_left = || others().all(|rank| self.lost_peers.contains_key(&rank));
         let absent_sender = others().find(lost).or_else(|| others().next().filter(|_| all_left()));
-        absent_sender.and_then(|rank| self.lost(rank, Some(sig)))
+        absent_sender.and_then(|rank| self.loss_error(rank, Some(sig)))
     }
 
     /// Gives an arrived message to a receive.

@@ -45,7 +45,7 @@ pub(crate) struct Outcomes {
     failures: VecDeque<Failure>,
     /// Calls whose outcome the program does not know yet, in ascending order.
     unreported: VecDeque<CallNumber>,
-    /// Calls whose outcome it never learns: their `Work` was dropped, or a rank was lost, which is agreed on in its own way.
+    /// Calls whose outcome the program never learns: their `Work` was dropped, or a rank was lost, which is agreed on in its own way.
     never: VecDeque<CallNumber>,
     /// Calls before this one are forgotten.
     since: CallNumber,
@@ -88,7 +88,7 @@ impl Outcomes {
         self.hash = self.hash.wrapping_add(hash_term(call)) & HASH_MASK;
     }
 
-    /// The program learns that a collective has failed that consists of all calls from `first` on.
+    /// The program learns that a collective, which consists of all calls from `first` on, has failed.
     pub(crate) fn fail_since(&mut self, first: CallNumber, begun: CallNumber) {
         let (before, since): (VecDeque<_>, VecDeque<_>) =
             self.failures.iter().partition(|failure| failure.call < first);

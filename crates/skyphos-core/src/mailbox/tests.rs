@@ -43,7 +43,7 @@ fn leave_in_order(mail: &mut Mailbox, rank: WorldRank) {
 }
 
 #[test]
-fn calls_under_way_when_a_comm_closes_end_with_the_loss_before() {
+fn calls_under_way_when_a_comm_closes_name_an_earlier_loss() {
     let (mut mail, _) = in_two_calls();
     report_loss(&mut mail);
     assert_eq!(error_of(&mut mail, CallNumber(0)), None, "it may still end well");

@@ -241,7 +241,7 @@ impl<'a> Completion<'a> {
         match incoming.next(self.ep) {
             Ok(Some(chunk)) => Ok(Polled::Chunk(chunk)),
             Ok(None) if self.ep.outlives_losses() && self.is_gone(from) => {
-                Ok(Polled::SenderLost(self.ep.lost(GroupRank(from))))
+                Ok(Polled::SenderLost(self.ep.loss_error(GroupRank(from))))
             }
             Ok(None) => Ok(Polled::Pending),
             // `version` returns an error if the whole call has failed, and `Ok` if only this sender is lost.
@@ -302,7 +302,7 @@ impl<'a> Completion<'a> {
         if !self.ep.outlives_losses() {
             let needed = if self.vrank == 0 { &self.order[1..] } else { &self.order[..1] };
             let gone = needed.iter().find(|rank| peer(rank).is_gone() && !peer(rank).has_message());
-            gone.map_or(Ok(()), |rank| Err(self.ep.lost(GroupRank(*rank))))?;
+            gone.map_or(Ok(()), |rank| Err(self.ep.loss_error(GroupRank(*rank))))?;
         }
         if let Some(collector) = earlier.iter().copied().find(|rank| !peer(rank).is_gone()) {
             if self.collector != collector {
@@ -391,7 +391,7 @@ impl<'a> Completion<'a> {
         });
         let missed: Vec<u32> = missed.collect();
         missed.iter().for_each(|rank| self.ep.note_lost_elsewhere(GroupRank(*rank)));
-        missed.first().map(|rank| self.ep.lost(GroupRank(*rank)))
+        missed.first().map(|rank| self.ep.loss_error(GroupRank(*rank)))
     }
 }
 
