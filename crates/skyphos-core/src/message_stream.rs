@@ -1,7 +1,7 @@
 //! Messages as streams of chunks, out and in.
 //!
-//! A message is a stream of chunks on (call, round, peer). An [`Outgoing`] hands chunks to the transport while the peer's window
-//! and the transport's backlog allow; an [`Incoming`] yields them as they come.
+//! A message is a stream of chunks on (call, round, peer). An [`Outgoing`] hands chunks to the transport while the peer's
+//! window and the transport's backlog allow; an [`Incoming`] yields them as they come.
 
 use crate::endpoint::Endpoint;
 use crate::frame::{FrameKind, WINDOW_BYTES};

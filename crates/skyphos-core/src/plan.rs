@@ -80,7 +80,7 @@ fn spread(k: usize, rows: usize, into: usize) -> usize {
 /// One communication layer of one rank.
 #[derive(Debug)]
 pub struct Layer {
-    /// The ranks of this layer's group, ascending; source and destination numbers index this.
+    /// The ranks of this layer's group, ascending. Member j is the rank at index j.
     pub members: Vec<GroupRank>,
     /// This rank's position in `members`.
     pub me: usize,
@@ -88,10 +88,10 @@ pub struct Layer {
     pub out_split: Vec<usize>,
     /// Positions in the in-set above at which each member's share begins; one more at the end.
     pub in_split: Vec<usize>,
-    /// From each member's out-share to its position in the union below (Kylix's maps going down).
+    /// By member: the map from its out-share to the out-union below (Kylix's maps going down).
     pub out_maps: Vec<Map>,
-    /// From each member's in-share to its position in the in-union below. In the last layer, where the in-set meets the out-set,
-    /// to the position in the out-union (*Sparse Allreduce*'s finalMap, composed), or `out_len` for an index that no rank
+    /// By member: the map from its in-share to the in-union below. In the last layer, where the in-set meets the out-set, the
+    /// map leads to the out-union (*Sparse Allreduce*'s finalMap, composed), or to `out_len` for an index that no rank
     /// contributes. If the in-set and the out-set are equal, the maps share their memory with `out_maps`.
     pub in_maps: Vec<Map>,
     /// Indices in the out-union below.
@@ -238,7 +238,7 @@ pub(crate) struct Buffers {
     pub(crate) cuts: Vec<BlockCuts>,
 }
 
-/// For each member, the positions of its out-map at which fold blocks begin; one more at the end.
+/// By member: the indices in its out-map at which fold blocks begin; one more at the end.
 /// Searching the maps for every block would cost as much as folding it.
 #[derive(Debug, Default)]
 pub(crate) struct BlockCuts {

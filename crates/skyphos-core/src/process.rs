@@ -1,7 +1,7 @@
 //! The identity of a process, to detect a child that has inherited an object by a fork.
 //!
-//! Every call checks it. The process id would be a system call, which takes as long as all other work of a small call before its first
-//! message; so a handler counts forks.
+//! Every call checks it. Reading the process id would be a system call, which takes as long as all other work of a small call
+//! before its first message; so a handler counts forks.
 
 use std::sync::Once;
 use std::sync::atomic::{AtomicU32, Ordering};

@@ -85,7 +85,7 @@ impl Flow {
     /// Updates the bytes on their way to each process. True if chunks have arrived.
     pub(super) fn update(&mut self, now: Duration, in_flight: impl Fn(ProcessId) -> usize) -> bool {
         self.updated = now;
-        let mut chunks = false;
+        let mut chunks_arrived = false;
         for (process, link) in (0..).zip(&mut self.links).filter(|(_, link)| link.in_flight() > 0) {
             let arrived = link.sent.saturating_sub(in_flight(ProcessId(process)) as u64);
             if arrived <= link.arrived {
@@ -95,7 +95,7 @@ impl Flow {
                 self.latency = self.latency.min(now.saturating_sub(link.moved));
             }
             self.arrived += arrived - link.arrived;
-            chunks |= link.arrived < link.chunks;
+            chunks_arrived |= link.arrived < link.chunks;
             (link.arrived, link.moved) = (arrived, now);
         }
         let (began, then) = self.window;
@@ -105,7 +105,7 @@ impl Flow {
             self.rate = kept.max((self.arrived - then) as f64 / passed.as_secs_f64());
             self.window = (now, self.arrived);
         }
-        chunks
+        chunks_arrived
     }
 
     /// Bytes on their way to a process at the last update.

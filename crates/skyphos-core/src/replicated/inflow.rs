@@ -74,7 +74,7 @@ pub struct Inflow<B> {
     acknowledgements: BTreeMap<ProcessId, Vec<Acknowledgement>>,
     /// By process: number of chunks of which its copy came first, and of which it came later.
     won: Vec<u64>,
-    lost: Vec<u64>,
+    lost_races: Vec<u64>,
 }
 
 impl<B: Body> Inflow<B> {
@@ -91,7 +91,7 @@ impl<B: Body> Inflow<B> {
             ended: VecDeque::new(),
             acknowledgements: BTreeMap::new(),
             won: none.clone(),
-            lost: none,
+            lost_races: none,
         }
     }
 
@@ -118,7 +118,7 @@ impl<B: Body> Inflow<B> {
         }
         let over = self.over.has(chunk.comm, chunk.call);
         if over && !self.calls.contains_key(&(chunk.comm, chunk.call)) {
-            self.lost[by.index()] += 1;
+            self.lost_races[by.index()] += 1;
             return None;
         }
         let sum = body.checksum();
@@ -127,7 +127,7 @@ impl<B: Body> Inflow<B> {
         let stream = of_call.streams.entry((chunk.round, rank)).or_default();
         if let Some((first, whose)) = stream.sums.get(&chunk.seq) {
             let mismatch = (*first != sum).then_some(ChunkMismatch { chunk, processes: (*whose, by) });
-            self.lost[by.index()] += 1;
+            self.lost_races[by.index()] += 1;
             return mismatch;
         }
         if over {
@@ -149,7 +149,7 @@ impl<B: Body> Inflow<B> {
         None
     }
 
-    /// A process has left a call, for a reason that concerns it alone.
+    /// Notes that a process has left a call, for a reason that concerns it alone.
     pub fn abort(&mut self, from: ProcessId, header: Header, body: B, actions: &mut Vec<Action<B>>) {
         let (comm, call, rank) = (header.comm, header.call, self.numbering.rank_of(from));
         if self.over.has(comm, call) {
@@ -160,12 +160,12 @@ impl<B: Body> Inflow<B> {
         let (processes, ..) = left.entry(rank).or_insert_with(|| (BTreeSet::new(), header, body));
         processes.insert(from);
         actions.push(Action::Left(from, comm, call));
-        self.all_left(rank, actions);
+        self.deliver_aborts_of(rank, actions);
     }
 
-    /// Delivers the aborts of calls that all processes of a rank have left, or will never make. A process that is done has sent all
+    /// Delivers the aborts of a rank: of calls that all its processes have left, or will never make. A process that is done has sent all
     /// chunks of its rank in the calls that it made.
-    fn all_left(&mut self, rank: WorldRank, actions: &mut Vec<Action<B>>) {
+    fn deliver_aborts_of(&mut self, rank: WorldRank, actions: &mut Vec<Action<B>>) {
         let (numbering, gone, done, failed) =
             (self.numbering, &self.lost_processes, &self.done, &self.failed);
         for call in self.calls.values_mut() {
@@ -191,11 +191,11 @@ impl<B: Body> Inflow<B> {
         }
         self.acknowledgements.remove(&process);
         let rank = self.numbering.rank_of(process);
-        self.all_left(rank, actions);
+        self.deliver_aborts_of(rank, actions);
         self.numbering.processes_of(rank).all(|process| self.lost_processes.contains(&process))
     }
 
-    /// A call is over here.
+    /// Notes that a call is over here.
     pub fn end(&mut self, comm: CommId, call: CallNumber) {
         self.over.end(comm, call);
         if let Some(ended) = self.calls.get_mut(&(comm, call)) {
@@ -226,6 +226,6 @@ impl<B: Body> Inflow<B> {
 
     /// Number of chunks of which a process's copy came first, and of which it came later.
     pub fn races(&self, process: ProcessId) -> (u64, u64) {
-        (self.won[process.index()], self.lost[process.index()])
+        (self.won[process.index()], self.lost_races[process.index()])
     }
 }

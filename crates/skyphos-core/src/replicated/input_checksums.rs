@@ -38,7 +38,7 @@ impl InputChecksums {
         InputChecksums { siblings: siblings.collect(), ..InputChecksums::default() }
     }
 
-    /// This process begins a call.
+    /// This process begins a call. Returns a sibling whose checksum came before and differs.
     pub(super) fn begin(&mut self, comm: CommId, call: CallNumber, sum: u64) -> Option<InputMismatch> {
         let received = self.theirs.remove(&(comm, call)).unwrap_or_default();
         let open: BTreeSet<ProcessId> =
@@ -51,7 +51,7 @@ impl InputChecksums {
         Some(InputMismatch { comm, call, process })
     }
 
-    /// A sibling has begun a call.
+    /// A sibling has begun a call. Returns the mismatch, if this process has begun it with another checksum.
     pub(super) fn receive(
         &mut self,
         process: ProcessId,

@@ -23,7 +23,7 @@ pub const RACED_BYTES: usize = 4096;
 /// receiver is busy, and so that forwarded chunks come only a little later.
 pub(super) const SHARED_BYTES: usize = 32 * 1024;
 
-/// Most unsent bytes handed to a connection. Frames that are still queued can be cancelled.
+/// Most unsent bytes handed to a connection. Later frames stay queued here, where they can be cancelled.
 pub(super) const AHEAD_BYTES: usize = 128 * 1024;
 
 /// How long a closing process waits for its siblings' checksums.
@@ -315,7 +315,7 @@ impl Transport for Replicated {
         let (until, checksums_until) = (begin + wait, begin + wait.min(CHECKSUM_WAIT));
         let mut events = Vec::new();
         loop {
-            // Siblings' chunks are waited for too: a sibling may be lost, and no process may have noticed yet.
+            // Siblings' chunks are waited for too: a sibling may be lost without any process having noticed.
             let now = self.clock.now();
             let only_checksums = self.out.is_idle() && self.input_checksums.is_open();
             let until = if only_checksums { checksums_until } else { until };

@@ -89,7 +89,7 @@ impl Drop for Cut {
     }
 }
 
-/// The slots of a lender and a borrower: [`SLOTS`] bytes of memory that both have mapped. A set slot is a buffer on loan.
+/// The slots of a lender and a borrower: [`SLOTS`] bytes of memory that both have mapped. A set slot stands for a buffer on loan.
 #[derive(Clone)]
 pub(crate) struct Slots {
     map: Arc<Mapping>,

@@ -7,12 +7,12 @@ use skyphos_types::{CallNumber, CommId, ProcessId};
 use std::collections::{BTreeMap, BTreeSet};
 
 impl<B: Body> Outflow<B> {
-    /// A process is lost.
+    /// Notes that a process is lost.
     pub fn lose(&mut self, process: ProcessId) {
         if !self.lost.insert(process) {
             return;
         }
-        self.set_active(process);
+        self.clear_late(process);
         let queue = &mut self.queues[process.index()];
         (queue.queued, queue.fallback, queue.bytes) = Default::default();
         for fallback in self.queues.iter_mut().flat_map(|queue| queue.fallback.iter_mut()) {
@@ -57,7 +57,7 @@ impl<B: Body> Outflow<B> {
         }
     }
 
-    /// A process has left a call: it sends and receives nothing more in it.
+    /// Notes that a process has left a call, in which it sends and receives nothing more.
     pub fn leave(&mut self, process: ProcessId, comm: CommId, call: CallNumber) {
         self.left.insert((comm, call, process));
         let (rank, bit) = (self.numbering.rank_of(process), self.bit(process));
@@ -69,7 +69,7 @@ impl<B: Body> Outflow<B> {
         });
     }
 
-    /// A call is over here. `failed`: its unsent chunks are dropped.
+    /// Notes that a call is over here; if it has `failed`, drops its unsent chunks. `over`: whether any given call is over.
     pub fn end(
         &mut self,
         comm: CommId,

@@ -7,19 +7,19 @@ use crate::replicated::chunk::Body;
 use skyphos_types::ProcessId;
 use std::time::Duration;
 
-/// A sibling gets this process's own time for a chunk, plus that time divided by this.
+/// A sibling may take as long for a chunk as this process did, plus that time divided by this.
 const OWN_TIME_DIVISOR: u32 = 4;
 
 /// More chunks than are ever sent: no limit.
 const UNLIMITED: usize = usize::MAX / MORE_BYTES / 2;
 
-/// Time without an acknowledgement of a sibling's chunks after which the sibling is probed, and the interval of the probes; and
-/// the time after which the sibling is late if bytes to it do not arrive either.
+/// Time without an acknowledgement of a sibling's chunks after which the sibling is probed, and the interval of the probes.
 pub(in crate::replicated) const QUIET: Duration = Duration::from_millis(10);
+/// Time without such an acknowledgement after which the sibling is late, if bytes to it do not arrive either.
 const UNREACHABLE: Duration = Duration::from_millis(30);
 
 impl<B: Body> Outflow<B> {
-    /// A frame of this process has moved.
+    /// Notes that a frame of this process has moved.
     pub fn note_progress(&mut self, now: Duration) {
         self.last_progress = now;
     }
@@ -38,7 +38,7 @@ impl<B: Body> Outflow<B> {
         quiet.min_by_key(|(_, since)| *since)
     }
 
-    /// The sibling to probe, each [`QUIET`].
+    /// The sibling to probe now, and every [`QUIET`] while it is the same.
     pub fn sibling_to_probe(&mut self, now: Duration) -> Option<ProcessId> {
         self.quietest().filter(|(_, since)| now >= *since + QUIET).map(|(sibling, _)| sibling)
     }

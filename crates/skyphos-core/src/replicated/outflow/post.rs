@@ -61,7 +61,7 @@ impl<B: Body> Outflow<B> {
         mismatch
     }
 
-    /// Process `at` acknowledges a chunk with this checksum from `by`. Returns a mismatch if this process has other bytes.
+    /// Notes that process `at` has got a chunk with this checksum from `by`. Returns a mismatch if this process has other bytes.
     pub fn acknowledge(
         &mut self,
         now: Duration,
@@ -71,7 +71,7 @@ impl<B: Body> Outflow<B> {
         by: ProcessId,
         over: bool,
     ) -> Option<ChunkMismatch> {
-        self.set_active(by);
+        self.clear_late(by);
         self.last_delivery.insert(by, now);
         let bit = self.bit(at);
         let Some(pending) = self.pending.get_mut(&chunk) else {

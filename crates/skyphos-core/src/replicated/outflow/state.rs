@@ -29,7 +29,7 @@ pub struct Outflow<B> {
     pub(super) lost: BTreeSet<ProcessId>,
     /// Siblings that have not sent their chunks in time.
     pub(super) late: BTreeSet<ProcessId>,
-    /// Chunks sent in place of late siblings, since one is late.
+    /// Chunks sent in place of late siblings, since the first of them became late.
     pub(super) sent_instead: usize,
     /// Group, call and process: processes that have left a call.
     pub(super) left: BTreeSet<(CommId, CallNumber, ProcessId)>,
@@ -104,8 +104,8 @@ impl<B: Body> Outflow<B> {
         1 << self.numbering.replica_of(process)
     }
 
-    /// A process that was late has sent a chunk, or is lost.
-    pub(super) fn set_active(&mut self, process: ProcessId) {
+    /// Counts a process as late no more: it has sent a chunk, or is lost.
+    pub(super) fn clear_late(&mut self, process: ProcessId) {
         if self.late.remove(&process) && self.late.is_empty() {
             self.sent_instead = 0;
         }
