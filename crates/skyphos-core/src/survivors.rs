@@ -241,7 +241,7 @@ impl Survivor {
         }
     }
 
-    /// Whether no other part of the group can continue: the remaining ranks that may live are fewer than these.
+    /// Whether no other part of the group can continue: `ranks` are more than half of those that may live, or half with the lowest.
     fn is_majority(&self, ranks: &[u32]) -> bool {
         let has_ended = |rank: u32| {
             let reports = |losses: &Losses| matches!(losses[rank as usize], Some(Loss::Ended | Loss::Left));

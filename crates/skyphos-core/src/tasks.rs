@@ -60,7 +60,7 @@ impl Wake for Woken {
 pub(crate) struct Tasks {
     /// Calls that have started and were not polled yet, in order.
     pub(crate) fresh: Mutex<Vec<Box<dyn Step>>>,
-    /// The thread that polls them holds this lock.
+    /// Calls that were polled before. The thread that polls them holds this lock.
     pub(crate) active: Mutex<Vec<Box<dyn Step>>>,
     pub(crate) held: Mutex<HeldCalls>,
     /// Calls of `active` and `fresh` that only waiting threads may poll.

@@ -146,7 +146,7 @@ impl UnfilledCopy {
         HostCopy::map(&MemoryFile::open(word(0)?, word(4)?, len, &token).ok()?, len).map(UnfilledCopy)
     }
 
-    /// The owner has reported that the region is filled. It does not write it again while this rank is counted as a user.
+    /// The copy, after the owner's report that the region is filled. The owner does not write it again while this rank is a user.
     pub(crate) fn filled(self) -> HostCopy {
         self.0
     }

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, Weak};
 /// they are merged.
 pub const CHUNK_BYTES: usize = 128 * 1024;
 
-/// Sizes of buffers: for control frames and small messages, for segments of streams, and for whole chunks.
+/// Sizes of buffers: for control frames and small messages, for segments of streams (two sizes), and for whole chunks.
 pub(super) const CAPACITIES: [usize; 4] = [4 * 1024, 16 * 1024, 48 * 1024, CHUNK_BYTES];
 
 /// Upper bound on the bytes of unused buffers of each kind. Buffers beyond it are freed.
@@ -55,7 +55,7 @@ impl Buffer {
         Arc::new(Buffer { memory: Memory::Borrowed(borrowed), home: Weak::new() })
     }
 
-    /// Returns a buffer without other owners to its shelf.
+    /// Returns the buffer to its shelf, unless it has other owners.
     pub(super) fn put_back(mut self: Arc<Buffer>) {
         // Two clones dropped at the same moment both see another owner. Then the buffer is freed instead of reused, which is
         // harmless.

@@ -107,7 +107,7 @@ pub async fn exchange_and_fold<T: Element>(
         fold: Fold::new(op, sources.len(), shape.width, lo, hi, density)?,
         collector: Collector::new(lo, hi, shape, op.identity::<T>()?, expected),
         entries: 0,
-        unknown: vec![true; sources.len()],
+        not_begun: vec![true; sources.len()],
         own: sources.iter().position(|rank| *rank == ep.rank().0),
     };
     exchange_streams(ep, round, streams, sources, &mut folding).await?;
@@ -129,8 +129,8 @@ struct Folding<'a, T> {
     collector: Collector<T>,
     /// Total entries of the sources that have begun. All sources begin before the first entries are reduced.
     entries: usize,
-    /// By source: it has not begun.
-    unknown: Vec<bool>,
+    /// By source: whether its stream has not begun.
+    not_begun: Vec<bool>,
     /// This rank's index among the sources.
     own: Option<usize>,
 }
@@ -161,9 +161,9 @@ pub fn fold_segment<T: Element>(
 impl<T: Element> Consumer for Folding<'_, T> {
     fn take(&mut self, source: usize, segment: Payload) -> Result<bool> {
         let Folding { ep, params, sources, .. } = *self;
-        if std::mem::take(&mut self.unknown[source]) {
+        if std::mem::take(&mut self.not_begun[source]) {
             self.entries += stream_entries(segment.as_bytes());
-            if !self.unknown.contains(&true) {
+            if !self.not_begun.contains(&true) {
                 self.collector.reserve(self.entries);
             }
         }

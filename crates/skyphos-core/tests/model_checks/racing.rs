@@ -25,7 +25,7 @@ impl Body for Number {
 /// A frame in flight from one process to another.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Item {
-    /// A chunk: its frame's kind, its number, and its maker, if it was forwarded.
+    /// A chunk: its frame's kind, its number and, if it was forwarded, its original sender.
     Chunk(u8, u32, u16),
     Acknowledgement(Acknowledgement),
     /// The end of the connection.
@@ -78,7 +78,7 @@ struct Race {
 }
 
 /// The longest channel of which a death may lose any suffix; of longer ones it loses all or nothing.
-const LONG: usize = 2;
+const LONGEST_CUT: usize = 2;
 
 impl Race {
     fn size(&self) -> usize {
@@ -213,7 +213,7 @@ impl Model for Race {
                 for to in 0..size {
                     let length = world.channels[process * size + to].len();
                     let some: Vec<usize> =
-                        (0..=length).filter(|k| length <= LONG || *k == 0 || *k == length).collect();
+                        (0..=length).filter(|k| length <= LONGEST_CUT || *k == 0 || *k == length).collect();
                     let longer = |arriving: &Vec<usize>| {
                         let arriving = arriving.clone();
                         some.clone().into_iter().map(move |k| [&arriving[..], &[k]].concat())
