@@ -35,7 +35,7 @@ impl Topology {
     pub fn new(hosts: &[u32], racks: &[u32]) -> Result<Topology> {
         if hosts.len() != racks.len() {
             let message =
-                format!("{} hosts and {} racks: a topology has one of each per rank", hosts.len(), racks.len());
+                format!("{} hosts and {} racks: expected one each per rank", hosts.len(), racks.len());
             return Err(Error::bad_input(message));
         }
         let (hosts, racks) = (renumbered(hosts), renumbered(racks));

@@ -195,7 +195,7 @@ impl<R> Work<R> {
         self.wait_for(None);
     }
 
-    /// Records that this rank's program treats the call as failed, although its result was taken. Other ranks learn it in later calls.
+    /// Records that this rank's program treats the call as failed, although its result was taken. Later calls tell other ranks.
     pub fn note_failure(&self) {
         let error = Error::Aborted { rank: self.ep.node().rank().0, cause: "after it had ended".to_owned() };
         self.ep.node().report_failure(&self.ep, &error, false);

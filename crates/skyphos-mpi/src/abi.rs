@@ -101,7 +101,7 @@ impl Abi {
     }
 
     /// MPI's data type for `dtype`; `None` if MPI has none.
-    pub fn number(self, library: &Library, dtype: DType) -> Option<Handle> {
+    pub fn data_type(self, library: &Library, dtype: DType) -> Option<Handle> {
         let (standard, mpich, name) = match dtype {
             DType::F32 => (0x210, 0x4c00_040a, "float"),
             DType::F64 => (0x214, 0x4c00_080b, "double"),

@@ -19,7 +19,7 @@ pub(crate) fn rank_and_size(library: &Library, comm: Handle) -> Result<(u32, u32
 
 /// A duplicate of a communicator. Collective.
 pub(crate) fn duplicate(library: &'static Library, comm: Handle, until: &Until<'_>) -> Result<Handle> {
-    // MPI writes the handle until the request is complete.
+    // MPI may write the handle until the request is complete.
     let copy: &mut Handle = Box::leak(Box::new(0));
     let mut request: Handle = 0;
     // SAFETY: `copy` is leaked until the request is complete; `request` is written only during this call.

@@ -8,7 +8,7 @@ use crate::abi::Handle;
 use skyphos_core::frame::HEADER_BYTES;
 use std::ffi::c_int;
 
-/// Bytes of all buffers, and of one: MPICH sends messages of up to 16 KB or more without a handshake.
+/// Bytes of all buffers together, and of one at most: MPICH sends messages of up to 16 KB or more without a handshake.
 const TOTAL_BYTES: usize = 16 << 20;
 const MAX_BUFFER_BYTES: usize = 8 * 1024;
 
@@ -30,7 +30,7 @@ pub(crate) struct Inbox {
     requests: Vec<u64>,
     posted: Vec<bool>,
     buffers: Vec<Box<[u8]>>,
-    complete: Vec<c_int>,
+    completed_slots: Vec<c_int>,
 }
 
 impl Inbox {
@@ -39,8 +39,8 @@ impl Inbox {
         let peers: Vec<u32> = (0..size).filter(|peer| *peer != rank).collect();
         let buffer = |_: &u32| vec![0; small_bytes(size as usize)].into_boxed_slice();
         let buffers = peers.iter().map(buffer).collect();
-        let (posted, complete) = (vec![false; peers.len()], vec![0; peers.len()]);
-        Inbox { library, comm, requests: vec![0; peers.len()], posted, buffers, complete, peers }
+        let (posted, completed_slots) = (vec![false; peers.len()], vec![0; peers.len()]);
+        Inbox { library, comm, requests: vec![0; peers.len()], posted, buffers, completed_slots, peers }
     }
 
     /// Number of slots, one per peer.
@@ -87,14 +87,14 @@ impl Inbox {
                 slots,
                 requests,
                 &mut count,
-                self.complete.as_mut_ptr(),
+                self.completed_slots.as_mut_ptr(),
                 self.library.constants.status_ignore,
             )
         };
         self.library.check(code, "MPI_Testsome")?;
         // Negative if no request is active.
         let count = count.max(0) as usize;
-        for slot in &self.complete[..count] {
+        for slot in &self.completed_slots[..count] {
             self.posted[*slot as usize] = false;
         }
         Ok(count)
@@ -102,7 +102,7 @@ impl Inbox {
 
     /// A message that has arrived: its slot, its sender, and its buffer, which begins with the message.
     pub(crate) fn arrived(&self, k: usize) -> (usize, u32, &[u8]) {
-        let slot = self.complete[k] as usize;
+        let slot = self.completed_slots[k] as usize;
         (slot, self.peers[slot], &self.buffers[slot])
     }
 

@@ -82,7 +82,7 @@ pub struct Library {
     pub constants: Constants,
     abi: Abi,
     /// Data types in [`DType`]'s order, and the operations of each type in [`ReduceOp`]'s order.
-    numbers: [Option<Handle>; DType::ALL.len()],
+    data_types: [Option<Handle>; DType::ALL.len()],
     operations: [[Option<Handle>; ReduceOp::NAMED.len()]; DType::ALL.len()],
     /// Whether MPI has a request that may never complete.
     stuck: AtomicBool,
@@ -211,14 +211,14 @@ impl Library {
         let Some(constants) = abi.constants(shared) else {
             return refuse(format!("it lacks Open MPI's objects (\"{version}\")"));
         };
-        let numbers = DType::ALL.map(|dtype| abi.number(shared, dtype));
+        let data_types = DType::ALL.map(|dtype| abi.data_type(shared, dtype));
         let all = |dtype: DType| ReduceOp::NAMED.map(|op| abi.operation(shared, &op, dtype));
         let (operations, stuck) = (DType::ALL.map(all), AtomicBool::new(false));
         Ok(Library {
             call,
             constants,
             abi,
-            numbers,
+            data_types,
             operations,
             stuck,
             transports: AtomicUsize::new(0),
@@ -310,7 +310,7 @@ impl Library {
     pub fn reduction(&self, op: &ReduceOp, dtype: DType) -> Option<(Handle, Handle)> {
         let k = DType::ALL.iter().position(|one| *one == dtype)?;
         let operation = *self.operations[k].get(usize::from(op.code()).checked_sub(1)?)?;
-        Some((self.numbers[k]?, operation?))
+        Some((self.data_types[k]?, operation?))
     }
 
     /// Notes that MPI has a request that may never complete.
@@ -421,7 +421,7 @@ fn loaded() -> Option<String> {
     let mut found: Vec<String> = paths.filter(|path| is_library(path)).collect();
     found.sort();
     found.dedup();
-    // Of two libraries one may only be a dependency of the other.
+    // If two are loaded, one may be just a dependency of the other.
     found.into_iter().next()
 }
 

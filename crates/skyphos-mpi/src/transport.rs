@@ -47,7 +47,7 @@ const GOODBYE_TIME: Duration = Duration::from_secs(1);
 struct Sending {
     request: Box<Handle>,
     bytes: usize,
-    /// Read only by MPI.
+    /// Kept because MPI reads it.
     _held: Payload,
 }
 
@@ -454,7 +454,8 @@ impl NativeCollectives for Mpi {
     }
 
     fn begin_allreduce(&mut self, header: Header, op: &ReduceOp, dtype: DType, mut part: PayloadMut) {
-        let (number, op) = self.library.reduction(op, dtype).expect("the caller has checked has_allreduce");
+        let (data_type, op) =
+            self.library.reduction(op, dtype).expect("the caller has checked has_allreduce");
         let Some(_pass) = self.pass() else { return };
         let (mut request, count) = (Box::<Handle>::default(), part.len() / dtype.size());
         // SAFETY: the buffer lives until the request is complete, or is leaked; it has `count` numbers.
@@ -463,7 +464,7 @@ impl NativeCollectives for Mpi {
                 self.library.constants.in_place,
                 part.as_bytes_mut().as_mut_ptr().cast(),
                 count as c_int,
-                number,
+                data_type,
                 op,
                 self.comm,
                 &mut *request,

@@ -35,7 +35,7 @@ impl Until<'_> {
     }
 }
 
-/// Waits for a request.
+/// Waits until a request is complete.
 pub(crate) fn wait(library: &Library, request: &mut Handle, until: &Until<'_>) -> Result<()> {
     let mut idle = Idle::new();
     loop {

@@ -25,7 +25,7 @@ pub use degrees::{Sizes, choose_degrees, predict_rows};
 pub use density::PowerLaw;
 pub use outer::{OuterPrediction, OuterRoute, OuterWork};
 pub use plans::{PlanPrediction, PlanWork};
-pub use predict::{Parts, Prediction, Route, Work, agreement, factorisations};
+pub use predict::{Parts, Prediction, Route, Work, factorisations, survey_stage};
 pub use profile::{Kernels, Profile, RowKernels};
 pub use stage::{CHUNK_BYTES, Stage};
 pub use union::Union;

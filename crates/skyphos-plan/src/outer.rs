@@ -38,7 +38,7 @@ pub struct OuterWork {
     pub fresh_byte_s: f64,
 }
 
-/// An allgather of factors.
+/// The schedule of an allgather of factors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Spread {
     /// Each rank sends its factors to every rank at once.
@@ -133,7 +133,7 @@ impl OuterWork {
         all
     }
 
-    /// The stages of an exchange and a product, a fraction of which overlaps with the exchange.
+    /// The stages `first`, an exchange, and `last`, not timed yet. A fraction of the product is computed during the exchange.
     fn then_multiply(&self, profile: &Profile, first: Stage, multiply_s: f64, last: Stage) -> Vec<Stage> {
         let overlapped = if self.ranks > 1 { self.overlapped() } else { 0.0 };
         let first = Stage { compute_s: first.compute_s + overlapped * multiply_s, ..first };

@@ -417,14 +417,14 @@ impl Work<'_> {
     }
 }
 
-/// The profile of messages among this many consecutive ranks.
+/// The profile of messages among `span` consecutive ranks.
 pub(crate) fn within(profile: &Profile, ranks_per_host: u32, span: u32) -> Profile {
     let near = ranks_per_host.is_multiple_of(span) && span > 1;
     if near { profile.within_host() } else { *profile }
 }
 
 /// The survey of `ranks` ranks, which comes before a first call and occasionally later.
-pub fn agreement(ranks: u32, profile: &Profile) -> Stage {
+pub fn survey_stage(ranks: u32, profile: &Profile) -> Stage {
     let (bytes, rounds) = (survey_bytes(ranks) * f64::from(ranks - 1), f64::from(ranks).log2().ceil());
     let (sent, received, messages, senders) = (bytes, bytes, rounds, 1.0);
     Stage { sent, received, messages, senders, rounds, ..Stage::default() }.timed(profile)
@@ -480,8 +480,8 @@ mod tests {
         Work { ranks, n: N, row_bytes: 4, union, dense_above: 0.3, ranks_per_host: 1 }
     }
 
-    /// Checks the sent bytes against bounds in words of the paper: an index or a value is a word, of about 4 bytes here.
-    fn in_bounds(prediction: &Prediction, low: f64, high: f64) {
+    /// The bytes sent are at least `low` words (an index or a value, about 4 bytes here) and at most `high` bytes plus 10 %.
+    fn assert_in_bounds(prediction: &Prediction, low: f64, high: f64) {
         let sent = prediction.sent_bytes();
         assert!(sent >= low * 4.0 && sent <= high * 1.1, "{sent} not in {low}..{high}: {prediction:?}");
     }
@@ -497,15 +497,15 @@ mod tests {
                 let work = work(p, &union);
                 let log = ranks.log2();
                 let doubling = work.predict(&profile, &Route::RecursiveDoubling);
-                in_bounds(&doubling, log * K, (ranks - 1.0) * K * pair);
+                assert_in_bounds(&doubling, log * K, (ranks - 1.0) * K * pair);
                 assert_eq!(doubling.rounds(), log);
                 let split = Route::Butterfly { degrees: vec![p], parts: Parts::Sparse };
                 let others = (ranks - 1.0) / ranks;
                 // The paper lets every rank end with k entries at most.
-                in_bounds(&work.predict(&profile, &split), 2.0 * others * K, ranks * K * pair);
+                assert_in_bounds(&work.predict(&profile, &split), 2.0 * others * K, ranks * K * pair);
                 let dsar = Route::Butterfly { degrees: vec![p], parts: Parts::Dense };
                 let arrays = others * N as f64;
-                in_bounds(&work.predict(&profile, &dsar), arrays, K * pair + arrays * 4.0);
+                assert_in_bounds(&work.predict(&profile, &dsar), arrays, K * pair + arrays * 4.0);
                 let dense = work.predict(&profile, &Route::DenseRing);
                 assert_eq!(dense.sent_bytes(), 2.0 * others * N as f64 * 4.0);
             }

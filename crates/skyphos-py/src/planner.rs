@@ -5,8 +5,8 @@ use crate::report::{PlanPrediction, RoutePrediction, Stage, stages_of};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use skyphos::planner::{PlanWork, PowerLaw, Prediction, Profile, Sizes, Union, Work};
-use skyphos::planner::{agreement, choose_degrees, factorisations};
-use skyphos::{Algorithm, DenseThreshold, of_route};
+use skyphos::planner::{choose_degrees, factorisations, survey_stage};
+use skyphos::{Algorithm, DenseThreshold, algorithm_of_route};
 
 /// A `skyphos.planning.Profile`, read by the names of its fields.
 pub struct ProfileFields(pub Profile);
@@ -85,7 +85,7 @@ pub fn predict_reductions(
         if to_parts { work.all_reduce_scatters(&profile, &degrees) } else { work.all(&profile, &degrees) }
     });
     let route = |prediction: Prediction| {
-        let (algorithm, degrees) = of_route(&prediction.route);
+        let (algorithm, degrees) = algorithm_of_route(&prediction.route);
         let algorithm = if to_parts { Algorithm::Butterfly } else { algorithm }.name();
         Ok(RoutePrediction { algorithm, degrees, stages: stages_of(py, &prediction.stages)? })
     };
@@ -108,7 +108,7 @@ pub fn auto_may_take(
 /// The cost of surveying all ranks.
 #[pyfunction]
 pub fn predict_agreement(ranks: u32, profile: ProfileFields) -> Stage {
-    (&agreement(ranks, &profile.0)).into()
+    (&survey_stage(ranks, &profile.0)).into()
 }
 
 /// The predictions of every ordered factorisation as layers of a plan whose in-sets equal its out-sets, the fastest reduction first.

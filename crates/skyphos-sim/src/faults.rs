@@ -187,6 +187,7 @@ pub(crate) struct Faults {
     pub(crate) retransmitted: BTreeSet<(u32, u32, u64)>,
     /// Connections that have ended: the process that knows it, and its peer.
     pub(crate) down: BTreeSet<(u32, u32)>,
+    /// The moment until which each process is stopped.
     pub(crate) stopped: Vec<u64>,
     /// Whether each process was interrupted since it last checked; `None`: it ignores interrupts.
     pub(crate) interrupted: Vec<Option<bool>>,

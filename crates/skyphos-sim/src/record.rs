@@ -73,7 +73,7 @@ impl Record {
         self.watched.binary_search(&rank).is_ok()
     }
 
-    /// Records a posted frame.
+    /// Records a posted frame. `first`: the frame begins a message.
     pub fn sent(&mut self, rank: u32, round: Round, at: u64, first: bool, bytes: usize) {
         let seen = self.at(rank, round, at);
         seen.messages += u64::from(first);

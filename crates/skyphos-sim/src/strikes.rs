@@ -59,7 +59,7 @@ impl World {
     pub(crate) fn plan_faults(&mut self, faults: Faults) {
         for (number, (when, _)) in faults.plan.iter().enumerate() {
             if let When::At(seconds) = when {
-                self.at(nanoseconds(*seconds), Kind::Fault(FaultEvent::Strike(number as u32)));
+                self.schedule(nanoseconds(*seconds), Kind::Fault(FaultEvent::Strike(number as u32)));
             }
         }
         self.faults = Some(Box::new(faults));
@@ -79,7 +79,7 @@ impl World {
         }
     }
 
-    /// An event of a fault. Returns the processes to wake.
+    /// Handles an event of a fault. Returns the processes to wake.
     pub(crate) fn fault(&mut self, due: FaultEvent, time: u64) -> Vec<u32> {
         match due {
             FaultEvent::Strike(number) => self.strike(number as usize, None, time),
@@ -99,7 +99,7 @@ impl World {
             FaultEvent::Silent { at, of, cut } => {
                 let thaw = self.stopped_until(at);
                 if thaw > time {
-                    self.at(thaw, Kind::Fault(due));
+                    self.schedule(thaw, Kind::Fault(due));
                     return vec![];
                 }
                 let same = self.faults().cuts.get(&(of, at)).is_some_and(|now| now.number == cut);
@@ -163,7 +163,7 @@ impl World {
                 self.faults().stopped[process as usize] = time;
                 self.faults().presence[process as usize] = Presence::Crashed { back: back.is_some() };
                 if let Some(seconds) = back {
-                    self.at(time + nanoseconds(seconds), Kind::Fault(FaultEvent::Restart(process)));
+                    self.schedule(time + nanoseconds(seconds), Kind::Fault(FaultEvent::Restart(process)));
                 }
                 vec![process]
             }
@@ -232,10 +232,10 @@ impl World {
             faults.cuts_so_far += 1;
             let number = faults.cuts_so_far;
             faults.cuts.insert((from, to), Cut { number, until, held: Vec::new(), taken: 0 });
-            self.at(silent, Kind::Fault(FaultEvent::Silent { at: to, of: from, cut: number }));
+            self.schedule(silent, Kind::Fault(FaultEvent::Silent { at: to, of: from, cut: number }));
         }
         if until < u64::MAX {
-            self.at(until, Kind::Fault(FaultEvent::Heal(from, to)));
+            self.schedule(until, Kind::Fault(FaultEvent::Heal(from, to)));
         }
     }
 
@@ -279,7 +279,7 @@ impl World {
         self.push_event(at, Event::PeerDown { rank: WorldRank(of), cause, loss: Loss::Silent });
     }
 
-    /// Whether a frame may leave its sender, whose link is free.
+    /// Whether a frame may leave its sender, whose link is free. Drops a lost frame, and holds a frame at a cut link.
     pub(crate) fn may_leave(&mut self, number: u32, time: u64) -> bool {
         let flying = self.flying(number);
         let (from, to, payload, lost) =
@@ -305,7 +305,7 @@ impl World {
         flying.state.held = false;
         let place = (flying.from, flying.to, flying.state.order);
         self.faults().retransmitted.insert(place);
-        self.at(time, Kind::Leave(number));
+        self.schedule(time, Kind::Leave(number));
     }
 
     /// The effect of faults on an arriving frame.

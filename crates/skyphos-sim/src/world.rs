@@ -157,7 +157,7 @@ impl World {
         self.hosts[rank as usize]
     }
 
-    pub(crate) fn at(&mut self, time: u64, kind: Kind) {
+    pub(crate) fn schedule(&mut self, time: u64, kind: Kind) {
         self.count += 1;
         self.events.push(Reverse((time, self.count, kind)));
     }
@@ -167,7 +167,7 @@ impl World {
         let due = &mut self.wakes[rank as usize];
         if due.is_none_or(|due| time < due) {
             *due = Some(time);
-            self.at(time, Kind::Wake(rank));
+            self.schedule(time, Kind::Wake(rank));
         }
     }
 
@@ -202,7 +202,7 @@ impl World {
             Some(place) => *place = flying,
             None => self.flying.push(flying),
         }
-        self.at(time, Kind::Leave(number));
+        self.schedule(time, Kind::Leave(number));
         number
     }
 
@@ -278,13 +278,13 @@ impl World {
                     let rack = self.network.rack(self.host(self.flying(number).from));
                     let head =
                         pass(&mut self.up_links[rack as usize], &mut self.flying[number as usize], time);
-                    self.at(head, Kind::Down(number));
+                    self.schedule(head, Kind::Down(number));
                 }
                 Kind::Down(number) => {
                     let rack = self.network.rack(self.host(self.flying(number).to));
                     let head =
                         pass(&mut self.down_links[rack as usize], &mut self.flying[number as usize], time);
-                    self.at(head, Kind::Enter(number));
+                    self.schedule(head, Kind::Enter(number));
                 }
                 Kind::Enter(number) => self.enter(number, time),
                 Kind::Arrive(number) => {
@@ -352,7 +352,7 @@ impl World {
             let (start, end) = self.host_links[here as usize].carry(time, bytes);
             self.depart(number, payload, end);
             self.flying_mut(number).left = start;
-            return self.at(end.saturating_add(latency), Kind::Arrive(number));
+            return self.schedule(end.saturating_add(latency), Kind::Arrive(number));
         }
         let message_ns = if first { nanoseconds(network.message_s) } else { 0 };
         let late = if network.jitter.is_zero() { 0.0 } else { network.jitter.draw(&mut self.random) };
@@ -370,7 +370,7 @@ impl World {
         self.depart(number, payload, end);
         let flying = self.flying_mut(number);
         (flying.left, flying.tail) = (start, tail);
-        self.at(head, if other_rack { Kind::Up(number) } else { Kind::Enter(number) });
+        self.schedule(head, if other_rack { Kind::Up(number) } else { Kind::Enter(number) });
     }
 
     /// Records that frame `number`, of `bytes` bytes, leaves its sender at `end`.
@@ -381,7 +381,7 @@ impl World {
             return; // retransmitted after a cut
         }
         match bytes >= WATCHED_BYTES || self.pairs.get(&(from, to)).is_some_and(|pair| pair.watched) {
-            true => self.at(end, Kind::Depart { from, to, bytes: bytes as u32 }),
+            true => self.schedule(end, Kind::Depart { from, to, bytes: bytes as u32 }),
             false => {
                 self.shrink(from, to, bytes);
             }
@@ -416,7 +416,7 @@ impl World {
             carried *= 1.0 + self.network.incast * f64::from(self.senders[there as usize] - 1);
         }
         let (_, end) = self.in_links[there as usize].carry(time, carried);
-        self.at(end.max(tail), Kind::Arrive(number));
+        self.schedule(end.max(tail), Kind::Arrive(number));
     }
 
     /// Delivers a frame that has arrived. Returns the rank to wake.

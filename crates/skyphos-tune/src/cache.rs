@@ -78,7 +78,7 @@ impl Entry {
         self.calls as usize % self.trials.variants.len()
     }
 
-    /// Whether a variant's result is as large as its first one.
+    /// Whether a variant's result is about as large as its first one, which is recorded.
     fn confirms(&mut self, parameters: &TuningParameters, variant: usize, now: ResultSize) -> bool {
         let near = |before: &mut Option<usize>, now| near(parameters, *before.get_or_insert(now), now);
         near(&mut self.entries, now.entries) && near(&mut self.largest_ranges[variant], now.largest_range)
@@ -309,7 +309,7 @@ mod tests {
                 Some((one, 1, 4, 0, Some(50))), Run(Ring)),
             ("an empty result stays empty", Some((one, 0, 4, 0, Some(0))), ran(size(0)),
                 Some((one, 1, 4, 0, Some(0))), Run(Ring)),
-            // The size class changes.
+            // The result's size changes.
             ("24 % fewer entries", Some((one, 2, 8, 0, Some(100))), ran(size(76)),
                 Some((one, 3, 8, 0, Some(100))), Run(Ring)),
             ("26 % fewer entries", Some((one, 2, 8, 0, Some(100))), ran(size(74)),

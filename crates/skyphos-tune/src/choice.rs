@@ -1,6 +1,6 @@
 //! Choices by prediction: every algorithm's time by the planner's model, corrected by the durations of earlier calls.
 
-use crate::algorithm::{Algorithm, of_route};
+use crate::algorithm::{Algorithm, algorithm_of_route};
 use crate::corrections::Corrections;
 use crate::parameters::TuningParameters;
 use skyphos_plan::{Prediction, Profile, Route, Work, factorisations};
@@ -29,7 +29,7 @@ pub struct Workload<'a> {
     pub union: &'a dyn Fn(f64) -> f64,
     /// Entries per position above which a part turns dense.
     pub dense_above: f64,
-    /// Ranks of each host, if that is more than one and not all.
+    /// Ranks of each host, if there are several hosts with equally many; else 1.
     pub ranks_per_host: u32,
     /// Whether the MPI library's own allreduce may be faster than ours.
     pub has_native: bool,
@@ -89,7 +89,7 @@ impl Choice {
     }
 
     fn of(prediction: Prediction, workload: &Workload<'_>) -> Choice {
-        let (mut algorithm, degrees) = of_route(&prediction.route);
+        let (mut algorithm, degrees) = algorithm_of_route(&prediction.route);
         let mut bias = workload.corrections.factor(workload.parameters, algorithm, prediction.duration());
         if workload.reduction == Reduction::ReduceScatter {
             // Predictions of reduce-scatters are not corrected, and their timings correct no others.

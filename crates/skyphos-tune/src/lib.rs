@@ -27,7 +27,7 @@ pub mod plan_degrees;
 pub mod trials;
 pub mod tuner;
 
-pub use algorithm::{Algorithm, of_route};
+pub use algorithm::{Algorithm, algorithm_of_route};
 pub use cache::{CallReport, Recalled, ResultSize, SurveyResult, TuningCache};
 pub use choice::{Choice, Reduction, TimedAlgorithm, Workload, auto_may_take};
 pub use dense::{DenseThreshold, choose_dense};

@@ -175,9 +175,9 @@ impl Observations {
         let limited_by_link = busy.is_some_and(|busy| busy < parameters.busy_fraction * duration);
         let latency_and_work = choice.map_or(Seconds::INFINITE, Choice::latency_and_work);
         let large = moved >= parameters.large_call;
-        let clear =
+        let mostly_bytes =
             moved >= parameters.medium_call && latency_and_work < parameters.minor_fraction * duration;
-        if limited_by_link && (large || clear) {
+        if limited_by_link && (large || mostly_bytes) {
             self.rates.push(rate);
         } else if large {
             self.least_link_rate = self.least_link_rate.max(rate);

@@ -75,7 +75,7 @@ impl SampleLayout {
         for (window, (lo, hi)) in self.windows().enumerate() {
             let each = 2 * self.blocks;
             let of_window = || group.iter().map(|sample| &sample[window * each..][..each]);
-            // A rank that sent as many blocks as it may could have more after the last one.
+            // A rank whose sample of the window is full may have more blocks after the last one.
             let ends = of_window().map(|words| match words[each - 2] {
                 NO_BLOCK => hi,
                 last => last + 1,
@@ -147,13 +147,13 @@ mod tests {
         let table: [(&str, Ids, Mask, f64, [f64; 3]); 4] = [
             ("the same blocks", |_, id| id % 64 == 0, |_| 1, 1024.0, [1024.0, 1024.0, 1024.0]),
             (
-                "the same blocks, other indices",
+                "the same blocks, different indices",
                 |_, id| id % 64 == 0,
                 |rank| 1 << rank,
                 1024.0,
                 [1024.0, 2048.0, 4096.0],
             ),
-            ("other blocks", |rank, id| id % 64 == rank, |_| 1, 1024.0, [1024.0, 2048.0, 4096.0]),
+            ("different blocks", |rank, id| id % 64 == rank, |_| 1, 1024.0, [1024.0, 2048.0, 4096.0]),
             ("empty sets", |_, _| false, |_| 1, 0.0, [0.0, 0.0, 0.0]),
         ];
         for (name, ids, mask, mean, want) in table {

@@ -21,7 +21,7 @@ identifier! {
 }
 
 identifier! {
-    /// A call of a group: all members count their calls alike.
+    /// The number of a call in its group. All members count calls alike.
     CallNumber(u64)
 }
 

@@ -15,7 +15,7 @@ pub trait CustomOp: Send + Sync {
     fn name(&self) -> &str;
     /// Writes the identity of `dtype` into `out` (`dtype.size()` bytes).
     fn identity(&self, dtype: DType, out: &mut [u8]) -> Result<()>;
-    /// `acc[k] = op(acc[k], src[k])` for arrays of `dtype` of equal length in bytes.
+    /// `acc[k] = op(acc[k], src[k])` for two arrays of `dtype`, given as equally many bytes.
     fn combine(&self, dtype: DType, acc: &mut [u8], src: &[u8]) -> Result<()>;
 }
 

@@ -132,7 +132,9 @@ pub use skyphos_mpi as mpi;
 pub use skyphos_plan as planner;
 pub use skyphos_sim as sim;
 pub use skyphos_tcp as tcp;
-pub use skyphos_tune::{Algorithm, Choice, DenseThreshold, TimedAlgorithm, auto_may_take, of_route};
+pub use skyphos_tune::{
+    Algorithm, Choice, DenseThreshold, TimedAlgorithm, algorithm_of_route, auto_may_take,
+};
 pub use skyphos_types::{
     CustomOp, DType, Element, Error, NO_MEMBER, Real, ReduceOp, Result, bf16, f16, with_element, with_real,
 };

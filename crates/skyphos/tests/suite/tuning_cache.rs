@@ -3,7 +3,7 @@
 use crate::common::{LOCAL_AND_TCP, local, on_all, tcp};
 use proptest::prelude::*;
 use skyphos::{Algorithm, AllreduceOptions, Comm, Error, IndexList, SparseVec, VectorView};
-use skyphos_plan::{Profile, agreement};
+use skyphos_plan::{Profile, survey_stage};
 use std::collections::BTreeMap;
 
 const N: u64 = 30_000;
@@ -93,7 +93,7 @@ fn a_second_call_takes_no_survey() {
         on_all(make(4), |comm| {
             let sent: Vec<u64> = (0..7).map(|_| allreduce(comm, data, Algorithm::Auto, &want)).collect();
             // The planner's estimate of a survey: two rounds, and this rank's share of the numbers.
-            let survey = agreement(4, &Profile::one_host(4, 2.0)).sent as u64;
+            let survey = survey_stage(4, &Profile::one_host(4, 2.0)).sent as u64;
             let [first, others @ .., again, last] = &sent[..] else { panic!("seven calls") };
             assert!(others.iter().chain([last]).all(|bytes| bytes + survey == *first), "{sent:?}");
             assert_eq!(again, first, "the sixth call takes a survey again");
