@@ -182,7 +182,7 @@ impl Mpi {
     /// Starts to send a frame.
     fn start(&mut self, to: u32, frame: Frame) {
         let Frame { header, payload } = frame;
-        let head = header.encode_apart(payload.len());
+        let head = header.encode_without_payload_checksum(payload.len());
         let whole = HEADER_BYTES + payload.len();
         let first_bytes = if whole <= self.small_bytes { whole } else { HEADER_BYTES };
         let mut slab = self.pool.take(first_bytes);

@@ -63,13 +63,13 @@ impl Message {
         out.extend(body);
     }
 
-    /// The length after the first four bytes; `None` if it exceeds `limit`.
+    /// The length that the first four bytes announce; `None` if it is 0 or exceeds `limit`.
     pub(crate) fn length(head: [u8; 4], limit: usize) -> Option<usize> {
         let len = u32::from_le_bytes(head) as usize;
         (1..=limit).contains(&len).then_some(len)
     }
 
-    /// The message after the length.
+    /// The message in the bytes after the length.
     pub(crate) fn parse(bytes: &[u8]) -> Option<Message> {
         let (code, body) = bytes.split_first()?;
         Some(Message { kind: Kind::from_code(*code)?, body: body.to_vec() })
@@ -146,8 +146,8 @@ pub(crate) fn challenge(nonce: &Nonce) -> Vec<u8> {
     [&MAGIC[..], &[PROTOCOL], nonce].concat()
 }
 
-/// Whether a server's first bytes begin an unencrypted challenge.
-pub(crate) fn is_greeting(bytes: &[u8]) -> bool {
+/// Whether a server's first bytes are the beginning of an unencrypted challenge.
+pub(crate) fn begins_challenge(bytes: &[u8]) -> bool {
     bytes.get(4) == Some(&(Kind::Challenge as u8)) && bytes[5..].starts_with(&MAGIC)
 }
 

@@ -57,7 +57,7 @@ impl Header {
     }
 
     /// The header's bytes for a payload of `len` bytes that the checksum does not cover: call [`Header::check`] without it.
-    pub fn encode_apart(&self, len: usize) -> [u8; HEADER_BYTES] {
+    pub fn encode_without_payload_checksum(&self, len: usize) -> [u8; HEADER_BYTES] {
         self.encode_with(len, &[])
     }
 
@@ -200,7 +200,7 @@ mod tests {
 
     #[test]
     fn a_lent_payload_changes_only_the_mark() {
-        let plain = header().encode_apart(100_000);
+        let plain = header().encode_without_payload_checksum(100_000);
         let mut marked = plain;
         Header::mark_lent(&mut marked);
         assert!(Header::decode(&marked).is_err(), "a receiver that has no arena open refuses it");
