@@ -28,6 +28,7 @@ impl Attempt {
         Attempt { since: now, link: None, next: now, pause: FIRST_PAUSE, hello: None, last_failure }
     }
 
+    /// Whether it is time to connect again.
     pub(crate) fn due(&self) -> bool {
         self.link.is_none() && Instant::now() >= self.next
     }

@@ -151,8 +151,8 @@ pub fn decode_body(bytes: &[u8]) {
         assert_eq!(Hello::decode(&again, &key, &nonce, &group), Some((hello.clone(), true)));
         assert!(!is_proved || again == bytes, "a proof covers all bytes");
         let welcome = hello.welcome(&key, &nonce, &group);
-        assert!(hello.check_welcome(&welcome, &key, &nonce, &group));
-        assert_eq!(hello.check_welcome(bytes, &key, &nonce, &group), bytes == welcome);
+        assert!(hello.accepts_welcome(&welcome, &key, &nonce, &group));
+        assert_eq!(hello.accepts_welcome(bytes, &key, &nonce, &group), bytes == welcome);
     }
     if let Some(table) = Table::decode(bytes) {
         assert_eq!(table.encode(), bytes);

@@ -81,8 +81,8 @@ impl Key {
         self.over(side, parts).finalize().into_bytes().into()
     }
 
-    /// Compares in constant time.
-    pub(crate) fn check(&self, side: Side, parts: &[&[u8]], proof: &[u8; PROOF_BYTES]) -> bool {
+    /// Whether a proof is that of [`Key::prove`]. Compares in constant time.
+    pub(crate) fn accepts(&self, side: Side, parts: &[&[u8]], proof: &[u8; PROOF_BYTES]) -> bool {
         self.over(side, parts).verify_slice(proof).is_ok()
     }
 }
@@ -95,11 +95,11 @@ mod tests {
     fn a_proof_holds_only_for_its_token_side_and_transcript() {
         let key = Key::new(Some("cup"));
         let proof = key.prove(Side::Client, &[b"ab", b"c"]);
-        assert!(key.check(Side::Client, &[b"ab", b"c"], &proof));
-        assert!(!key.check(Side::Client, &[b"a", b"bc"], &proof));
-        assert!(!key.check(Side::Server, &[b"ab", b"c"], &proof));
-        assert!(!Key::new(Some("cap")).check(Side::Client, &[b"ab", b"c"], &proof));
-        assert!(!Key::new(None).check(Side::Client, &[b"ab", b"c"], &proof));
+        assert!(key.accepts(Side::Client, &[b"ab", b"c"], &proof));
+        assert!(!key.accepts(Side::Client, &[b"a", b"bc"], &proof));
+        assert!(!key.accepts(Side::Server, &[b"ab", b"c"], &proof));
+        assert!(!Key::new(Some("cap")).accepts(Side::Client, &[b"ab", b"c"], &proof));
+        assert!(!Key::new(None).accepts(Side::Client, &[b"ab", b"c"], &proof));
         assert!(!Key::new(Some("")).has_token() && !Key::new(None).has_token());
     }
 

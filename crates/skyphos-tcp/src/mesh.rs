@@ -136,7 +136,7 @@ impl Mesh<'_> {
             }
             (Kind::Welcome, Some(hello)) => {
                 let Some(nonce) = join.lobby.link(id).and_then(|link| link.nonce()) else { return Ok(()) };
-                if hello.check_welcome(&message.body, &join.key, &nonce, &table.group) {
+                if hello.accepts_welcome(&message.body, &join.key, &nonce, &table.group) {
                     join.lobby.settle(id);
                     links[j] = Some(id);
                     return Ok(());

@@ -244,7 +244,7 @@ impl Hello {
             }),
         };
         let hello = fields.end(Hello { role, has_token, rank, world_size, to, nonce, details })?;
-        let is_proved = key.check(Side::Client, &[server, covered, group], proof);
+        let is_proved = key.accepts(Side::Client, &[server, covered, group], proof);
         Some((hello, is_proved))
     }
 
@@ -266,9 +266,9 @@ impl Hello {
     }
 
     /// Whether the server's answer proves that it knows the token.
-    pub(crate) fn check_welcome(&self, body: &[u8], key: &Key, server: &Nonce, group: &GroupId) -> bool {
+    pub(crate) fn accepts_welcome(&self, body: &[u8], key: &Key, server: &Nonce, group: &GroupId) -> bool {
         body.try_into()
-            .is_ok_and(|proof| key.check(Side::Server, &self.transcript(server, group, &mut [0; 5]), proof))
+            .is_ok_and(|proof| key.accepts(Side::Server, &self.transcript(server, group, &mut [0; 5]), proof))
     }
 }
 
@@ -363,9 +363,9 @@ mod tests {
                 assert!(!matches!(Hello::decode(&broken, &key, &nonce, &group), Some((_, true))));
             }
             let welcome = hello.welcome(&key, &nonce, &group);
-            assert!(hello.check_welcome(&welcome, &key, &nonce, &group));
-            assert!(!hello.check_welcome(&welcome, &Key::new(None), &nonce, &group));
-            assert!(!hello.check_welcome(&welcome[1..], &key, &nonce, &group));
+            assert!(hello.accepts_welcome(&welcome, &key, &nonce, &group));
+            assert!(!hello.accepts_welcome(&welcome, &Key::new(None), &nonce, &group));
+            assert!(!hello.accepts_welcome(&welcome[1..], &key, &nonce, &group));
         }
     }
 

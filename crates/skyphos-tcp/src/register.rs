@@ -134,7 +134,7 @@ impl Joining {
     /// Checks that rank 0 knows the token as well.
     fn check_welcome(&mut self, id: usize, hello: &Hello, message: &Message) -> Result<()> {
         let Some(nonce) = self.lobby.link(id).and_then(|link| link.nonce()) else { return Ok(()) };
-        match hello.check_welcome(&message.body, &self.key, &nonce, &GroupId::default()) {
+        match hello.accepts_welcome(&message.body, &self.key, &nonce, &GroupId::default()) {
             true => Ok(()),
             false => Err(Error::refused(format!(
                 "what answers at {} cannot prove that it knows the token: it is not this group's rank 0",

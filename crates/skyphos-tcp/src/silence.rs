@@ -28,7 +28,7 @@ impl SilenceDetector {
         SilenceDetector { limit, next: Instant::now() + limit / CHECKS, unanswered: vec![false; peers] }
     }
 
-    /// Whether it is time for a check.
+    /// Whether it is time for a check. If so, the time of the next check is set.
     pub(crate) fn due(&mut self) -> bool {
         let now = Instant::now();
         let due = now >= self.next;

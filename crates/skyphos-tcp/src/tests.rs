@@ -17,6 +17,7 @@ use std::io::{ErrorKind, IoSlice, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
+/// Limit on the time of what must happen.
 const LONG: Duration = Duration::from_secs(20);
 
 fn sockets() -> (TcpStream, TcpStream) {

@@ -44,7 +44,7 @@ use std::time::{Duration, Instant};
 
 /// Events taken from the kernel per call; the next call takes the rest. A group of 1,000 ranks on a host
 /// needs one call, and the array takes 12 KB.
-const EVENTS: usize = 1024;
+const MAX_EVENTS: usize = 1024;
 
 /// Largest number of polls in a row that skip the sockets: see [`Tcp::may_skip_sockets`]. One `epoll_wait` in 17 polls costs each of
 /// them little, and a death is reported at most 16 polls late.
@@ -134,7 +134,7 @@ impl Tcp {
             },
             ranks_on_host: locations.iter().filter(|s| s.machine == machine).count(),
             poll,
-            ready: Events::with_capacity(EVENTS.min(size + 1)),
+            ready: Events::with_capacity(MAX_EVENTS.min(size + 1)),
             waker: Arc::new(waker),
             peers,
             unread,
@@ -295,7 +295,7 @@ impl Tcp {
     }
 
     /// Continues to close a connection. Returns whether it is done: all bytes are written and acknowledged by the peer's system.
-    fn finish_closing(&mut self, rank: usize) -> bool {
+    fn continue_closing(&mut self, rank: usize) -> bool {
         let peer = &mut self.peers[rank];
         if !peer.outbox.is_empty() {
             peer.write();
@@ -458,7 +458,7 @@ impl Transport for Tcp {
             }
         }
         loop {
-            open.retain(|rank| !self.finish_closing(*rank));
+            open.retain(|rank| !self.continue_closing(*rank));
             let left = until.saturating_duration_since(Instant::now());
             if open.is_empty() || left.is_zero() {
                 break;

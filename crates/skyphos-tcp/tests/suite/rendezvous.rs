@@ -11,6 +11,7 @@ use std::os::fd::{AsRawFd, BorrowedFd, IntoRawFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+/// Time-out of ranks that find no group.
 const SHORT: Duration = Duration::from_millis(300);
 
 fn texts(results: Vec<Result<Tcp>>) -> Vec<String> {

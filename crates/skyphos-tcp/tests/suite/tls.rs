@@ -18,6 +18,7 @@ use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+/// Time-out of ranks that find no group.
 const SHORT: Duration = Duration::from_millis(600);
 
 /// The text of a refusal.
