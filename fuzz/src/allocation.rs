@@ -8,7 +8,7 @@ struct Counting;
 
 thread_local! {
     /// The limits in force.
-    static LIMITS: Cell<Limits> = const { Cell::new(NONE) };
+    static LIMITS: Cell<Limits> = const { Cell::new(UNLIMITED) };
     /// Live bytes, allocated minus freed since counting began; negative if earlier allocations are freed.
     static LIVE: Cell<isize> = const { Cell::new(0) };
     /// Whether an allocation above the limits fails, instead of panicking.
@@ -24,14 +24,14 @@ pub struct Limits {
     pub all: usize,
 }
 
-const NONE: Limits = Limits { one: usize::MAX, all: isize::MAX as usize };
+const UNLIMITED: Limits = Limits { one: usize::MAX, all: isize::MAX as usize };
 
 /// Runs `body`, which panics when it allocates more than the limits.
 pub fn within<R>(limits: Limits, body: impl FnOnce() -> R) -> R {
     LIVE.set(0);
     LIMITS.set(limits);
     let result = body();
-    LIMITS.set(NONE);
+    LIMITS.set(UNLIMITED);
     result
 }
 
@@ -55,7 +55,7 @@ fn count(allocated: usize, freed: usize) -> bool {
     LIVE.set(live);
     if too_much {
         // The panic's message allocates. The panic hook ends the process, so nothing unwinds from here.
-        LIMITS.set(NONE);
+        LIMITS.set(UNLIMITED);
         panic!("allocated {allocated} bytes (limit {}), {live} in all (limit {})", limits.one, limits.all);
     }
     true

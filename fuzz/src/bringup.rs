@@ -22,16 +22,16 @@ static OPENING: LazyLock<Vec<u8>> = LazyLock::new(|| FILES.client_hello());
 /// The first byte selects the decoder of the rest.
 pub fn run(data: &[u8]) {
     LazyLock::force(&OPENING);
-    let (what, data) = split_kind(data, 8);
+    let (kind, data) = split_kind(data, 8);
     let data = &data[..data.len().min(4 * PIECE_BYTES)];
-    match what {
+    match kind {
         0 => within(BODY, || decode_body(data)),
         1 => within(BODY, || decode_body(&hello_with_proof(data))),
         2 => within(BODY, || decode_body(&[b"SKYPHOS", data].concat())),
         3 => stream(data, None, true, false),
         4 => stream(data, None, true, true),
         5 => stream(&framed(data), None, data.len() % 2 == 0, true),
-        // A peer that connects or listens, with TLS or arbitrary bytes.
+        // With TLS: arbitrary bytes from a peer that listens, or a damaged first message of one that connects.
         6 => stream(data, Some(&FILES), false, false),
         _ => {
             let (from, data) = split_kind(data, 255);

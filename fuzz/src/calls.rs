@@ -12,7 +12,7 @@ use skyphos_types::{CallNumber, CommId, Round, WorldRank};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// A message's announced length counts up to a window; then memory grows with the bytes that arrive.
+/// A receiver allocates the announced length of a message up to a window; beyond it, memory grows with the bytes that arrive.
 const LIMITS: Limits = Limits { one: WINDOW_BYTES as usize + (64 << 10), all: 40 << 20 };
 
 /// First rounds of these calls.
@@ -64,19 +64,19 @@ pub fn run(data: &[u8]) {
 fn play(u: &mut Unstructured<'_>) -> Result<()> {
     let size = u.int_in_range(2..=4u32)?;
     let me = u.int_in_range(0..=size - 1)?;
-    let what = u.int_in_range(0..=8)?;
+    let call_kind = u.int_in_range(0..=8)?;
     let actions: Vec<PeerAction> = u.arbitrary_iter()?.take(40).collect::<Result<_>>()?;
-    within(LIMITS, || call(Scripted::new(me, size, true), what, actions));
+    within(LIMITS, || call(Scripted::new(me, size, true), call_kind, actions));
     Ok(())
 }
 
-fn call(transport: Scripted, what: u8, actions: Vec<PeerAction>) {
+fn call(transport: Scripted, call_kind: u8, actions: Vec<PeerAction>) {
     let size = skyphos::Transport::size(&transport);
-    script(&transport, what, actions);
+    script(&transport, call_kind, actions);
     let settings = Settings { timeout: Duration::from_secs(20), ..Settings::default() };
     let comm = Comm::over(Box::new(transport), settings).expect("a group");
     let short = Duration::from_millis(1);
-    let result = match what {
+    let result = match call_kind {
         0 => comm.split(Some(1), 2).map(|part| part.is_some_and(|part| part.size() <= size)).map(drop),
         1 => {
             let hosts: Vec<u32> = (0..size).map(|rank| rank / 2).collect();
@@ -86,7 +86,7 @@ fn call(transport: Scripted, what: u8, actions: Vec<PeerAction>) {
         }
         2 => comm.agree_profile(Some(Profile::network(1e9)), true).map(drop),
         3 => comm.begin_with(None, true, None).map(drop),
-        4 => comm.shrink().map(|left| assert!(left.size() <= size)),
+        4 => comm.shrink().map(|remaining| assert!(remaining.size() <= size)),
         5 => comm.ping(&[(0, 1)], 3, 2, short).map(drop),
         6 => comm.overhead(&[(0, 1)], 3, 2, Duration::ZERO).map(drop),
         7 => comm.stream(&[(0, 1), (1, 0)], 9, 2, short, Duration::ZERO).map(drop),
@@ -100,12 +100,12 @@ fn call(transport: Scripted, what: u8, actions: Vec<PeerAction>) {
 }
 
 /// Writes the script of the peers: frames, numbered in order within each stream.
-fn script(transport: &Scripted, what: u8, actions: Vec<PeerAction>) {
+fn script(transport: &Scripted, call_kind: u8, actions: Vec<PeerAction>) {
     use skyphos::Transport as _;
     let (me, size, pool) = (transport.rank(), transport.size(), transport.facts().pool);
     let mut seqs: BTreeMap<(WorldRank, Round, CallNumber), u32> = BTreeMap::new();
     // A shrink has its own range of call numbers.
-    let here = CallNumber(if what == 4 { 1 << 47 } else { 0 });
+    let here = CallNumber(if call_kind == 4 { 1 << 47 } else { 0 });
     let mut script = transport.script();
     for action in actions {
         let peer = |from: u8| Some(WorldRank(u32::from(from) % size)).filter(|from| *from != me);

@@ -15,11 +15,11 @@ use skyphos::{
 use skyphos_core::frame::WINDOW_BYTES;
 use std::sync::Arc;
 
-/// A message's announced length counts up to a window; all ranks together have some buffers.
+/// A receiver allocates the announced length of a message up to a window; all ranks together have some buffers.
 const LIMITS: Limits = Limits { one: WINDOW_BYTES as usize + (64 << 10), all: 64 << 20 };
 
-/// Polls after which a call counts as endless.
-const MAX_POLLS: usize = 40;
+/// Reports of the simulator after which a call counts as endless.
+const MAX_REPORTS: usize = 40;
 
 /// Largest index space for which dense arrays are tested.
 const MAX_DENSE_ROWS: u64 = 3000;
@@ -37,7 +37,7 @@ const SPARSE: [Algorithm; 6] = [
     Algorithm::Allgather,
 ];
 
-/// The call.
+/// The call, with the arguments that only it has.
 #[derive(Arbitrary, Clone, Copy, Debug)]
 enum Collective {
     Allreduce { algorithm: u8, quantize: Option<(u8, u8)> },
@@ -49,8 +49,8 @@ enum Collective {
     Alltoall,
     Scatter,
     TopkAllreduce { k: u8 },
-    Configure { error: bool, same: bool, n: bool, reduce: bool },
-    ConfigureReduce { error: bool, same: bool, n: bool },
+    Configure { missing_is_error: bool, same_sets: bool, n_given: bool, reduce: bool },
+    ConfigureReduce { missing_is_error: bool, same_sets: bool, n_given: bool },
     Arrays { how: u8 },
     ReduceArrays { to_root: bool },
     Barrier,
@@ -58,7 +58,7 @@ enum Collective {
     ExchangeBlocks { push_bytes: u8, lens: [u8; 4] },
 }
 
-/// The arguments that all ranks share.
+/// The arguments that are the same on all ranks.
 struct Shared {
     collective: Collective,
     n: u64,
@@ -149,7 +149,7 @@ fn group<T: Real + Magnitude>(
         let calls = both.map(|((comm, list), plan)| {
             let Some(Some(plan)) = plan.ok() else { return comm.barrier().prepare() };
             let (values, out) =
-                (ones::<T>(list.len(), shared.width), ones::<T>(plan_want(list, shared), shared.width));
+                (ones::<T>(list.len(), shared.width), ones::<T>(want_len(list, shared), shared.width));
             let call = comm.reduce(SharedPlan::new(plan), values, out).op(shared.op.clone()).prepare()?;
             Ok(call.map(drop))
         });
@@ -160,10 +160,10 @@ fn group<T: Real + Magnitude>(
 
 /// Runs a call on every rank. `None` if some ranks wait for frames that never arrive.
 fn run_all<R: Send + 'static>(cluster: &mut Cluster, calls: Vec<Call<R>>) -> Option<Vec<skyphos::Result<R>>> {
-    let mut polls = 0;
+    let mut reports = 0;
     let ran = cluster.run(calls, &[], |_, _| {
-        polls += 1;
-        assert!(polls < MAX_POLLS, "the call does not end");
+        reports += 1;
+        assert!(reports < MAX_REPORTS, "the call does not end");
         true
     });
     let results = ran.ok()?.results;
@@ -184,18 +184,20 @@ fn vector<T: Real>(list: &[u64], n: u64, width: usize) -> SparseVec<T> {
 }
 
 /// A rank's out-set and its in-set: the same list, or all but the first.
-fn sets(list: &[u64], same: bool) -> (Arc<Vec<u64>>, Arc<Vec<u64>>) {
+fn sets(list: &[u64], same_sets: bool) -> (Arc<Vec<u64>>, Arc<Vec<u64>>) {
     let contribute = Arc::new(list.to_vec());
-    let want = if same { contribute.clone() } else { Arc::new(list.iter().copied().skip(1).collect()) };
+    let want = if same_sets { contribute.clone() } else { Arc::new(list.iter().copied().skip(1).collect()) };
     (contribute, want)
 }
 
-fn plan_want(list: &[u64], shared: &Shared) -> usize {
-    let (Collective::Configure { same, .. } | Collective::ConfigureReduce { same, .. }) = shared.collective
+/// The length of a rank's in-set; 0 in calls without one.
+fn want_len(list: &[u64], shared: &Shared) -> usize {
+    let (Collective::Configure { same_sets, .. } | Collective::ConfigureReduce { same_sets, .. }) =
+        shared.collective
     else {
         return 0;
     };
-    list.len() - usize::from(!same && !list.is_empty())
+    list.len() - usize::from(!same_sets && !list.is_empty())
 }
 
 /// Memory for a message of limited length. The length comes from the root, which may lie.
@@ -254,11 +256,11 @@ fn call<T: Real + Magnitude>(
             shape: None,
         }
     };
-    let configure = |error: bool, n_known: bool| ConfigureOptions {
-        n: n_known.then_some(n),
+    let configure = |missing_is_error: bool, n_given: bool| ConfigureOptions {
+        n: n_given.then_some(n),
         width,
         degrees: shared.degrees.clone(),
-        missing: if error { Missing::Error } else { Missing::Identity },
+        missing: if missing_is_error { Missing::Error } else { Missing::Identity },
         ..ConfigureOptions::default()
     };
     Ok(match shared.collective {
@@ -314,15 +316,18 @@ fn call<T: Real + Magnitude>(
         Collective::TopkAllreduce { k } => {
             comm.topk_allreduce(vector::<T>(list, n, 1), u64::from(k).min(n).max(1)).prepare()?.map(|_| None)
         }
-        Collective::Configure { error, same, n, .. } => {
-            let (contribute, want) = sets(list, same);
-            comm.configure(contribute, want).options(configure(error, n)).prepare()?.map(Some)
+        Collective::Configure { missing_is_error, same_sets, n_given, .. } => {
+            let (contribute, want) = sets(list, same_sets);
+            comm.configure(contribute, want)
+                .options(configure(missing_is_error, n_given))
+                .prepare()?
+                .map(Some)
         }
-        Collective::ConfigureReduce { error, same, n } => {
-            let (values, out) = (ones::<T>(list.len(), width), ones::<T>(plan_want(list, shared), width));
-            let (contribute, want) = sets(list, same);
+        Collective::ConfigureReduce { missing_is_error, same_sets, n_given } => {
+            let (values, out) = (ones::<T>(list.len(), width), ones::<T>(want_len(list, shared), width));
+            let (contribute, want) = sets(list, same_sets);
             let call = comm.configure_reduce(contribute, want, values, out).op(op);
-            call.options(configure(error, n)).prepare()?.map(|_| None)
+            call.options(configure(missing_is_error, n_given)).prepare()?.map(|_| None)
         }
         Collective::Arrays { how } => {
             let (block, at_root) = (ones::<T>(50, 1), comm.rank() == root);

@@ -8,20 +8,20 @@ use skyphos_types::CallNumber;
 /// Only error texts are allocated.
 const LIMITS: Limits = Limits { one: 1024, all: 4096 };
 
-/// A header, then its payload.
+/// The input is a header, then its payload.
 pub fn run(data: &[u8]) {
     let Some((head, payload)) = data.split_first_chunk::<HEADER_BYTES>() else { return };
-    look(head, payload);
+    check_frame(head, payload);
     // The same with valid fields that random bytes seldom have: magic and version, kind of frame, kind of call.
     let mut head = *head;
     head[..3].copy_from_slice(b"SY\x01");
     (head[3], head[60]) = (head[3] % 12, head[60] % 40);
-    look(&head, payload);
+    check_frame(&head, payload);
     head[32..36].copy_from_slice(&(payload.len() as u32).to_le_bytes());
-    look(&head, payload);
+    check_frame(&head, payload);
 }
 
-fn look(head: &[u8; HEADER_BYTES], payload: &[u8]) {
+fn check_frame(head: &[u8; HEADER_BYTES], payload: &[u8]) {
     let Ok((header, len, crc)) = within(LIMITS, || Header::decode(head)) else { return };
     assert!(len <= CHUNK_BYTES && header.call < CallNumber(1 << 48));
     assert!(header.sig.fits(&header.sig) && within(LIMITS, || header.sig.to_string()).len() < 256);

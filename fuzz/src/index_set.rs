@@ -6,7 +6,7 @@ use arbitrary::{Result, Unstructured};
 use skyphos_core::slab::CHUNK_BYTES;
 use skyphos_kernels::{Block, Encoding, IndexSet, count_indices, decode, union};
 
-/// Block ids of the largest index space.
+/// Number of block ids of the largest index space.
 const MAX_BLOCKS: u64 = 1 << 58;
 
 /// Five times the bytes of a set: an index of 4 bytes becomes a block of 16.
@@ -14,10 +14,10 @@ const LIMITS: Limits = Limits { one: 5 * CHUNK_BYTES, all: 24 * CHUNK_BYTES };
 
 /// The input has a range of blocks, then an encoded set, mostly with a valid head.
 pub fn run(data: &[u8]) {
-    let _ = decode_both(&mut Unstructured::new(&data[..data.len().min(CHUNK_BYTES)]));
+    let _ = decode_sets(&mut Unstructured::new(&data[..data.len().min(CHUNK_BYTES)]));
 }
 
-fn decode_both(u: &mut Unstructured<'_>) -> Result<()> {
+fn decode_sets(u: &mut Unstructured<'_>) -> Result<()> {
     let bits = if u.arbitrary()? { 58 } else { u.int_in_range(0..=58)? };
     let range = (u.arbitrary::<u64>()? & ((1 << bits) - 1)) + 1;
     let lo = u.int_in_range(0..=MAX_BLOCKS - range)?;
@@ -28,22 +28,22 @@ fn decode_both(u: &mut Unstructured<'_>) -> Result<()> {
         bytes.extend(number(u)?.to_le_bytes());
     }
     bytes.extend(u.bytes(u.len())?);
-    let (first, used) = look(&bytes, lo, lo + range);
+    let (first, used) = check_set(&bytes, lo, lo + range);
     // A message may hold two sets.
-    let (second, _) = look(&bytes[used..], lo, lo + range);
+    let (second, _) = check_set(&bytes[used..], lo, lo + range);
     if count_indices(&first) + count_indices(&second) < 1 << 20 {
         let both = union(&[&first, &second]);
-        check(&both, lo, lo + range);
+        check_blocks(&both, lo, lo + range);
         let set = IndexSet::new(both);
         assert!(set.len() as u64 >= count_indices(&first));
     }
     Ok(())
 }
 
-fn look(bytes: &[u8], lo: u64, hi: u64) -> (Vec<Block>, usize) {
+fn check_set(bytes: &[u8], lo: u64, hi: u64) -> (Vec<Block>, usize) {
     let Ok((blocks, used)) = within(LIMITS, || decode(bytes, lo, hi)) else { return (Vec::new(), 0) };
     assert!(used <= bytes.len());
-    check(&blocks, lo, hi);
+    check_blocks(&blocks, lo, hi);
     let encoding = Encoding::new(&blocks, lo, hi);
     assert!(encoding.bytes() <= used, "another form is smaller");
     let mut again = vec![0; encoding.bytes()];
@@ -52,7 +52,7 @@ fn look(bytes: &[u8], lo: u64, hi: u64) -> (Vec<Block>, usize) {
     (blocks, used)
 }
 
-fn check(blocks: &[Block], lo: u64, hi: u64) {
+fn check_blocks(blocks: &[Block], lo: u64, hi: u64) {
     assert!(blocks.is_sorted_by(|a, b| a.id < b.id));
     assert!(blocks.iter().all(|block| (lo..hi).contains(&block.id) && block.mask != 0));
 }

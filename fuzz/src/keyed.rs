@@ -15,10 +15,10 @@ fn play(u: &mut Unstructured<'_>) -> Result<()> {
     let (list, into_list, strings) = (u.arbitrary()?, u.arbitrary()?, u.arbitrary()?);
     let width = u.int_in_range(1..=3)?;
     match (strings, u.arbitrary()?) {
-        (false, false) => look::<Numbers, f32>(u, (list, into_list), width),
-        (false, true) => look::<Numbers, u8>(u, (list, into_list), width),
-        (true, false) => look::<Strings, i64>(u, (list, into_list), width),
-        (true, true) => look::<Strings, u8>(u, (list, into_list), width),
+        (false, false) => check_block::<Numbers, f32>(u, (list, into_list), width),
+        (false, true) => check_block::<Numbers, u8>(u, (list, into_list), width),
+        (true, false) => check_block::<Strings, i64>(u, (list, into_list), width),
+        (true, true) => check_block::<Strings, u8>(u, (list, into_list), width),
     }
 }
 
@@ -53,7 +53,11 @@ fn table<K: Drawn, T: Element>(list: bool, width: usize) -> Table<K, T> {
     Table::new(width, merge).expect("a table")
 }
 
-fn look<K: Drawn, T: Element>(u: &mut Unstructured<'_>, lists: (bool, bool), width: usize) -> Result<()> {
+fn check_block<K: Drawn, T: Element>(
+    u: &mut Unstructured<'_>,
+    lists: (bool, bool),
+    width: usize,
+) -> Result<()> {
     let mut block = match u.ratio(3, 4)? {
         true => {
             let mut drawn = table::<K, T>(lists.0, width);

@@ -27,7 +27,7 @@ pub enum Edit {
     Cut {
         at: u16,
     },
-    /// Appends bytes to the payload and its message.
+    /// Appends 8 bytes, or `all` 9, to the payload and its message.
     More {
         bytes: [u8; 9],
         all: bool,
@@ -74,6 +74,7 @@ impl Liar {
         Box::new(Liar { inner, edits, posted: 0 })
     }
 
+    /// Applies an edit. Returns how often the frame is to be sent.
     fn edit(&mut self, to: u32, frame: &mut Frame, edit: Edit) -> usize {
         let mut bytes = frame.payload.as_bytes().to_vec();
         let before = bytes.len() as u64;

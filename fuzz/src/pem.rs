@@ -14,14 +14,14 @@ const LIMITS: Limits = Limits { one: 256 << 10, all: 2 << 20 };
 /// Largest file, in bytes.
 const MAX_BYTES: usize = 16 << 10;
 
-/// The three valid files of a rank, and the paths of damaged copies. The folder is named by the process.
-struct Place {
+/// The three valid files of a rank, and the paths of damaged copies. The name of their folder contains the process's id.
+struct PemFiles {
     texts: [Vec<u8>; 3],
     whole: TlsFiles,
     damaged: [PathBuf; 3],
 }
 
-static PLACE: LazyLock<Place> = LazyLock::new(|| {
+static PEM_FILES: LazyLock<PemFiles> = LazyLock::new(|| {
     // In memory, if the system has such a place: files are written for each input.
     let memory = PathBuf::from("/dev/shm");
     let parent = if memory.is_dir() { memory } else { std::env::temp_dir() };
@@ -49,23 +49,23 @@ static PLACE: LazyLock<Place> = LazyLock::new(|| {
         key: at("key", &texts[2]),
     };
     let damaged = ["a", "c", "k"].map(|name| at(name, b""));
-    Place { texts, whole, damaged }
+    PemFiles { texts, whole, damaged }
 });
 
 /// The valid files of a rank.
 pub(crate) fn files() -> &'static TlsFiles {
-    &PLACE.whole
+    &PEM_FILES.whole
 }
 
 /// The input selects a file and its damage: bytes are changed, a part is removed or inserted, or all of it is replaced.
 pub fn run(data: &[u8]) {
-    LazyLock::force(&PLACE);
+    LazyLock::force(&PEM_FILES);
     let _ = read(&mut Unstructured::new(data));
 }
 
 fn read(u: &mut Unstructured<'_>) -> Result<()> {
     let which = u.int_in_range(0..=2)?;
-    let mut text = PLACE.texts[which].clone();
+    let mut text = PEM_FILES.texts[which].clone();
     match u.int_in_range(0..=3)? {
         0 => text = u.bytes(u.len())?.to_vec(),
         1 => {
@@ -84,16 +84,16 @@ fn read(u: &mut Unstructured<'_>) -> Result<()> {
         _ => {
             let at = usize::from(u.arbitrary::<u16>()?) % text.len();
             let more = match u.arbitrary::<u8>()? % 4 {
-                0 => PLACE.texts[usize::from(u.arbitrary::<u8>()?) % 3].clone(),
+                0 => PEM_FILES.texts[usize::from(u.arbitrary::<u8>()?) % 3].clone(),
                 _ => u.bytes(u.len())?.to_vec(),
             };
             text.splice(at..at, more);
         }
     }
     text.truncate(MAX_BYTES);
-    std::fs::write(&PLACE.damaged[which], &text).expect("a file");
+    std::fs::write(&PEM_FILES.damaged[which], &text).expect("a file");
     let mut files = files().clone();
-    *[&mut files.authority, &mut files.certificate, &mut files.key][which] = PLACE.damaged[which].clone();
+    *[&mut files.authority, &mut files.certificate, &mut files.key][which] = PEM_FILES.damaged[which].clone();
     match within(LIMITS, || Files::read(&files)) {
         Ok(_) => {}
         Err(error) => {

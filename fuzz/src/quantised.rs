@@ -10,7 +10,7 @@ use skyphos_types::{DType, Real, with_real};
 /// Nothing is allocated; the caller supplies all memory.
 const LIMITS: Limits = Limits { one: 0, all: 0 };
 
-/// Settings, a head, then codes and indices.
+/// The input has the settings of the quantisation, then a segment: a head, codes and indices.
 pub fn run(data: &[u8]) {
     let _ = expand(&mut Unstructured::new(&data[..data.len().min(CHUNK_BYTES)]));
 }
@@ -42,11 +42,11 @@ fn expand(u: &mut Unstructured<'_>) -> Result<()> {
         bytes.resize(HEAD_BYTES + len);
         bytes.as_bytes_mut()[HEAD_BYTES + rest.len()..].fill(0);
     }
-    with_real!(dtype, T => look::<T>(&codec, &params, width, bytes.as_bytes()), else unreachable!());
+    with_real!(dtype, T => check_segment::<T>(&codec, &params, width, bytes.as_bytes()), else unreachable!());
     Ok(())
 }
 
-fn look<T: Real>(codec: &QuantisedValues, params: &Quantize, width: usize, bytes: &[u8]) {
+fn check_segment<T: Real>(codec: &QuantisedValues, params: &Quantize, width: usize, bytes: &[u8]) {
     let _ = QuantisedValues::is_quantised(bytes);
     // As in the receiver of a segment, which rejects one that expands to more than a frame.
     let Ok(len) = within(LIMITS, || codec.plain_bytes(bytes)) else { return };

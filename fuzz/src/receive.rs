@@ -28,6 +28,7 @@ const KINDS: [FrameKind; 8] = [
     FrameKind::GivenUp,
 ];
 
+/// A frame that the peer sends.
 #[derive(Arbitrary)]
 struct Sent {
     kind: u8,
@@ -46,7 +47,7 @@ pub fn run(data: &[u8]) {
 fn feed(u: &mut Unstructured<'_>) -> Result<()> {
     let cuts: [u16; 6] = u.arbitrary()?;
     if u.ratio(1, 4)? {
-        // Through shared memory, where the peer may also write arbitrary counters.
+        // Raw bytes, over a socket or through shared memory, where the peer may also write arbitrary counters.
         let (shared, counters): (bool, Option<(u64, u64)>) = u.arbitrary()?;
         if shared && u.ratio(1, 2)? {
             return lent(u, &cuts);
@@ -113,7 +114,7 @@ fn feed(u: &mut Unstructured<'_>) -> Result<()> {
 /// Frames whose payloads are lent, at descriptors inside or outside the peer's memory.
 fn lent(u: &mut Unstructured<'_>, cuts: &[u16]) -> Result<()> {
     let descriptors: Vec<(u32, u32, u32)> = u.arbitrary_iter()?.take(MAX_FRAMES).collect::<Result<_>>()?;
-    let (mut stream, mut lens, mut senseless) = (Vec::new(), Vec::new(), false);
+    let (mut stream, mut lens, mut invalid) = (Vec::new(), Vec::new(), false);
     for (slot, line, len) in descriptors {
         let len = len as usize % (CHUNK_BYTES + 1);
         // Half of them are near the bounds.
@@ -124,8 +125,8 @@ fn lent(u: &mut Unstructured<'_>, cuts: &[u16]) -> Result<()> {
         Header::mark_lent(&mut head);
         stream.extend([&head[..], &slot.to_le_bytes(), &line.to_le_bytes()].concat());
         let end = u64::from(line) * 64 + len.next_multiple_of(64) as u64;
-        senseless |= slot as usize >= SLOTS || end > ARENA_BYTES as u64;
-        if !senseless {
+        invalid |= slot as usize >= SLOTS || end > ARENA_BYTES as u64;
+        if !invalid {
             lens.push(len);
         }
     }
@@ -136,7 +137,7 @@ fn lent(u: &mut Unstructured<'_>, cuts: &[u16]) -> Result<()> {
         assert_eq!(frame.payload.len(), len);
         assert!(frame.payload.as_bytes().iter().all(|byte| *byte == 0), "unused memory is not zero");
     }
-    assert!(end.contains(if senseless { "damaged" } else { "without a goodbye" }), "{end}");
+    assert!(end.contains(if invalid { "damaged" } else { "without a goodbye" }), "{end}");
     Ok(())
 }
 

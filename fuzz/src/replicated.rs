@@ -34,14 +34,14 @@ enum Body {
     Small([u8; 4]),
     /// A chunk large enough to be divided among the sender's replicas.
     Shared(u8),
-    Notices {
+    Acknowledgements {
         call: u8,
         round: u8,
         by: u8,
         chunks: Vec<(u8, u8)>,
     },
-    /// The notice of a large chunk, with its right checksum.
-    Notice {
+    /// The acknowledgement of a large chunk, with its right checksum.
+    Acknowledgement {
         call: u8,
         round: u8,
         by: u8,
@@ -62,6 +62,7 @@ enum Step {
         seq: u8,
         origin: u8,
         body: Body,
+        /// Group, call and number of the frame in place of the usual ones.
         odd: Option<(u64, u64, u32)>,
     },
     Post {
@@ -99,13 +100,13 @@ impl Body {
         match self {
             Body::Small(bytes) => bytes.to_vec(),
             Body::Shared(filled) => large(filled),
-            Body::Notices { call, round, by, chunks } => {
+            Body::Acknowledgements { call, round, by, chunks } => {
                 let each = chunks.iter().flat_map(|(seq, sum)| [u32::from(*seq), u32::from(*sum)]);
                 let mut bytes = head(call, round, by, chunks.len());
                 each.for_each(|word| bytes.extend(word.to_le_bytes()));
                 bytes
             }
-            Body::Notice { call, round, by, seq, filled } => {
+            Body::Acknowledgement { call, round, by, seq, filled } => {
                 use skyphos_core::replicated::Body as _;
                 let sum = skyphos_core::slab::Pool::default().copy_of(&large(filled)).checksum();
                 let mut bytes = head(call, round, by % 8, 1);

@@ -13,7 +13,7 @@ use std::time::Duration;
 /// Polls without an event after which all peers are lost, so that no rank waits for ever.
 const MAX_QUIET_POLLS: u32 = 40;
 
-/// The events to come from the peers, and the frames posted to them.
+/// The events to come from the peers, and the number of frames posted to them.
 pub struct Script {
     /// Events that no poll has delivered yet.
     pub events: VecDeque<Event>,

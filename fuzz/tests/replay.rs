@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 const MUTATIONS: usize = 2000;
 
 /// Limit on the time of an input; ample on a busy machine.
-const LONG: Duration = Duration::from_secs(5);
+const INPUT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Limit on the length of a mutation.
 const MAX_BYTES: usize = 1 << 16;
@@ -90,7 +90,7 @@ fn replay(name: &str) {
         CURRENT.set((target, input.to_vec()));
         let begin = Instant::now();
         run(input);
-        assert!(begin.elapsed() < LONG, "took {:?}", begin.elapsed());
+        assert!(begin.elapsed() < INPUT_TIMEOUT, "took {:?}", begin.elapsed());
     };
     let corpus = corpus(target);
     corpus.iter().for_each(|input| feed(input));
@@ -105,7 +105,7 @@ fn replay(name: &str) {
     }
 }
 
-macro_rules! each {
+macro_rules! replay_tests {
     ($($target:ident)*) => {
         $(#[test]
         fn $target() {
@@ -119,4 +119,4 @@ macro_rules! each {
     };
 }
 
-each!(bringup calls collectives frame index_set keyed pem quantised receive replicated segment small_messages);
+replay_tests!(bringup calls collectives frame index_set keyed pem quantised receive replicated segment small_messages);

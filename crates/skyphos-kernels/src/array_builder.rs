@@ -9,7 +9,7 @@ use std::ops::Range;
 
 /// An array under construction. [`ArrayBuilder::finish`] gives it once every number was written.
 pub struct ArrayBuilder<T> {
-    /// Of length 0: the numbers are in its spare capacity.
+    /// Its length is 0: the numbers are in its spare capacity.
     memory: Vec<T>,
     len: usize,
     written: Vec<Range<usize>>,
@@ -53,8 +53,8 @@ impl<T: Pod> ArrayBuilder<T> {
         unsafe { self.mark_written(range.start..end) };
     }
 
-    /// As [`ArrayBuilder::put`] for an array in which −0.0 marks absent rows (`stream/absent.rs`): writes those as 0, and sets the
-    /// bit of each row that begins here and is an entry.
+    /// As [`ArrayBuilder::put`] for an array in which −0.0 marks absent rows (`stream/absent.rs`): writes each −0.0 as 0, and
+    /// sets the bit of each row that begins among these numbers and is an entry.
     pub fn put_entries(&mut self, at: usize, numbers: &[T], width: usize, bits: &mut [u64])
     where
         T: Element,

@@ -28,7 +28,7 @@ pub fn count_indices(blocks: &[Block]) -> u64 {
     simd::dispatch!(count(blocks))
 }
 
-/// The position of each block's first index, and the number of indices at the end.
+/// The position of each block's first index; the last number is the number of all indices.
 fn bases(blocks: &[Block]) -> Vec<u32> {
     #[inline(always)]
     fn fill(blocks: &[Block], base: &mut [u32]) {
@@ -48,7 +48,7 @@ fn bases(blocks: &[Block]) -> Vec<u32> {
 #[derive(Clone, Debug, Default)]
 pub struct IndexSet {
     blocks: Arc<Vec<Block>>,
-    /// Position of each block's first element, and the number of elements at the end.
+    /// Position of each block's first element; the last number is the number of all elements.
     base: Arc<Vec<u32>>,
 }
 
@@ -116,7 +116,7 @@ impl IndexSet {
     }
 }
 
-/// Cuts `lo..hi` into `parts` equal ranges: their `parts + 1` bounds.
+/// The `parts + 1` bounds of the equal ranges into which `lo..hi` is cut.
 pub fn split_ranges(lo: u64, hi: u64, parts: u32) -> Vec<u64> {
     let width = u128::from(hi - lo);
     (0..=parts).map(|k| lo + (width * u128::from(k) / u128::from(parts)) as u64).collect()

@@ -10,7 +10,7 @@ use crate::simd;
 use bytemuck::Pod;
 use skyphos_types::{Element, ReduceOp, Result};
 
-/// Rows whose positions are tested together for being consecutive; a fold of that many takes one or two vectors.
+/// Rows whose positions are tested together for being consecutive; a fold of that many rows takes one or two vectors.
 const STRETCH: usize = 32;
 
 /// Runs `$body` with `$f` as the function of a built-in operation on two numbers of type `$T`, or `$custom_body` with a custom

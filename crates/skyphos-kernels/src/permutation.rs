@@ -24,7 +24,7 @@ pub enum Permutation {
     Each(Vec<u32>),
     /// Runs of consecutive offsets.
     Runs {
-        /// First position of each run; the number of positions at the end.
+        /// First position of each run; the last number is the number of all positions.
         starts: Vec<u32>,
         /// Offset of each run's first position.
         offsets: Vec<u32>,
@@ -112,7 +112,7 @@ impl Permutation {
         all
     }
 
-    /// Calls `f(position - start, offset, count)` for each run of `start .. start + rows`.
+    /// Calls `f(position - start, offset, count)` for each run of the positions `start .. start + rows`.
     #[inline(always)]
     fn for_each_run(&self, start: usize, rows: usize, mut f: impl FnMut(usize, usize, usize)) {
         let Permutation::Runs { starts, offsets } = self else { return };

@@ -28,7 +28,7 @@ pub struct Prepared {
     pub set: IndexSet,
     /// For each position of the set, the offset of its index in the caller's array (the first one, if it is repeated).
     pub order: Permutation,
-    /// (offset of the first, offset of a repeat) for repeated indices, by position, then by offset.
+    /// For each repeat of an index: the offsets of its first occurrence and of the repeat. Ordered by position, then by offset.
     pub repeats: Vec<(u32, u32)>,
 }
 

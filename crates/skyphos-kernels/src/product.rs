@@ -143,7 +143,7 @@ pub fn multiply<S: Multiply>(
     }
 }
 
-/// [`multiply`] by its definition, pair by pair: the oracle of tests, and the method that the papers measured.
+/// [`multiply`] by its definition, pair by pair: the oracle of tests, and the method that *DSOP* measured.
 pub fn multiply_pairs<S: Multiply>(
     (rows, cols, pairs): (usize, usize, usize),
     (a, b): (Rows<'_, S>, Rows<'_, S>),

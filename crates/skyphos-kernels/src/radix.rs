@@ -1,6 +1,6 @@
 //! Least-significant-digit radix sort of packed words: stable, a few passes over memory.
 //!
-//! A word is (key << 32 | payload); only the key's bits are sorted by. The digits are as even as
+//! A word is (key << 32 | payload); words are sorted by their keys only. The digits are as even as
 //! possible and at most 11 bits (2,048 counters stay in the L1 cache).
 
 const DIGIT_BITS: u32 = 11;

@@ -1,4 +1,4 @@
-//! Products of sparse factors: row i of G is Σₖ aₖᵢ bₖ, over the pairs k with an entry at aₖᵢ (Gustavson 1978).
+//! Products of sparse factors, G = Σₖ aₖ bₖᵀ: row i of G is Σₖ aₖᵢ bₖ, over the pairs k with an entry at aₖᵢ (Gustavson 1978).
 //!
 //! Cost: one multiply-add for each product of two entries, and the ordering by column. A row with several pairs and many
 //! products is summed in an array with a bitmap; a row with few products is sorted. Numbers are summed in the order of pairs.

@@ -91,7 +91,7 @@ type Slot = std::mem::MaybeUninit<u32>;
 pub struct Locator<'a> {
     set: &'a IndexSet,
     lo: u64,
-    /// The number of each block of the range, if most of them are present.
+    /// For each block id of the range, the block's index in the set's list, if many ids are present.
     table: Option<Vec<u32>>,
 }
 

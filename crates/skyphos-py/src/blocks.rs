@@ -23,7 +23,7 @@ type ReceivedBlock<'py> = (u32, Bound<'py, PyArray1<u8>>);
 
 #[pymethods]
 impl BlockExchange {
-    /// The next block, in the order of ranks after this one; `None` after the last.
+    /// The next block: senders follow from the rank after this one around to the rank before it. `None` after the last.
     fn next_block<'py>(&self, py: Python<'py>) -> PyResult<Option<ReceivedBlock<'py>>> {
         let next = py.detach(|| {
             let mut exchange = self.exchange.lock().unwrap_or_else(PoisonError::into_inner);

@@ -2,7 +2,7 @@
 
 use crate::arrays::{ValueArrays, with_owned};
 use crate::configure::{ConfigureOptions, IndexSets};
-use crate::errors::{classes, interrupted, or_fail, to_py};
+use crate::errors::{exceptions_module, interrupted, or_fail, to_py};
 use crate::health::Health;
 use crate::indices::IndexArray;
 use crate::op::Operation;
@@ -24,7 +24,7 @@ fn duration(py: Python<'_>, name: &str, seconds: f64) -> PyResult<Duration> {
 
 fn settings(py: Python<'_>, timeout: f64, threads: usize) -> PyResult<Settings> {
     let timeout = duration(py, "timeout", timeout)?;
-    classes(py)?; // loads the exceptions while modules can still be imported
+    exceptions_module(py)?; // loads the exceptions while modules can still be imported
     Ok(Settings { timeout, threads, interrupted: Some(interrupted) })
 }
 
@@ -141,7 +141,7 @@ pub fn mpi_prepare_end(py: Python<'_>) {
     py.detach(skyphos::mpi::Library::prepare_end);
 }
 
-/// Connected processes that have not formed a group yet.
+/// This process's connections to others, with which it has not formed a group yet.
 #[pyclass(module = "skyphos._skyphos", frozen)]
 pub struct Connected {
     rank: u32,
@@ -348,7 +348,7 @@ impl Comm {
         closed.map_err(|e| to_py(py, e))
     }
 
-    /// Calls that this rank has begun in the group.
+    /// Number of calls that this rank has begun in the group.
     fn calls_begun(&self) -> u64 {
         self.comm.calls_begun()
     }

@@ -44,7 +44,7 @@ pub fn or_fail<T>(py: Python<'_>, comm: &skyphos::Comm, converted: PyResult<T>) 
     })
 }
 
-/// The attribute `wire` of the exception that other ranks raise if a rank leaves a call without an error of its program.
+/// The attribute `_wire` of the exception that other ranks raise if a rank leaves a call without an error of its program.
 #[pyfunction]
 pub fn wire_of_leaving<'py>(py: Python<'py>, rank: u32, cause: &str) -> Bound<'py, PyBytes> {
     PyBytes::new(py, &Error::Aborted { rank, cause: cause.to_owned() }.to_wire())
@@ -63,9 +63,9 @@ pub fn unreported(py: Python<'_>, error: &Error) -> PyErr {
 }
 
 /// The module `skyphos.errors`. It is cached, because an interpreter that shuts down imports no modules.
-pub fn classes(py: Python<'_>) -> PyResult<&Bound<'_, PyModule>> {
-    static CLASSES: PyOnceLock<Py<PyModule>> = PyOnceLock::new();
-    CLASSES
+pub fn exceptions_module(py: Python<'_>) -> PyResult<&Bound<'_, PyModule>> {
+    static MODULE: PyOnceLock<Py<PyModule>> = PyOnceLock::new();
+    MODULE
         .get_or_try_init(py, || py.import("skyphos.errors").map(Bound::unbind))
         .map(|module| module.bind(py))
 }
@@ -90,7 +90,7 @@ fn build(py: Python<'_>, error: &Error) -> PyResult<PyErr> {
         Error::Interrupted => return Ok(PyKeyboardInterrupt::new_err(())),
         _ => "SkyphosError",
     };
-    let class = classes(py)?.getattr(class)?;
+    let class = exceptions_module(py)?.getattr(class)?;
     let exception = class.call((error.to_string(),), Some(&details))?;
     exception.setattr("_wire", PyBytes::new(py, &error.to_wire()))?;
     Ok(PyErr::from_value(exception))
@@ -99,5 +99,6 @@ fn build(py: Python<'_>, error: &Error) -> PyResult<PyErr> {
 /// Marks an exception as raised on all ranks. An exception without attributes cannot be marked: Python code then reports it to the
 /// other ranks again, and they raise twice.
 fn mark_raised_by_all(py: Python<'_>, error: &PyErr) {
-    let _ = classes(py).and_then(|classes| classes.call_method1("mark_raised_by_all", (error.value(py),)));
+    let _ = exceptions_module(py)
+        .and_then(|module| module.call_method1("mark_raised_by_all", (error.value(py),)));
 }

@@ -252,7 +252,8 @@ impl KeyTable {
         self.with(py, |table| Ok(table.keys()))?(py)
     }
 
-    /// Takes the keys, all rows, and in a table of lists the number of rows of each key. The table is empty afterwards.
+    /// Takes the keys, all rows, and in a table of lists the number of rows of each key. Afterwards the table is empty, and refuses
+    /// further rows.
     fn take(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
         let table = py.detach(|| self.lock().take());
         table.ok_or_else(taken)?.take(py)

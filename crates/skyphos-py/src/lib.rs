@@ -51,7 +51,7 @@ mod _skyphos {
     use numpy::PyArrayMethods;
     use pyo3::prelude::*;
 
-    /// Looks up NumPy's functions now: objects may still use them while the interpreter shuts down, when a look-up fails.
+    /// Looks up NumPy's functions now: objects may still use them while the interpreter shuts down, when a look-up would fail.
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
         let array = numpy::PyArray1::<u8>::zeros(module.py(), 0, false);

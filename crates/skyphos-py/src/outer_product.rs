@@ -239,7 +239,7 @@ impl<T: Factor> SparseFactors<T> for OwnedSparseFactors<T> {
     }
 }
 
-/// Sums aᵀ b of all ranks' sparse factors: a vector of N M numbers.
+/// Sums aᵀ b of all ranks' sparse factors: a vector of n·m numbers.
 #[pyfunction]
 pub fn sparse_outer_product_sum(
     py: Python<'_>,

@@ -126,7 +126,7 @@ impl Plan {
     fn volume(&self, py: Python<'_>) -> PyResult<Vec<LayerVolume>> {
         let plan = self.plan(py)?;
         let predicted = skyphos::predicted_rows(&plan);
-        let rows = plan
+        let volumes = plan
             .volume()
             .into_iter()
             .map(|v| {
@@ -143,7 +143,7 @@ impl Plan {
                 }
             })
             .collect();
-        Ok(rows)
+        Ok(volumes)
     }
 
     /// Seconds of the last call.

@@ -111,7 +111,8 @@ pub fn predict_agreement(ranks: u32, profile: ProfileFields) -> Stage {
     (&survey_stage(ranks, &profile.0)).into()
 }
 
-/// The predictions of every ordered factorisation as layers of a plan whose in-sets equal its out-sets, the fastest reduction first.
+/// The predictions of plans whose in-sets equal their out-sets, one for each ordered factorisation of `ranks` as degrees of the layers. The
+/// plan with the fastest reduction is first.
 #[pyfunction]
 pub fn predict_plans(
     py: Python<'_>,

@@ -111,7 +111,7 @@ impl From<skyphos::Explanation> for Explanation {
 }
 
 impl Explanation {
-    /// The explanation of an allgather by this schedule.
+    /// The explanation of a call by this schedule.
     pub fn of_schedule(choice: ScheduleChoice, traffic: skyphos::Traffic) -> Explanation {
         let algorithm = choice.schedule.name();
         let source = choice.predicted.is_some().then_some(PredictionSource::Schedule(choice));

@@ -119,7 +119,7 @@ pub struct SimulatedPhase {
     trace: String,
 }
 
-/// Totals of all rounds with the same name, in the order in which they begin.
+/// Totals of all rounds with the same name, in the order in which they begin, without the round of announcements, which no rank waits for.
 fn rounds_by_name(phase: &Phase) -> Vec<SimulatedRound> {
     let mut all: BTreeMap<String, SimulatedRound> = BTreeMap::new();
     for (number, round) in phase.ran.record.by_round() {

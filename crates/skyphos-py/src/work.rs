@@ -56,7 +56,7 @@ impl Work {
         self.work.note_failure();
     }
 
-    /// The result, once; raises the call's error.
+    /// The result, once; raises the call's error. `None` if the call is not over, or its result was taken before.
     fn take(&self, py: Python<'_>) -> PyResult<Option<Py<PyAny>>> {
         match self.work.take() {
             None => Ok(None),

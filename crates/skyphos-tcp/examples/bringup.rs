@@ -1,4 +1,4 @@
-//! How long a group takes to come up: rendezvous, handshakes, full mesh, go.
+//! Measures how long a group takes to come up: rendezvous, handshakes, full mesh, and the message "go".
 //!
 //! `cargo run --release -p skyphos-tcp --example bringup [ranks …] [tls]` (2 8 64 ranks by default)
 //!
@@ -18,16 +18,16 @@ use std::time::{Duration, Instant};
 const ROUNDS: usize = 7;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let (tls, named): (Vec<_>, Vec<_>) = std::env::args().skip(1).partition(|argument| argument == "tls");
-    let named: Vec<u32> = named.iter().map(|a| a.parse()).collect::<Result<_, _>>()?;
+    let (tls, sizes): (Vec<_>, Vec<_>) = std::env::args().skip(1).partition(|argument| argument == "tls");
+    let sizes: Vec<u32> = sizes.iter().map(|a| a.parse()).collect::<Result<_, _>>()?;
     let authority = (!tls.is_empty()).then(Authority::new);
     let files = authority.as_ref().map(Authority::files);
-    for size in if named.is_empty() { vec![2, 8, 64] } else { named } {
+    for size in if sizes.is_empty() { vec![2, 8, 64] } else { sizes } {
         let mut best = [Duration::MAX; 2];
         for _ in 0..ROUNDS {
-            best[0] = best[0].min(once(size, None)?);
+            best[0] = best[0].min(bring_up(size, None)?);
             if files.is_some() {
-                best[1] = best[1].min(once(size, files.as_ref())?);
+                best[1] = best[1].min(bring_up(size, files.as_ref())?);
             }
         }
         let encrypted = files.as_ref().map_or(String::new(), |_| format!(", over TLS {:.2?}", best[1]));
@@ -36,7 +36,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-fn once(size: u32, tls: Option<&TlsFiles>) -> std::io::Result<Duration> {
+fn bring_up(size: u32, tls: Option<&TlsFiles>) -> std::io::Result<Duration> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
     let at = listener.local_addr()?.to_string();
     let mut fd = Some(listener.into_raw_fd());

@@ -26,7 +26,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// The variable that gives the second process the addresses.
+/// The environment variable that gives the second process the addresses.
 const ADDRESSES: &str = "SKYPHOS_PINGPONG";
 const ROUNDS: usize = 7;
 const PINGS: usize = 5000;
@@ -147,7 +147,7 @@ fn bench(
         print(&format!("128 KB one way: {kind}"), rate(chunks, seconds));
     }
     let took = best(|| vec![plain_both(rank, &mut plain, chunks)]);
-    print("128 KB both ways: plain blocking sockets, a thread for each", rate(chunks, took[0]));
+    print("128 KB both ways: plain blocking sockets, a thread each way", rate(chunks, took[0]));
     over_nodes(rank, groups, chunks, &print)
 }
 
@@ -187,7 +187,7 @@ fn over_nodes(
                 assert_eq!(exchange(&k.to_le_bytes()).as_bytes(), k.to_le_bytes());
             }
             all.push(start.elapsed());
-            // Both directions in turn.
+            // The two directions alternate.
             let start = Instant::now();
             for k in 0..2 * LARGE_TURNS {
                 let sends = k % 2 == rank;
@@ -330,7 +330,7 @@ fn tcp_stream(rank: u32, tcp: &mut Tcp, chunks: usize) -> Duration {
         return start.elapsed();
     }
     for seq in 0..chunks {
-        // The bound on the backlog that core's endpoints observe.
+        // Like an endpoint of skyphos-core, posts only while at most 1 MB waits to be sent.
         while tcp.backlog(WorldRank(1)) > 1 << 20 {
             tcp.poll(SLEEP, &mut events);
             events.clear();

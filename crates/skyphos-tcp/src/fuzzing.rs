@@ -68,7 +68,7 @@ impl Receiver {
         }
     }
 
-    /// Writes at most [`PIECE_BYTES`] bytes, or closes the socket if there are none, then reads all frames that are complete.
+    /// Writes `bytes`, at most [`PIECE_BYTES`], or closes the socket if they are `None`; then reads all frames that are complete.
     /// Returns why the connection ended, if it did.
     pub fn write_and_read(&mut self, bytes: Option<&[u8]>, events: &mut Vec<Event>) -> Option<String> {
         match bytes {
@@ -139,20 +139,20 @@ pub fn read_link(
     (all, None)
 }
 
-/// Decodes a message's body as every kind.
+/// Decodes the bytes as the body of every kind of message in turn.
 pub fn decode_body(bytes: &[u8]) {
     let (key, nonce, group): (Key, Nonce, GroupId) = (Key::new(Some("cup")), [1; 32], [2; 16]);
     if let Some((protocol, nonce)) = message::read_challenge(bytes) {
         assert!(protocol != message::PROTOCOL || message::challenge(&nonce) == bytes);
     }
-    let _ = message::is_greeting(bytes);
+    let _ = message::begins_challenge(bytes);
     if let Some((hello, is_proved)) = Hello::decode(bytes, &key, &nonce, &group) {
         let again = hello.encode(&key, &nonce, &group);
         assert_eq!(Hello::decode(&again, &key, &nonce, &group), Some((hello.clone(), true)));
         assert!(!is_proved || again == bytes, "a proof covers all bytes");
         let welcome = hello.welcome(&key, &nonce, &group);
-        assert!(hello.check_welcome(&welcome, &key, &nonce, &group));
-        assert_eq!(hello.check_welcome(bytes, &key, &nonce, &group), bytes == welcome);
+        assert!(hello.accepts_welcome(&welcome, &key, &nonce, &group));
+        assert_eq!(hello.accepts_welcome(bytes, &key, &nonce, &group), bytes == welcome);
     }
     if let Some(table) = Table::decode(bytes) {
         assert_eq!(table.encode(), bytes);

@@ -8,14 +8,14 @@
 //! ```
 //!
 //! Both nonces are 32 random bytes, so no proof is valid on a second connection; the labels differ, so no proof can be reflected. The
-//! client proves first, so a stranger that connects learns nothing to guess the token against. On mesh connections the proofs cover the
-//! group's number, made by rank 0, so ranks of another group with the same token are strangers. Without a token the key is empty, and
-//! the exchange only distinguishes groups.
+//! client proves first, so a stranger that connects learns nothing by which it could check guesses of the token. On mesh connections
+//! the proofs cover the group's number, made by rank 0, so ranks of another group with the same token are strangers. Without a token
+//! the key is empty, and the exchange only distinguishes groups.
 //!
 //! Over TLS the proofs cover a nonce bound to the connection ([`crate::wire`]): an attacker with a certificate and without the token
 //! cannot relay the proofs between two ranks.
 //!
-//! Cost: one round trip after the connection's own, and three HMACs per side of ~1 µs.
+//! Cost: one round trip after the connection's own, and per side three HMACs of ~1 µs.
 
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
@@ -24,7 +24,7 @@ use skyphos_types::{Error, Result};
 /// Bytes of a nonce and of a proof.
 pub(crate) const PROOF_BYTES: usize = 32;
 
-/// Random bytes that make a proof good for one connection only.
+/// Random bytes that make a proof valid on one connection only.
 pub(crate) type Nonce = [u8; PROOF_BYTES];
 
 /// The group's number: random, made by rank 0.
@@ -81,8 +81,8 @@ impl Key {
         self.over(side, parts).finalize().into_bytes().into()
     }
 
-    /// Compares in constant time.
-    pub(crate) fn check(&self, side: Side, parts: &[&[u8]], proof: &[u8; PROOF_BYTES]) -> bool {
+    /// Whether a proof is that of [`Key::prove`]. Compares in constant time.
+    pub(crate) fn accepts(&self, side: Side, parts: &[&[u8]], proof: &[u8; PROOF_BYTES]) -> bool {
         self.over(side, parts).verify_slice(proof).is_ok()
     }
 }
@@ -92,14 +92,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_proof_fits_one_token_side_and_transcript() {
+    fn a_proof_holds_only_for_its_token_side_and_transcript() {
         let key = Key::new(Some("cup"));
         let proof = key.prove(Side::Client, &[b"ab", b"c"]);
-        assert!(key.check(Side::Client, &[b"ab", b"c"], &proof));
-        assert!(!key.check(Side::Client, &[b"a", b"bc"], &proof));
-        assert!(!key.check(Side::Server, &[b"ab", b"c"], &proof));
-        assert!(!Key::new(Some("cap")).check(Side::Client, &[b"ab", b"c"], &proof));
-        assert!(!Key::new(None).check(Side::Client, &[b"ab", b"c"], &proof));
+        assert!(key.accepts(Side::Client, &[b"ab", b"c"], &proof));
+        assert!(!key.accepts(Side::Client, &[b"a", b"bc"], &proof));
+        assert!(!key.accepts(Side::Server, &[b"ab", b"c"], &proof));
+        assert!(!Key::new(Some("cap")).accepts(Side::Client, &[b"ab", b"c"], &proof));
+        assert!(!Key::new(None).accepts(Side::Client, &[b"ab", b"c"], &proof));
         assert!(!Key::new(Some("")).has_token() && !Key::new(None).has_token());
     }
 

@@ -3,7 +3,7 @@
 //! ```text
 //! connect to the rendezvous, again and again until rank 0 is there; prove knowledge of the token; register
 //! wait for the table
-//! connect to the others (`mesh`)
+//! connect to the other ranks (`mesh`)
 //! report to rank 0; wait for "go"
 //! ```
 
@@ -34,17 +34,17 @@ impl Joining {
     fn run(&mut self) -> Result<Connections> {
         let (rank_zero, listener) = self.register()?;
         self.rank_zero = Some(rank_zero);
-        let table = self.table()?;
+        let table = self.wait_for_table()?;
         let mut links = mesh(self, listener, &table)?;
         links[0] = Some(rank_zero);
         self.lobby.send(rank_zero, Kind::Ready, &[]);
-        self.go()?;
+        self.wait_for_go()?;
         let wires = links.into_iter().map(|link| link.map(|id| self.lobby.take(id)).transpose());
         Ok(Connections { wires: wires.collect::<Result<_>>()?, locations: table.locations, arena: None })
     }
 
     /// Waits for the table that rank 0 sends once all ranks are registered.
-    fn table(&mut self) -> Result<Table> {
+    fn wait_for_table(&mut self) -> Result<Table> {
         loop {
             match self.next_event(self.deadline + VERDICT_TIME)? {
                 Event::Nothing => return Err(self.silent("rank 0 registered this rank")),
@@ -62,7 +62,7 @@ impl Joining {
     }
 
     /// Waits for the "go" that rank 0 sends once every rank is connected to all others.
-    fn go(&mut self) -> Result<()> {
+    fn wait_for_go(&mut self) -> Result<()> {
         loop {
             match self.next_event(self.deadline + VERDICT_TIME)? {
                 Event::Nothing => return Err(self.silent("this rank is connected to all")),

@@ -8,9 +8,9 @@ use skyphos_types::{Error, Result};
 use std::time::{Duration, Instant};
 
 /// Advice if TLS settings differ.
-pub(crate) const SAME_TLS: &str = "give all ranks certificates of one authority, or none of them any";
+pub(crate) const SAME_TLS: &str = "give all ranks certificates of one authority, or give none of them any";
 
-/// Time after its own deadline for which a rank waits for rank 0.
+/// How long a rank still waits for rank 0 after its own deadline.
 pub(crate) const VERDICT_TIME: Duration = Duration::from_secs(3);
 
 /// An event during the bring-up.
@@ -31,15 +31,16 @@ pub(crate) struct Joining {
     pub(crate) deadline: Instant,
     /// The connection to rank 0, once this rank is registered.
     pub(crate) rank_zero: Option<usize>,
-    /// Rank 0 has refused, or is gone.
+    /// Rank 0 has refused this rank, or its connection is gone: there is nothing to report to it.
     pub(crate) is_refused: bool,
 }
 
 impl Joining {
     /// The error in rank 0's refusal.
     pub(crate) fn refusal(&self, message: &Message) -> Error {
-        Error::from_wire(&message.body)
-            .unwrap_or_else(|| Error::refused(format!("{} did not say why", self.options.call())))
+        Error::from_wire(&message.body).unwrap_or_else(|| {
+            Error::refused(format!("{} did not say why", self.options.describe_rendezvous()))
+        })
     }
 
     /// The next event. `Err` if rank 0 refuses or is gone.
@@ -48,7 +49,7 @@ impl Joining {
             None => Ok(Event::Nothing),
             Some(LinkEvent::Gone(id, cause) | LinkEvent::Denied(id, cause)) if self.rank_zero == Some(id) => {
                 self.is_refused = true;
-                let cause = format!("{cause} during {}", self.options.call());
+                let cause = format!("{cause} during {}", self.options.describe_rendezvous());
                 Err(Error::PeerLost { rank: 0, address: self.options.rendezvous.clone(), cause })
             }
             Some(LinkEvent::Message(id, message)) if self.rank_zero == Some(id) => match message.kind {
@@ -78,7 +79,7 @@ impl Joining {
 
     /// The error for a rank 0 that has stopped answering. `since`: the last step that succeeded.
     pub(crate) fn silent(&self, since: &str) -> Error {
-        let call = format!("{} ({since}, then it fell silent)", self.options.call());
+        let call = format!("{} ({since}, then it fell silent)", self.options.describe_rendezvous());
         Error::Timeout { missing: vec![0], call, after: self.options.timeout }
     }
 

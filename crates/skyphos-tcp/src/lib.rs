@@ -40,7 +40,7 @@ mod transport;
 mod wire;
 
 #[cfg(test)]
-extern crate self as skyphos_tcp; // as tests/common names it
+extern crate self as skyphos_tcp; // the name by which tests/common imports this crate
 #[cfg(test)]
 mod tests;
 

@@ -11,14 +11,14 @@ use std::time::Instant;
 /// The reason for dropping a connection whose rank uses TLS, in a group that does not.
 pub(crate) const SPEAKS_TLS: &str = "it speaks TLS, which the group does not use";
 
-/// The state of a connection.
+/// The state of a connection, which decides what is read from it and for how long it may be silent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Trust {
     /// This rank is connecting.
     Connecting,
     /// Connected; the peer has proved nothing.
     Stranger,
-    /// The peer has proved to be a rank of the group.
+    /// The peer has proved to be a rank of the group, or this rank has sent its proof to a server: longer messages may follow.
     Member,
     /// The bring-up is done: the link reads no more, since frames may follow.
     Settled,
@@ -50,7 +50,7 @@ pub(crate) struct Link {
     /// The other end, for error messages.
     pub(crate) peer: String,
     pub(crate) trust: Trust,
-    /// Whether the other side has connected.
+    /// Whether the peer opened the connection.
     pub(crate) incoming: bool,
     /// The nonce that this side has sent (incoming) or received (outgoing).
     pub(crate) server_nonce: Nonce,
@@ -120,7 +120,7 @@ impl Link {
         while self.sent < self.out.len() {
             let rest = &self.out[self.sent..];
             match self.wire.write(&[IoSlice::new(rest)], rest.len()) {
-                Ok((0, _)) => return Ok(()), // the handshake first
+                Ok((0, _)) => return Ok(()), // only after the TLS handshake
                 Ok((n, _)) => self.sent += n,
                 Err(e) if matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::NotConnected) => {
                     return Ok(());
@@ -137,7 +137,7 @@ impl Link {
         }
     }
 
-    pub(crate) fn flushed(&self) -> bool {
+    pub(crate) fn is_flushed(&self) -> bool {
         self.out.is_empty() && self.wire.is_flushed()
     }
 }

@@ -1,7 +1,7 @@
 //! The event loop of the bring-up: it accepts connections, connects, and returns one message at a time.
 //!
 //! Strangers cannot stall it: it blocks on no single connection; an incoming connection must prove the token within [`PROOF_TIME`]; and
-//! beside those of the expected ranks at most [`STRANGERS`] connections are kept, of which the oldest is dropped first.
+//! at most [`STRANGERS`] unproved connections are kept beyond one for each expected rank, and the oldest is dropped first.
 
 use crate::handshake::random;
 use crate::link::{End, Link, Trust};
@@ -24,7 +24,7 @@ const PROOF_TIME: Duration = Duration::from_secs(10);
 /// challenge as long as the caller does: rank 0's launcher may have opened the port long before rank 0 accepts.
 const CONNECT_TIME: Duration = Duration::from_secs(5);
 
-/// Unproved incoming connections that are kept beside those of the expected ranks.
+/// Unproved incoming connections that are kept beyond one for each expected rank.
 const STRANGERS: usize = 64;
 
 /// Time between checks of the clock and for Ctrl-C.
@@ -59,7 +59,7 @@ pub(crate) struct Lobby {
 }
 
 /// The answer to a rank without TLS in a group that uses it.
-fn needs_tls() -> Vec<u8> {
+fn tls_refusal() -> Vec<u8> {
     let mut message = Vec::new();
     Message::put(Kind::Refusal, &Error::refused("the group uses TLS").to_wire(), &mut message);
     message
@@ -104,7 +104,7 @@ impl Lobby {
         Ok(())
     }
 
-    /// Begins to connect; [`LinkEvent::Gone`] follows if that fails, the server's challenge if not.
+    /// Begins to connect. [`LinkEvent::Gone`] follows if that fails, else the server's challenge.
     pub(crate) fn connect(&mut self, address: SocketAddr, tuning: &Tuning) -> Result<usize> {
         let id = self.next_id;
         match sockets::begin_connect(address, tuning) {
@@ -250,7 +250,7 @@ impl Lobby {
             if let Some(link) = self.links.get(&id).filter(|link| link.incoming) {
                 cause = format!("{}: {cause}", link.peer);
                 // It may be a rank without TLS, which waits for a challenge that it can read.
-                link.wire.answer_unencrypted(&needs_tls());
+                link.wire.answer_unencrypted(&tls_refusal());
             }
             self.lose(id, cause);
         }
@@ -326,9 +326,9 @@ impl Lobby {
         }
     }
 
-    /// Sends all queued messages, or as many as go until `until`.
+    /// Sends all queued messages, or as many as possible before `until`.
     pub(crate) fn flush(&mut self, until: Instant) -> Result<()> {
-        while self.links.values().any(|l| !l.flushed()) {
+        while self.links.values().any(|l| !l.is_flushed()) {
             let now = Instant::now();
             if now >= until {
                 break;

@@ -104,7 +104,7 @@ impl Mesh<'_> {
                 continue;
             }
             let attempt = &mut self.attempts[j];
-            let refused = attempt.last.contains("refused") && now - attempt.since > REFUSED_TIME;
+            let refused = attempt.last_failure.contains("refused") && now - attempt.since > REFUSED_TIME;
             if refused || now >= self.limit {
                 return Err(self.unreachable(j));
             }
@@ -136,7 +136,7 @@ impl Mesh<'_> {
             }
             (Kind::Welcome, Some(hello)) => {
                 let Some(nonce) = join.lobby.link(id).and_then(|link| link.nonce()) else { return Ok(()) };
-                if hello.check_welcome(&message.body, &join.key, &nonce, &table.group) {
+                if hello.accepts_welcome(&message.body, &join.key, &nonce, &table.group) {
                     join.lobby.settle(id);
                     links[j] = Some(id);
                     return Ok(());
@@ -174,7 +174,8 @@ impl Mesh<'_> {
 
     fn unreachable(&self, j: usize) -> Error {
         let (location, own) = (&self.table.locations[j], &self.table.locations[self.me]);
-        let last = Some(self.attempts[j].last.as_str()).filter(|l| !l.is_empty()).unwrap_or("no answer");
+        let last =
+            Some(self.attempts[j].last_failure.as_str()).filter(|l| !l.is_empty()).unwrap_or("no answer");
         let hint = if sockets::is_loopback(location.address.ip()) && location.machine != own.machine {
             "it offers a loopback address; let the rendezvous name an address that all machines share, or set the \
              interface"

@@ -63,13 +63,13 @@ impl Message {
         out.extend(body);
     }
 
-    /// The length after the first four bytes; `None` if it exceeds `limit`.
+    /// The length that the first four bytes announce; `None` if it is 0 or exceeds `limit`.
     pub(crate) fn length(head: [u8; 4], limit: usize) -> Option<usize> {
         let len = u32::from_le_bytes(head) as usize;
         (1..=limit).contains(&len).then_some(len)
     }
 
-    /// The message after the length.
+    /// The message in the bytes after the length.
     pub(crate) fn parse(bytes: &[u8]) -> Option<Message> {
         let (code, body) = bytes.split_first()?;
         Some(Message { kind: Kind::from_code(*code)?, body: body.to_vec() })
@@ -146,8 +146,8 @@ pub(crate) fn challenge(nonce: &Nonce) -> Vec<u8> {
     [&MAGIC[..], &[PROTOCOL], nonce].concat()
 }
 
-/// Whether a server's first bytes begin an unencrypted challenge.
-pub(crate) fn is_greeting(bytes: &[u8]) -> bool {
+/// Whether a server's first bytes are the beginning of an unencrypted challenge.
+pub(crate) fn begins_challenge(bytes: &[u8]) -> bool {
     bytes.get(4) == Some(&(Kind::Challenge as u8)) && bytes[5..].starts_with(&MAGIC)
 }
 
@@ -244,7 +244,7 @@ impl Hello {
             }),
         };
         let hello = fields.end(Hello { role, has_token, rank, world_size, to, nonce, details })?;
-        let is_proved = key.check(Side::Client, &[server, covered, group], proof);
+        let is_proved = key.accepts(Side::Client, &[server, covered, group], proof);
         Some((hello, is_proved))
     }
 
@@ -266,9 +266,9 @@ impl Hello {
     }
 
     /// Whether the server's answer proves that it knows the token.
-    pub(crate) fn check_welcome(&self, body: &[u8], key: &Key, server: &Nonce, group: &GroupId) -> bool {
+    pub(crate) fn accepts_welcome(&self, body: &[u8], key: &Key, server: &Nonce, group: &GroupId) -> bool {
         body.try_into()
-            .is_ok_and(|proof| key.check(Side::Server, &self.transcript(server, group, &mut [0; 5]), proof))
+            .is_ok_and(|proof| key.accepts(Side::Server, &self.transcript(server, group, &mut [0; 5]), proof))
     }
 }
 
@@ -363,9 +363,9 @@ mod tests {
                 assert!(!matches!(Hello::decode(&broken, &key, &nonce, &group), Some((_, true))));
             }
             let welcome = hello.welcome(&key, &nonce, &group);
-            assert!(hello.check_welcome(&welcome, &key, &nonce, &group));
-            assert!(!hello.check_welcome(&welcome, &Key::new(None), &nonce, &group));
-            assert!(!hello.check_welcome(&welcome[1..], &key, &nonce, &group));
+            assert!(hello.accepts_welcome(&welcome, &key, &nonce, &group));
+            assert!(!hello.accepts_welcome(&welcome, &Key::new(None), &nonce, &group));
+            assert!(!hello.accepts_welcome(&welcome[1..], &key, &nonce, &group));
         }
     }
 

@@ -8,7 +8,7 @@ use std::net::IpAddr;
 use std::os::fd::RawFd;
 use std::time::{Duration, Instant};
 
-/// A wait without a limit, which does not overflow the clock.
+/// The longest wait. It stands for a wait without a limit, and does not overflow the clock.
 pub(crate) const FOR_EVER: Duration = Duration::from_secs(365 * 24 * 3600);
 
 /// Options of [`crate::connect`].
@@ -19,26 +19,25 @@ pub struct Options {
     pub rank: u32,
     /// Number of processes in the group.
     pub world_size: u32,
-    /// "host:port" of rank 0, as every rank can reach it. IPv6 addresses in brackets.
+    /// "host:port" of rank 0, as every rank can reach it. An IPv6 address is in brackets.
     pub rendezvous: String,
     /// A secret that all ranks share. With `None`, or an empty secret, any program that reaches the port may join.
     pub token: Option<String>,
-    /// Files of certificates. With them all connections are encrypted, and only peers with a certificate may prove the token. All ranks
-    /// of a group have them, or none.
+    /// Certificate files. With them all connections are encrypted, and only peers with a certificate may prove the token. Either all ranks
+    /// of a group have such files, or none has.
     pub tls: Option<TlsFiles>,
     /// Time for the whole bring-up.
     pub timeout: Duration,
     /// Rank 0 only: a socket of the launcher that already listens at the rendezvous, so no other program can take the port. `connect`
     /// takes it over. Other ranks ignore the number.
     pub listen_fd: Option<RawFd>,
-    /// The local address to listen on. `None`: for rank 0, loopback if the rendezvous is there, else
-    /// every interface; for others, the one over which they reached the rendezvous.
+    /// The local address to listen on. `None`: for rank 0, the loopback if the rendezvous is a loopback address, else every interface;
+    /// for the other ranks, the address from which they reached the rendezvous.
     pub interface: Option<IpAddr>,
     /// Size of each socket's send and receive buffer; `None` leaves it to the kernel's autotuning. A connection accepted on `listen_fd`
     /// has at least that socket's receive buffer.
     pub socket_buffer: Option<usize>,
-    /// Congestion control of the connections, by the system's name for it; `None`: the system's, but not BBR on
-    /// short paths.
+    /// Congestion control of the connections, by the system's name for it; `None`: the system's default, but never BBR on short paths.
     pub congestion_control: Option<String>,
     /// Replicas per rank, and whether they may share a host. This transport only checks that all ranks agree.
     pub replication: (u32, bool),
@@ -47,7 +46,7 @@ pub struct Options {
     pub heartbeat: Duration,
     /// Whether ranks of one host use shared memory, if both sides want it and the system allows it.
     pub shared_memory: bool,
-    /// Called at least every 100 ms: whether the user has interrupted the program.
+    /// Called at least every 100 ms; returns whether the user has interrupted the program.
     pub interrupted: Option<fn() -> bool>,
 }
 
@@ -82,8 +81,8 @@ impl Options {
         Instant::now() + self.timeout.min(FOR_EVER)
     }
 
-    /// The call's name in errors.
-    pub(crate) fn call(&self) -> String {
+    /// The rendezvous, for texts of errors.
+    pub(crate) fn describe_rendezvous(&self) -> String {
         format!("the rendezvous at {}", self.rendezvous)
     }
 

@@ -31,8 +31,8 @@ impl Peer {
         Peer { wire, outbox, inbox, unread: false, ending: false, broken: None, given_up: false }
     }
 
-    /// Whether bytes wait to be sent, in the outbox or in the wire: TLS has messages of its own.
-    pub(crate) fn is_waiting(&self) -> bool {
+    /// Whether bytes wait to be sent, in the outbox or in the wire, where TLS may have messages of its own.
+    pub(crate) fn has_unsent_bytes(&self) -> bool {
         !self.outbox.is_empty() || self.wire.as_ref().is_some_and(|wire| !wire.is_flushed())
     }
 

@@ -45,7 +45,7 @@ pub(crate) enum Stop {
     Drained,
     /// The turn is over; there may be more.
     More,
-    /// The peer has closed. The text is the reason if its program failed.
+    /// The peer has said goodbye. The text is the reason if its program failed, else empty.
     Bye(String),
     /// The connection is broken: the kind of the loss, and its cause.
     Broken(Loss, String),
@@ -57,7 +57,8 @@ struct Body {
     slab: Option<PayloadMut>,
     filled: usize,
     len: usize,
-    /// Bytes of the payload, if it is on loan: then a descriptor comes in its place.
+    /// Bytes of the payload, if the peer lends it (`skyphos_core::loan`): it sends only a descriptor, and this rank reads the payload
+    /// in the peer's memory.
     lent: Option<usize>,
 }
 
@@ -78,7 +79,7 @@ pub(crate) struct Inbox {
     last_len: usize,
     /// Payloads have no checksum.
     omits_checksums: bool,
-    /// Takes buffers on loan, if the peer lends any.
+    /// Opens the payloads that the peer lends; `None` if it cannot lend any.
     borrower: Option<Borrower>,
 }
 
@@ -90,7 +91,7 @@ impl Default for Inbox {
     }
 }
 
-/// The state that reads of all connections share.
+/// The peer's rank, and the state that reads of all connections share.
 pub(crate) struct ReadContext<'a> {
     pub(crate) from: u32,
     pub(crate) pool: &'a Pool,
@@ -115,7 +116,7 @@ impl Inbox {
             if let Err(stop) = self.process(in_body, got - in_body, context) {
                 return stop;
             }
-            if !ending && source.drained(got < asked) {
+            if !ending && source.is_drained(got < asked) {
                 return Stop::Drained;
             }
             budget = budget.saturating_sub(got);

@@ -12,7 +12,7 @@ use skyphos_types::{Error, Result};
 use std::net::{SocketAddr, TcpListener};
 use std::time::{Duration, Instant};
 
-/// Time for which an unresolved name is retried: in some clusters it appears with rank 0.
+/// Time for which an unresolved name is retried: in some clusters the name exists only once rank 0 has started.
 const NAME_TIME: Duration = Duration::from_secs(10);
 
 impl Joining {
@@ -47,7 +47,7 @@ impl Joining {
                         listener = self.introduce(id, &message, &mut attempt)?.or(listener);
                     }
                     // Only a rank 0 that cannot use TLS with this rank refuses before the challenge.
-                    Kind::Refusal if attempt.hello.is_none() => return Err(self.needs_tls()),
+                    Kind::Refusal if attempt.hello.is_none() => return Err(self.error_without_tls()),
                     Kind::Refusal => return Err(self.refusal(&message)),
                     Kind::Welcome => {
                         if let (Some(hello), Some(listener)) = (&attempt.hello, listener.take()) {
@@ -80,7 +80,7 @@ impl Joining {
         }
     }
 
-    /// Answers rank 0's challenge: opens this rank's listener and registers.
+    /// Answers rank 0's challenge: opens this rank's listener, and sends its details with the proof. Returns the listener.
     fn introduce(
         &mut self,
         id: usize,
@@ -96,7 +96,7 @@ impl Joining {
             return Err(Error::bad_input(format!(
                 "{} speaks version {protocol} of the protocol, rank {} version {PROTOCOL}: install the same Skyphos \
                  everywhere",
-                self.options.call(),
+                self.options.describe_rendezvous(),
                 self.options.rank
             )));
         }
@@ -104,12 +104,12 @@ impl Joining {
         link.server_nonce = nonce;
         let Some(nonce) = link.nonce() else { return Ok(None) };
         let local =
-            link.wire.stream.local_addr().map_err(|e| system_error("cannot see the own address", &e))?;
+            link.wire.stream.local_addr().map_err(|e| system_error("cannot read this rank's address", &e))?;
         let bind = SocketAddr::new(self.options.interface.unwrap_or(local.ip()), 0);
         let listener = sockets::listen(bind, &self.options.tuning()).map_err(|e| {
             Error::bad_input(format!("rank {} cannot listen at {}: {e}", self.options.rank, bind.ip()))
         })?;
-        let own = listener.local_addr().map_err(|e| system_error("cannot see the own port", &e))?;
+        let own = listener.local_addr().map_err(|e| system_error("cannot read this rank's port", &e))?;
         let ip = if own.ip().is_unspecified() { local.ip() } else { own.ip() };
         let host = Host::this();
         let details = Details {
@@ -123,7 +123,7 @@ impl Joining {
         let hello = self.hello(Role::Register, 0, Some(details))?;
         let body = hello.encode(&self.key, &nonce, &GroupId::default());
         attempt.hello = Some(hello);
-        // Rank 0 answers at once, but may be busy with thousands of others.
+        // Rank 0's next messages may be longer than a stranger's: the table of all ranks.
         if let Some(link) = self.lobby.link(id) {
             link.trust = Trust::Member;
         }
@@ -134,7 +134,7 @@ impl Joining {
     /// Checks that rank 0 knows the token as well.
     fn check_welcome(&mut self, id: usize, hello: &Hello, message: &Message) -> Result<()> {
         let Some(nonce) = self.lobby.link(id).and_then(|link| link.nonce()) else { return Ok(()) };
-        match hello.check_welcome(&message.body, &self.key, &nonce, &GroupId::default()) {
+        match hello.accepts_welcome(&message.body, &self.key, &nonce, &GroupId::default()) {
             true => Ok(()),
             false => Err(Error::refused(format!(
                 "what answers at {} cannot prove that it knows the token: it is not this group's rank 0",
@@ -143,13 +143,13 @@ impl Joining {
         }
     }
 
-    fn needs_tls(&self) -> Error {
-        let (rank, call) = (self.options.rank, self.options.call());
+    fn error_without_tls(&self) -> Error {
+        let (rank, call) = (self.options.rank, self.options.describe_rendezvous());
         Error::refused(format!("rank {rank} came without TLS to {call}, where the group uses it; {SAME_TLS}"))
     }
 
     fn no_answer(&self, attempt: &Attempt) -> Error {
-        let mut call = self.options.call();
+        let mut call = self.options.describe_rendezvous();
         if attempt.link.is_some() && attempt.hello.is_none() {
             call += match self.options.tls {
                 None => {
@@ -157,8 +157,8 @@ impl Joining {
                 }
                 Some(_) => " (what listens there does not speak TLS: is it another program?)",
             };
-        } else if !attempt.last.is_empty() {
-            call += &format!(" (last attempt: {})", attempt.last);
+        } else if !attempt.last_failure.is_empty() {
+            call += &format!(" (last attempt: {})", attempt.last_failure);
         }
         Error::Timeout { missing: vec![0], call, after: self.options.timeout }
     }

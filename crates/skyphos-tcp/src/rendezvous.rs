@@ -31,10 +31,10 @@ use std::time::{Duration, Instant};
 /// usually start all ranks within a second.
 const LINGER: Duration = Duration::from_secs(1);
 
-/// Time after the deadline for other ranks to report why they could not connect.
-const REPORT: Duration = Duration::from_secs(2);
+/// How long rank 0 still waits after the deadline for the other ranks' reports why they could not connect.
+const REPORT_TIME: Duration = Duration::from_secs(2);
 
-/// Refused connections that a time-out mentions, at most.
+/// A time-out's text mentions at most this many connections that were turned away.
 const MAX_MENTIONED: usize = 4;
 
 struct Member {
@@ -83,7 +83,7 @@ pub(crate) fn gather(options: Options, tls: Option<Tls>) -> Result<Connections> 
     }
 }
 
-/// The listening socket, and the address others reach it at.
+/// The listening socket, and the address at which other ranks reach it.
 fn open(options: &Options) -> Result<(TcpListener, SocketAddr)> {
     let place = &options.rendezvous;
     let resolved = sockets::resolve(place);
@@ -136,14 +136,14 @@ impl Rendezvous {
         let body = table.encode();
         self.send_all(Kind::Table, &body);
         while self.missing(|m| m.ready).next().is_some() {
-            match self.lobby.next(self.deadline + REPORT)? {
+            match self.lobby.next(self.deadline + REPORT_TIME)? {
                 None => return Err(self.timeout(|m| m.ready)),
                 Some(LinkEvent::Message(id, message)) => self.report(id, &message)?,
                 Some(LinkEvent::Gone(id, cause) | LinkEvent::Denied(id, cause)) => self.gone(id, &cause)?,
             }
         }
         self.send_all(Kind::Go, &[]);
-        self.lobby.flush(self.deadline + REPORT)?;
+        self.lobby.flush(self.deadline + REPORT_TIME)?;
         let Rendezvous { members, lobby, .. } = self;
         let wires = members.iter().map(|m| m.as_ref().map(|m| lobby.take(m.link)).transpose());
         Ok(Connections { wires: wires.collect::<Result<_>>()?, locations: table.locations, arena: None })
@@ -156,7 +156,7 @@ impl Rendezvous {
     }
 
     fn timeout(&self, counts: impl Fn(&Member) -> bool) -> Error {
-        let mut call = self.options.call();
+        let mut call = self.options.describe_rendezvous();
         if sockets::is_loopback(self.address.ip()) && !self.options.rendezvous.starts_with("127.") {
             call += &format!(" ({}, which only this machine reaches)", self.address.ip());
         }
@@ -241,7 +241,7 @@ impl Rendezvous {
         let rank = hello.rank;
         let error = Error::refused(format!(
             "{} does not let in rank {rank} ({peer}): {why}; give all ranks the same token",
-            self.options.call()
+            self.options.describe_rendezvous()
         ));
         self.mention(format!("{peer} as rank {rank}, {why}"));
         self.lobby.send(id, Kind::Refusal, &error.to_wire());
@@ -254,7 +254,7 @@ impl Rendezvous {
         }
     }
 
-    /// A rank reports whether it is connected to all others.
+    /// Handles a rank's report whether it is connected to all others.
     fn report(&mut self, id: usize, message: &Message) -> Result<()> {
         let Some(member) = self.members.iter_mut().flatten().find(|m| m.link == id) else {
             // All ranks are registered, so this is a duplicate or a stranger.
@@ -282,7 +282,7 @@ impl Rendezvous {
             return Ok(());
         };
         let member = self.members[rank].take().expect("just found");
-        let cause = format!("{cause} during {}", self.options.call());
+        let cause = format!("{cause} during {}", self.options.describe_rendezvous());
         Err(Error::PeerLost { rank: rank as u32, address: member.describe(), cause })
     }
 

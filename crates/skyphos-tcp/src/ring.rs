@@ -181,8 +181,8 @@ impl Rings {
         self.outgoing().must_wake_reader()
     }
 
-    /// After a write of no bytes: whether to wait for room. The reader sends a wake-up byte once there is room.
-    pub(crate) fn is_blocked(&mut self) -> io::Result<bool> {
+    /// After a write of no bytes: asks for a wake-up byte once there is room. Returns `false` if there is room already.
+    pub(crate) fn begin_wait_for_room(&mut self) -> io::Result<bool> {
         self.outgoing().announce_blocked();
         let full = self.writable()? == 0;
         if !full {
@@ -224,7 +224,7 @@ impl Rings {
         self.incoming().must_wake_writer(|| self.readable().map_or(true, |bytes| bytes <= self.capacity / 2))
     }
 
-    /// Asks for a wake-up byte before a wait. Returns `false` if bytes can be read already.
+    /// Before a wait: asks for a wake-up byte once there are bytes. Returns `false` if bytes can be read already.
     pub(crate) fn begin_sleep(&self) -> bool {
         self.incoming().announce_sleep();
         !self.is_readable()
@@ -320,7 +320,7 @@ mod tests {
                     if took > 0 && one.must_wake_reader() {
                         wake_reader.send(()).unwrap();
                     }
-                    if took < len && one.is_blocked().unwrap() {
+                    if took < len && one.begin_wait_for_room().unwrap() {
                         writer_woken.recv_timeout(patience).expect("the writer is not woken");
                     }
                 }

@@ -22,7 +22,7 @@ struct Queued {
 /// The bytes after a header.
 enum Body {
     Payload(Payload),
-    /// The descriptor of a payload on loan.
+    /// The descriptor of a payload on loan: the peer, on the same host, reads it in this rank's memory (`skyphos_core::loan`).
     Descriptor([u8; DESCRIPTOR_BYTES]),
 }
 
@@ -45,13 +45,14 @@ pub(crate) struct Outbox {
     queue: VecDeque<Queued>,
     /// Payloads have no checksum.
     omits_checksums: bool,
-    /// Lends payloads instead of writing them, where possible.
+    /// Lends payloads to a peer on the same host instead of writing them, where possible.
     lender: Option<Lender>,
     /// Bytes of the first frame that have been written.
     begun: usize,
     /// Control frames that have not begun. They follow the begun frame, if there is one.
     controls: usize,
-    backlog: usize,
+    /// Bytes of the queue that the wire has not taken.
+    queued_bytes: usize,
     /// Bytes that the wire has taken and its socket has not.
     in_wire: usize,
     /// The largest backlog since [`Outbox::relieved`] was last true.
@@ -64,14 +65,14 @@ impl Outbox {
         Outbox { omits_checksums, lender, ..Outbox::default() }
     }
 
-    /// Limits the bytes on loan.
+    /// Limits the bytes of payloads on loan to the peer.
     pub(crate) fn limit_loans(&mut self, bytes: usize) {
         if let Some(lender) = &mut self.lender {
             lender.limit(bytes);
         }
     }
 
-    /// Releases returned buffers.
+    /// Releases the buffers that the peer has returned.
     pub(crate) fn collect(&mut self) {
         if let Some(lender) = self.lender.as_mut().filter(|lender| !lender.is_empty()) {
             lender.collect();
@@ -101,13 +102,13 @@ impl Outbox {
             None => Body::Payload(frame.payload.clone()),
         };
         let queued = Queued { head, body };
-        self.backlog += queued.bytes();
+        self.queued_bytes += queued.bytes();
         self.queue.insert(place, queued);
     }
 
     /// Bytes that the system has not taken yet.
     pub(crate) fn backlog(&self) -> usize {
-        self.backlog + self.in_wire
+        self.queued_bytes + self.in_wire
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -117,13 +118,13 @@ impl Outbox {
     /// Drops all frames. Buffers on loan stay on loan, since the peer may still read them.
     pub(crate) fn clear(&mut self) {
         self.queue.clear();
-        (self.begun, self.controls, self.backlog, self.in_wire, self.peak) = (0, 0, 0, 0, 0);
+        (self.begun, self.controls, self.queued_bytes, self.in_wire, self.peak) = (0, 0, 0, 0, 0);
     }
 
     /// Drops the frames that have not begun. A begun frame must be completed, or the peer could not read the next one.
     pub(crate) fn drop_rest(&mut self) {
         let rest = self.queue.drain(usize::from(self.begun > 0)..);
-        self.backlog -= rest.map(|frame| frame.bytes()).sum::<usize>();
+        self.queued_bytes -= rest.map(|frame| frame.bytes()).sum::<usize>();
         (self.controls, self.peak) = (0, self.backlog());
     }
 
@@ -132,7 +133,7 @@ impl Outbox {
         self.peak = self.peak.max(self.backlog());
     }
 
-    /// Whether the backlog has fallen to half or less of its peak since the last time.
+    /// Whether the backlog has fallen to half or less of its peak. If so, the peak begins anew at this backlog.
     pub(crate) fn relieved(&mut self) -> bool {
         let relieved = self.peak > 0 && self.backlog() <= self.peak / 2;
         if relieved {
@@ -184,7 +185,7 @@ impl Outbox {
     }
 
     fn advance(&mut self, mut n: usize) {
-        self.backlog -= n;
+        self.queued_bytes -= n;
         while n > 0 {
             let Some(first) = self.queue.front() else { return };
             if self.begun == 0 {

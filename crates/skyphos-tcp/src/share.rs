@@ -1,11 +1,11 @@
 //! The agreement on shared memory between two ranks of a host, on their connection, before any frame.
 //!
 //! ```text
-//! lower rank     makes the rings; sends process, file and token of the rings and of its arena
+//! lower rank     makes the rings; sends process, file and token of the rings and of its arena (memory whose buffers it can lend)
 //! higher rank    opens these files (/proc/PID/fd/N) and checks the tokens; answers which it has opened, and offers its own arena
 //! lower rank     opens that arena; answers whether it has
 //! both           from now on all bytes go through the rings, and the connection carries only wake-ups and the end; a rank that has
-//!                opened the arena is lent buffers instead of copies (`skyphos_core::loan`)
+//!                opened the other's arena is lent buffers instead of copies (`skyphos_core::loan`)
 //! ```
 //!
 //! The kernel allows this only between processes of one user, and not between containers that see different processes. If it fails, the
@@ -30,7 +30,7 @@ const MAX_AGREEMENT: Duration = Duration::from_secs(60);
 /// Time between checks for an interrupt.
 const INTERRUPT_CHECK: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 
-/// An offer on the wire: process, file, bytes of a ring (0: there is no memory), token.
+/// An offer on the wire: process, file, bytes of a ring or of the arena (0: there is no memory), token.
 const OFFER_BYTES: usize = 44;
 
 /// Answers to an offer.
@@ -55,7 +55,7 @@ impl Offer {
         Offer { process: std::process::id(), file: file.number(), capacity: capacity as u32, token }
     }
 
-    /// Opens the offered arena, to borrow from it beside these rings. True if that succeeds.
+    /// Opens the offered arena, so that buffers in it can be borrowed beside these rings. Returns whether that succeeds.
     fn borrow(&self, rings: &mut Option<Rings>) -> bool {
         let Some(rings) = rings.as_mut().filter(|_| self.capacity as usize == ARENA_BYTES) else {
             return false;
@@ -128,7 +128,7 @@ pub(crate) fn share(rank: u32, connections: &mut Connections, wanted: bool, limi
     Ok(())
 }
 
-/// Agrees on the memory of each connection, which lends this rank's buffers if the peer has opened the arena. `Err`: a lost peer.
+/// Agrees with each peer on shared memory, and lends it buffers if it has opened this rank's arena. `Err`: a peer that was lost.
 fn agree(
     me: usize,
     local: &mut [(usize, Wire)],
@@ -154,8 +154,8 @@ fn agree(
             .map_err(|error| (*peer, error))?;
     }
     for (rings, (peer, wire)) in all.iter_mut().zip(local.iter_mut()).filter(|(_, (peer, _))| *peer < me) {
-        let mut answers = || Ok((receive_offer(wire, limit)?, receive_offer(wire, limit)?));
-        let (rings_offer, arena_offer) = answers().map_err(|error| (*peer, error))?;
+        let mut offers = || Ok((receive_offer(wire, limit)?, receive_offer(wire, limit)?));
+        let (rings_offer, arena_offer) = offers().map_err(|error| (*peer, error))?;
         if capacity.is_some() && rings_offer.capacity > 0 {
             *rings = Rings::open(
                 rings_offer.process,
@@ -165,17 +165,17 @@ fn agree(
             )
             .ok();
         }
-        let taken = [answer(rings.is_some()), answer(arena_offer.borrow(rings))].concat();
-        send(wire, &[&taken[..], &offer.encode()].concat(), limit).map_err(|error| (*peer, error))?;
+        let answers = [answer(rings.is_some()), answer(arena_offer.borrow(rings))].concat();
+        send(wire, &[&answers[..], &offer.encode()].concat(), limit).map_err(|error| (*peer, error))?;
     }
     for (rings, (peer, wire)) in all.iter_mut().zip(local.iter_mut()).filter(|(_, (peer, _))| *peer > me) {
         let mut answers =
             || Ok((receive_answer(wire, limit)?, receive_answer(wire, limit)?, receive_offer(wire, limit)?));
-        let (taken, lends, arena_offer) = answers().map_err(|error| (*peer, error))?;
-        if !taken {
+        let (rings_accepted, arena_accepted, arena_offer) = answers().map_err(|error| (*peer, error))?;
+        if !rings_accepted {
             *rings = None;
         }
-        lend(rings, arena, lends);
+        lend(rings, arena, arena_accepted);
         send(wire, &answer(arena_offer.borrow(rings)), limit).map_err(|error| (*peer, error))?;
     }
     for (rings, (peer, wire)) in all.iter_mut().zip(local.iter_mut()).filter(|(_, (peer, _))| *peer < me) {
@@ -184,15 +184,15 @@ fn agree(
     Ok(all)
 }
 
-/// Lends buffers to a peer that has taken the offer.
-fn lend(rings: &mut Option<Rings>, arena: Option<&Arc<Arena>>, taken: bool) {
-    if let (Some(rings), Some(arena), true) = (rings, arena, taken) {
+/// Lends buffers to a peer that has accepted the offer of this rank's arena.
+fn lend(rings: &mut Option<Rings>, arena: Option<&Arc<Arena>>, accepted: bool) {
+    if let (Some(rings), Some(arena), true) = (rings, arena, accepted) {
         rings.lend(arena.clone());
     }
 }
 
-fn answer(taken: bool) -> [u8; 4] {
-    if taken { ACCEPTED } else { DECLINED }
+fn answer(accepted: bool) -> [u8; 4] {
+    if accepted { ACCEPTED } else { DECLINED }
 }
 
 fn receive_answer(wire: &mut Wire, limit: &WaitLimit) -> io::Result<bool> {
@@ -238,7 +238,7 @@ fn receive(wire: &mut Wire, bytes: &mut [u8], limit: &WaitLimit) -> io::Result<(
 }
 
 impl WaitLimit {
-    /// A limit at `until`, at most a minute from now: all ranks come from the same bring-up.
+    /// A limit at `until`, but at most a minute from now: all ranks come from the same bring-up, so no peer answers much later.
     pub(crate) fn until(until: Instant, interrupted: Option<fn() -> bool>) -> WaitLimit {
         WaitLimit { until: until.min(Instant::now() + MAX_AGREEMENT), interrupted }
     }

@@ -28,7 +28,7 @@ impl SilenceDetector {
         SilenceDetector { limit, next: Instant::now() + limit / CHECKS, unanswered: vec![false; peers] }
     }
 
-    /// Whether it is time for a check.
+    /// Whether it is time for a check. If so, the time of the next check is set.
     pub(crate) fn due(&mut self) -> bool {
         let now = Instant::now();
         let due = now >= self.next;
@@ -38,11 +38,11 @@ impl SilenceDetector {
         due
     }
 
-    /// The duration of a peer's silence, if it exceeds the limit.
+    /// The duration of a peer's silence, if it exceeds the limit and this check and the last one found unanswered bytes.
     pub(crate) fn lost(&mut self, peer: usize, stream: impl AsFd) -> Option<Duration> {
         let info = info(stream).ok()?;
-        let heard_ms = info.tcpi_last_ack_recv.min(info.tcpi_last_data_recv);
-        let silent = Duration::from_millis(u64::from(heard_ms));
+        let silent_ms = info.tcpi_last_ack_recv.min(info.tcpi_last_data_recv);
+        let silent = Duration::from_millis(u64::from(silent_ms));
         let unanswered = info.tcpi_retransmits > 0 || info.tcpi_probes > 0;
         let before = std::mem::replace(&mut self.unanswered[peer], unanswered);
         (unanswered && before && silent >= self.limit).then_some(silent)
@@ -51,7 +51,7 @@ impl SilenceDetector {
     /// The cause with which a silent peer is reported.
     pub(crate) fn cause(silent: Duration) -> String {
         format!(
-            "no sign of life of its host for {:.0} s: the host or the link to it is down",
+            "no sign of life from its host for {:.0} s: the host or the link to it is down",
             silent.as_secs_f64()
         )
     }

@@ -107,7 +107,7 @@ pub(crate) fn inherit(fd: RawFd, tuning: &Tuning) -> Result<TcpListener> {
     if fd < 0 || !std::fs::exists(format!("/proc/self/fd/{fd}")).unwrap_or(false) {
         return Err(refuse("no such file descriptor is open in this process".to_owned()));
     }
-    // SAFETY: it is open (just looked), and `Options::listen_fd` hands its ownership to us; it is
+    // SAFETY: it is open (checked above), and `Options::listen_fd` hands its ownership to us; it is
     // given back below if it cannot be used.
     let socket = Socket::from(unsafe { OwnedFd::from_raw_fd(fd) });
     let usable = socket.is_listener().and_then(|listening| {
@@ -167,7 +167,7 @@ pub(crate) fn keep_alive(stream: impl AsFd, every: Duration) -> io::Result<()> {
 const SHORT_PATH: Duration = Duration::from_millis(5);
 
 const BBR: &str = "bbr";
-/// Congestion controls that react to losses, the better one first.
+/// Congestion controls that react to losses, the preferred one first.
 const LOSS_BASED: [&str; 2] = ["cubic", "reno"];
 
 /// Sets BBR again on a long path, if BBR is the system's congestion control and the user named no other.
@@ -189,8 +189,8 @@ const HOST_BUFFER: usize = 1 << 20;
 /// Gives a connection within this host a large buffer from the start, unless the user set a size.
 ///
 /// A loopback packet is as large as the first window of its connection. So until the kernel has widened the window, the sender waits
-/// for acknowledgements that the receiver delays by 40 ms, and for probes of the closed window (a first
-/// allreduce of 8 ranks, 300,000 entries each: 280 ms, then 90, then 30; with a large buffer 45 and 28).
+/// for acknowledgements that the receiver delays by 40 ms, and for probes of the closed window (8 ranks, 300,000 entries each: the first
+/// allreduce takes 280 ms, the next ones 90 and 30; with a large buffer the first two take 45 and 28).
 pub(crate) fn widen_within_host(stream: &TcpStream, tuning: &Tuning) -> io::Result<()> {
     let within = stream.peer_addr()?.ip() == stream.local_addr()?.ip();
     match within && tuning.buffer.is_none() {
@@ -199,8 +199,8 @@ pub(crate) fn widen_within_host(stream: &TcpStream, tuning: &Tuning) -> io::Resu
     }
 }
 
-/// Acknowledges received bytes at once, which the kernel may delay by 40 ms: a sender with a small congestion window, as on a fresh
-/// connection, waits for it. A hint that may fail.
+/// Acknowledges received bytes at once. The kernel may delay the acknowledgement by 40 ms, and a sender with a small congestion window,
+/// as on a fresh connection, waits for it. This is a hint: a failure is ignored.
 pub(crate) fn acknowledge_at_once(stream: impl AsFd) {
     let _ = rustix::net::sockopt::set_tcp_quickack(stream, true);
 }
@@ -231,7 +231,7 @@ pub(crate) fn info(stream: impl AsFd) -> io::Result<libc::tcp_info> {
     }
 }
 
-/// Whether a rank on another machine could use the address.
+/// Whether the address reaches only this machine.
 pub(crate) fn is_loopback(ip: IpAddr) -> bool {
     ip.to_canonical().is_loopback()
 }
@@ -245,7 +245,7 @@ pub(crate) fn unacknowledged(stream: impl AsFd) -> io::Result<usize> {
     Ok(unsent.max(0) as usize)
 }
 
-/// Whether the process at the other end of a connection that failed may live.
+/// The kind of loss that a connection's error shows: whether the process at the other end may live.
 pub(crate) fn loss_of(error: &io::Error) -> Loss {
     match error.kind() {
         ErrorKind::ConnectionReset | ErrorKind::BrokenPipe => Loss::Ended,

@@ -1,4 +1,4 @@
-//! The transport over pairs of real sockets, without the bring-up: tests that hold the other end.
+//! The transport over pairs of real sockets, without the bring-up: in most tests the test itself holds the other end.
 
 #[path = "../tests/common/certificates.rs"]
 mod certificates;
@@ -17,6 +17,7 @@ use std::io::{ErrorKind, IoSlice, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
+/// Limit on the time of what must happen.
 const LONG: Duration = Duration::from_secs(20);
 
 fn sockets() -> (TcpStream, TcpStream) {
@@ -84,7 +85,8 @@ fn frame(kind: FrameKind, call: CallNumber, bytes: &[u8]) -> Frame {
     Frame { header: Header::control(kind, CommId(7), call), payload }
 }
 
-fn wire(kind: FrameKind, call: CallNumber, bytes: &[u8]) -> Vec<u8> {
+/// The bytes of a frame as they cross the connection.
+fn encoded(kind: FrameKind, call: CallNumber, bytes: &[u8]) -> Vec<u8> {
     let mut out = Header::control(kind, CommId(7), call).encode(bytes).to_vec();
     out.extend(bytes);
     out
@@ -100,6 +102,7 @@ fn until(tcp: &mut Tcp, enough: impl Fn(&[Event]) -> bool) -> Vec<Event> {
     events
 }
 
+/// The cause with which the peer is reported down, and whether it left with a goodbye.
 fn down(events: &[Event]) -> Option<(&str, bool)> {
     events.iter().find_map(|e| match e {
         Event::PeerDown { cause, loss, .. } => Some((cause.as_str(), *loss == Loss::Left)),
@@ -107,6 +110,7 @@ fn down(events: &[Event]) -> Option<(&str, bool)> {
     })
 }
 
+/// The call numbers of the received frames.
 fn calls(events: &[Event]) -> Vec<u64> {
     let call = |e: &Event| match e {
         Event::Frame { frame, .. } => Some(frame.header.call.0),
@@ -158,8 +162,9 @@ fn frames_of_every_size_cross_unchanged_and_in_order() {
 fn a_frame_that_comes_byte_by_byte_is_one_frame() {
     let (one, mut raw) = sockets();
     let mut a = tcp(0, one);
-    let bytes = [wire(FrameKind::Data, CallNumber(3), b"split"), wire(FrameKind::Credit, CallNumber(4), b"")]
-        .concat();
+    let bytes =
+        [encoded(FrameKind::Data, CallNumber(3), b"split"), encoded(FrameKind::Credit, CallNumber(4), b"")]
+            .concat();
     let mut events = Vec::new();
     for byte in bytes {
         raw.write_all(&[byte]).unwrap();
@@ -170,7 +175,7 @@ fn a_frame_that_comes_byte_by_byte_is_one_frame() {
 
 #[test]
 fn damage_closes_the_connection_with_its_cause() {
-    let good = wire(FrameKind::Data, CallNumber(1), &[5; 1000]);
+    let good = encoded(FrameKind::Data, CallNumber(1), &[5; 1000]);
     let mut cases: Vec<(Vec<u8>, &str)> = vec![(
         b"GET / HTTP/1.1\r\nHost: example.org\r\nAccept: text/html,text/plain\r\n\r\n".to_vec(),
         "not a Skyphos frame",
@@ -247,8 +252,8 @@ fn a_peer_that_is_given_up_gets_the_notice_after_the_frame_that_had_begun() {
 
 #[test]
 fn the_end_of_a_connection_is_orderly_only_after_a_goodbye() {
-    let bye = wire(FrameKind::Bye, CallNumber(0), b"");
-    let data = wire(FrameKind::Data, CallNumber(1), &[1; 300]);
+    let bye = encoded(FrameKind::Bye, CallNumber(0), b"");
+    let data = encoded(FrameKind::Data, CallNumber(1), &[1; 300]);
     let cases = [
         (bye.clone(), "closed its Comm", true, 0),
         ([data.clone(), bye].concat(), "closed its Comm", true, 1),
@@ -267,8 +272,8 @@ fn the_end_of_a_connection_is_orderly_only_after_a_goodbye() {
             }
             let raw = half_closed.then_some(raw);
             let events = until(&mut a, |e| down(e).is_some());
-            let (text, order) = down(&events).unwrap();
-            assert!(text.contains(cause) && order == orderly, "{text}");
+            let (text, was_orderly) = down(&events).unwrap();
+            assert!(text.contains(cause) && was_orderly == orderly, "{text}");
             assert_eq!(calls(&events).len(), frames);
             drop(raw);
         }
@@ -279,9 +284,9 @@ fn the_end_of_a_connection_is_orderly_only_after_a_goodbye() {
 fn frames_before_a_reset_are_delivered() {
     let (one, mut raw) = sockets();
     let mut a = tcp(0, one);
-    raw.write_all(&wire(FrameKind::Data, CallNumber(1), &[1; 5000])).unwrap();
-    raw.write_all(&wire(FrameKind::Bye, CallNumber(0), b"")).unwrap();
-    // Unread input makes closing a reset.
+    raw.write_all(&encoded(FrameKind::Data, CallNumber(1), &[1; 5000])).unwrap();
+    raw.write_all(&encoded(FrameKind::Bye, CallNumber(0), b"")).unwrap();
+    // The peer has unread input, so closing its socket resets the connection.
     a.post(WorldRank(1), frame(FrameKind::Data, CallNumber(2), &[0; 100]));
     raw.peek(&mut [0]).unwrap();
     drop(raw);
@@ -368,7 +373,7 @@ fn closing_does_not_wait_for_a_peer_that_is_gone() {
         let (one, mut raw) = sockets();
         let mut a = tcp(0, one);
         if goodbye {
-            raw.write_all(&wire(FrameKind::Bye, CallNumber(0), b"")).unwrap();
+            raw.write_all(&encoded(FrameKind::Bye, CallNumber(0), b"")).unwrap();
         }
         drop(raw);
         // The peer's kernel answers our goodbye with a reset, before or after `close` checks.
@@ -416,7 +421,7 @@ fn one_peer_does_not_keep_the_others_waiting() {
     let (one, mut raw) = sockets();
     let mut a = tcp(0, one);
     let writer = std::thread::spawn(move || {
-        let chunk = wire(FrameKind::Data, CallNumber(1), &vec![9; CHUNK_BYTES]);
+        let chunk = encoded(FrameKind::Data, CallNumber(1), &vec![9; CHUNK_BYTES]);
         (0..200).for_each(|_| raw.write_all(&chunk).unwrap());
         raw
     });
@@ -481,8 +486,8 @@ fn frames_that_came_with_the_bring_up_are_found_without_an_event() {
     let [mut one, mut other] = encrypted_wires(&tls, one, other);
     let bytes = [
         b"!".to_vec(),
-        wire(FrameKind::Data, CallNumber(1), &[7; 3000]),
-        wire(FrameKind::Data, CallNumber(2), b""),
+        encoded(FrameKind::Data, CallNumber(1), &[7; 3000]),
+        encoded(FrameKind::Data, CallNumber(2), b""),
     ]
     .concat();
     assert_eq!(one.write(&[IoSlice::new(&bytes)], bytes.len()).unwrap(), (bytes.len(), false));
@@ -501,8 +506,8 @@ fn a_stream_outlives_its_keys() {
     let mut provider = rustls::crypto::ring::default_provider();
     let suite = provider.cipher_suites[0].tls13().unwrap();
     let common = rustls::crypto::CipherSuiteCommon { confidentiality_limit: 50, ..suite.common };
-    let short = Box::leak(Box::new(rustls::Tls13CipherSuite { common, ..*suite }));
-    provider.cipher_suites = vec![rustls::SupportedCipherSuite::Tls13(short)];
+    let short_lived = Box::leak(Box::new(rustls::Tls13CipherSuite { common, ..*suite }));
+    provider.cipher_suites = vec![rustls::SupportedCipherSuite::Tls13(short_lived)];
     let tls = read(&certificates::shared(), provider).unwrap();
     let (one, other) = sockets();
     let (mut a, mut b) = encrypted(&tls, one, other);
@@ -531,8 +536,8 @@ proptest! {
         flips in proptest::collection::vec((0..200usize, any::<u8>()), 0..3),
     ) {
         // Some good frames, a damaged one, noise.
-        let mut bytes: Vec<u8> = (0..prefix).flat_map(|k| wire(FrameKind::Data, CallNumber(k as u64), &[1; 50])).collect();
-        let mut damaged = wire(FrameKind::Data, CallNumber(9), &[2; 136]);
+        let mut bytes: Vec<u8> = (0..prefix).flat_map(|k| encoded(FrameKind::Data, CallNumber(k as u64), &[1; 50])).collect();
+        let mut damaged = encoded(FrameKind::Data, CallNumber(9), &[2; 136]);
         for (at, mask) in flips {
             damaged[at % 200] ^= mask;
         }

@@ -6,7 +6,7 @@
 //! - A post writes at once if nothing is queued: a small message costs its sender one system call, its receiver two (wait, read).
 //! - Connections are registered once, edge-triggered, for reading and writing. The kernel reports "writable" only after a write
 //!   found the buffer full, so an idle queue costs nothing, and a full one no `epoll_ctl`.
-//! - One poll reads at most 1 MB from a peer before it reads from the others, and continues there in the next poll.
+//! - One poll reads at most 1 MB from a peer before it reads from the others; the next poll reads the rest.
 //! - A steady exchange allocates nothing (`tests/allocation.rs`).
 //!
 //! Measured on 2 cores (`examples/pingpong.rs`): 8 bytes one way take 4.9 µs over the loopback. A stream of 128 KB frames takes 1.0
@@ -44,10 +44,10 @@ use std::time::{Duration, Instant};
 
 /// Events taken from the kernel per call; the next call takes the rest. A group of 1,000 ranks on a host
 /// needs one call, and the array takes 12 KB.
-const EVENTS: usize = 1024;
+const MAX_EVENTS: usize = 1024;
 
-/// Largest number of polls in a row that skip the sockets: see [`Tcp::may_skip_sockets`]. One `epoll_wait` in 17 polls costs each of them little,
-/// and a death is reported at most 16 polls late.
+/// Largest number of polls in a row that skip the sockets: see [`Tcp::may_skip_sockets`]. One `epoll_wait` in 17 polls costs each of
+/// them little, and a death is reported at most 16 polls late.
 const MAX_SKIPPED: u32 = 16;
 
 /// How often a closing rank checks whether its last bytes are acknowledged, which no event reports.
@@ -86,7 +86,7 @@ pub struct Tcp {
     silence: SilenceDetector,
     /// The reason why this rank's program has failed; else empty.
     failure_reason: String,
-    /// All peers have proved that they know the group's token, or have a certificate.
+    /// All peers have proved that they know the group's token or have a certificate.
     pub(crate) proven: bool,
     /// Ranks of a host may share memory.
     pub(crate) shares_memory: bool,
@@ -134,7 +134,7 @@ impl Tcp {
             },
             ranks_on_host: locations.iter().filter(|s| s.machine == machine).count(),
             poll,
-            ready: Events::with_capacity(EVENTS.min(size + 1)),
+            ready: Events::with_capacity(MAX_EVENTS.min(size + 1)),
             waker: Arc::new(waker),
             peers,
             unread,
@@ -239,7 +239,7 @@ impl Tcp {
                 woken = true;
                 continue;
             };
-            if event.is_writable() && peer.is_waiting() {
+            if event.is_writable() && peer.has_unsent_bytes() {
                 peer.write();
                 if peer.outbox.relieved() && !peer.given_up {
                     events.push(Event::Writable { rank: WorldRank(rank as u32) });
@@ -295,7 +295,7 @@ impl Tcp {
     }
 
     /// Continues to close a connection. Returns whether it is done: all bytes are written and acknowledged by the peer's system.
-    fn finish_closing(&mut self, rank: usize) -> bool {
+    fn continue_closing(&mut self, rank: usize) -> bool {
         let peer = &mut self.peers[rank];
         if !peer.outbox.is_empty() {
             peer.write();
@@ -458,7 +458,7 @@ impl Transport for Tcp {
             }
         }
         loop {
-            open.retain(|rank| !self.finish_closing(*rank));
+            open.retain(|rank| !self.continue_closing(*rank));
             let left = until.saturating_duration_since(Instant::now());
             if open.is_empty() || left.is_zero() {
                 break;

@@ -3,7 +3,7 @@
 //! A plain wire is only its socket. An encrypted one buffers bytes in both directions ([`tunnel`]):
 //!
 //! - Decrypted bytes that were not read yet, although the socket is drained. No event reports them, so a reader continues until
-//!   [`Wire::drained`] or `WouldBlock`.
+//!   [`Wire::is_drained`] or `WouldBlock`.
 //! - Encrypted bytes that the socket had no room for. [`Wire::unwritten`] counts them; once the socket is writable, [`Wire::flush`]
 //!   writes them.
 //!
@@ -80,7 +80,7 @@ impl Wire {
         let rings = self.rings.as_mut()?;
         let written = loop {
             match rings.write(slices) {
-                Ok(0) if bytes > 0 => match rings.is_blocked() {
+                Ok(0) if bytes > 0 => match rings.begin_wait_for_room() {
                     Ok(true) => break 0,
                     Ok(false) => {}
                     Err(e) => return Some(Err(e)),
@@ -158,7 +158,8 @@ impl Wire {
         self.tunnel.is_some()
     }
 
-    /// Sends `slices`, of `bytes` in all. Returns how many bytes were taken, and whether the next write must wait for an event.
+    /// Sends `slices`, which hold `bytes` bytes in all. Returns how many bytes were taken, and whether the next write must wait for an
+    /// event.
     pub(crate) fn write(&mut self, slices: &[IoSlice<'_>], bytes: usize) -> io::Result<(usize, bool)> {
         if let Some(written) = self.write_shared(slices, bytes) {
             return written;
@@ -187,12 +188,12 @@ impl Wire {
 
     /// After a read that got bytes: whether there are no more, so that an event reports the next arrival (epoll(7)). `short`: the
     /// read got fewer bytes than it asked for.
-    pub(crate) fn drained(&self, short: bool) -> bool {
+    pub(crate) fn is_drained(&self, short: bool) -> bool {
         self.tunnel.as_ref().map_or(short, |tunnel| tunnel.is_drained())
     }
 
     /// Sends `bytes` unencrypted to a peer that may have connected without TLS: it has sent nothing, and waits for this side's
-    /// greeting.
+    /// challenge.
     pub(crate) fn answer_unencrypted(&self, bytes: &[u8]) {
         if self.tunnel.as_ref().is_some_and(|tunnel| tunnel.awaits_first_bytes()) {
             let _ = send(&self.stream, &[IoSlice::new(bytes)]); // the connection is being closed

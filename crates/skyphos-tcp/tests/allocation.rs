@@ -60,11 +60,11 @@ fn exchange(ends: &mut [Tcp; 2], pool: &Pool, events: &mut [Vec<Event>; 2]) {
 
 #[test]
 fn a_steady_exchange_allocates_nothing() {
-    steady(common::group(2));
-    steady(common::shared_memory_group(2, false));
+    assert_allocates_nothing(common::group(2));
+    assert_allocates_nothing(common::shared_memory_group(2, false));
 }
 
-fn steady(group: Vec<Tcp>) {
+fn assert_allocates_nothing(group: Vec<Tcp>) {
     let mut ends: [Tcp; 2] = group.try_into().ok().unwrap();
     let pool = Pool::default();
     let mut events = [Vec::with_capacity(200), Vec::with_capacity(200)];

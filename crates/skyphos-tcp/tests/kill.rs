@@ -126,7 +126,7 @@ fn mapped_files() -> usize {
 
 fn kill_in_mid_transfer(mut tcp: Tcp, mut children: [Rank; 2]) {
     let (mut events, mut frames, mut killed, mut last) = (Vec::new(), 0, None, Payload::default());
-    let cause = loop {
+    let (rank, cause, left) = loop {
         tcp.poll(Duration::from_millis(100), &mut events);
         for event in &events {
             let Event::Frame { from: WorldRank(1), frame } = event else { continue };
@@ -147,7 +147,7 @@ fn kill_in_mid_transfer(mut tcp: Tcp, mut children: [Rank; 2]) {
         }
         assert!(killed.is_none_or(|k| k.elapsed() < LONG), "not noticed");
     };
-    assert_eq!((cause.0, cause.2), (WorldRank(1), false), "{}", cause.1);
+    assert_eq!((rank, left), (WorldRank(1), false), "{cause}");
     assert!(killed.unwrap().elapsed() < Duration::from_secs(2), "at once");
     assert_eq!(last.len(), CHUNK_BYTES);
     assert!(last.as_bytes().iter().all(|byte| *byte == 1), "a received payload outlives its sender");

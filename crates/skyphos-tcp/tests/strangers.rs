@@ -30,8 +30,8 @@ fn noise(seed: u64, len: usize) -> Vec<u8> {
     (0..len).map(|_| next()).collect()
 }
 
-/// The TLS configuration of a client that trusts the group's authority, with or without a certificate.
-fn speaks_tls(files: Option<&TlsFiles>) -> ClientConnection {
+/// The TLS side of a client that trusts the group's authority, with or without a certificate of its own.
+fn tls_client(files: Option<&TlsFiles>) -> ClientConnection {
     let mut roots = RootCertStore::empty();
     roots.add(CertificateDer::from_pem_file(shared().authority).unwrap()).unwrap();
     let provider = Arc::new(rustls::crypto::ring::default_provider());
@@ -52,9 +52,9 @@ fn speaks_tls(files: Option<&TlsFiles>) -> ClientConnection {
 fn visit(at: SocketAddr, files: Option<&TlsFiles>) -> std::io::Result<Vec<u8>> {
     let mut stream = TcpStream::connect(at)?;
     stream.set_read_timeout(Some(LONG))?;
-    let mut tls = speaks_tls(files);
+    let mut tls = tls_client(files);
     let mut tls = rustls::Stream::new(&mut tls, &mut stream);
-    // Reads the greeting or the error, answers the greeting wrongly, and reads to the end.
+    // Reads the challenge or the error, answers the challenge wrongly, and reads to the end.
     let mut received = vec![0; 45];
     tls.read_exact(&mut received)?;
     tls.write_all(&[&132u32.to_le_bytes()[..], &[2], &noise(3, 131)].concat())?;
@@ -77,7 +77,7 @@ fn connect_strangers(at: SocketAddr) -> Vec<TcpStream> {
                 3 => [&800u32.to_le_bytes()[..], &[2], &noise(k, 300)].concat(),
                 4 => {
                     let mut opening = Vec::new();
-                    speaks_tls(None).write_tls(&mut opening).unwrap();
+                    tls_client(None).write_tls(&mut opening).unwrap();
                     opening.truncate(opening.len() - k as usize % 7 * 30);
                     opening
                 }
@@ -90,7 +90,7 @@ fn connect_strangers(at: SocketAddr) -> Vec<TcpStream> {
 }
 
 #[test]
-fn strangers_at_the_rendezvous() {
+fn strangers_at_the_rendezvous_do_not_stop_a_group() {
     strangers_at_rendezvous(Rendezvous::options);
     strangers_at_rendezvous(Rendezvous::encrypted);
 }
@@ -138,7 +138,7 @@ fn a_tls_client_without_a_certificate_of_the_group_gets_only_an_alert() {
 }
 
 /// Ports on which this process listens on the loopback, from the kernel's table.
-fn listening() -> Vec<u16> {
+fn listening_ports() -> Vec<u16> {
     let table = std::fs::read_to_string("/proc/net/tcp").unwrap();
     let inodes: Vec<String> = std::fs::read_dir("/proc/self/fd")
         .unwrap()
@@ -154,7 +154,7 @@ fn listening() -> Vec<u16> {
 }
 
 #[test]
-fn strangers_on_the_mesh_ports() {
+fn strangers_on_the_mesh_ports_do_not_stop_a_group() {
     strangers_at_mesh(Rendezvous::options);
     strangers_at_mesh(Rendezvous::encrypted);
 }
@@ -168,7 +168,7 @@ fn strangers_at_mesh(options: fn(&mut Rendezvous, u32) -> Vec<Options>) {
     // Ranks 1 and 2 have opened their own listeners; the group waits for rank 3.
     let start = Instant::now();
     let mesh = loop {
-        let ports = listening();
+        let ports = listening_ports();
         let mesh: Vec<u16> = ports.into_iter().filter(|p| *p != rendezvous.port()).collect();
         if mesh.len() >= 2 {
             break mesh;
@@ -194,7 +194,7 @@ fn strangers_at_mesh(options: fn(&mut Rendezvous, u32) -> Vec<Options>) {
 
 #[test]
 fn another_group_with_the_same_token_does_not_mix_in() {
-    // Two groups at once, same token, same sizes: each finds its own.
+    // Four groups come up at once, with the same token and the same size.
     let groups: Vec<_> = (0..4)
         .map(|_| {
             let mut options: Vec<Options> = Rendezvous::new().options(3);
@@ -239,7 +239,7 @@ fn duplicate_rank(options: fn(&mut Rendezvous, u32) -> Vec<Options>) {
     let sig = CallSig::plain(CallKind::Barrier);
     on_each(group, |rank, node, group| {
         node.call(&group, sig, barrier).unwrap();
-        // The others are in the next call meanwhile.
+        // Meanwhile the other ranks are in the next call.
         if rank == 0 {
             let error = connect(again.clone()).err().expect("no group");
             assert!(matches!(&error, Error::Timeout { missing, .. } if missing == &[0]), "{error}");

@@ -14,12 +14,12 @@ fn main() {
         for entries in [10usize, 1000, 20_000] {
             let all = Comm::local(ranks, &Settings::default()).expect("a group");
             let found = all.map_ranks(|comm| measure(&comm, entries));
-            let (named, chosen, more) = found[0];
+            let (named, chosen, difference) = found[0];
             println!(
                 "{ranks} ranks, {entries:>6} entries: named {:7.2} µs, auto {:7.2} µs, difference {:6.2} µs (limit 20)",
                 1e6 * named,
                 1e6 * chosen,
-                1e6 * more
+                1e6 * difference
             );
         }
     }
@@ -35,7 +35,7 @@ fn measure(comm: &Comm, entries: usize) -> (f64, f64, f64) {
         let done = comm.allreduce(&x).options(options.clone()).run().expect("a sum");
         (start.elapsed().as_secs_f64(), done.explanation.algorithm)
     };
-    // Only calls that take no survey and use one algorithm.
+    // Without adaptation, `auto` takes no survey after some calls, and always the same algorithm.
     let auto = AllreduceOptions::default();
     comm.agree_profile(None, false).expect("no learning");
     for _ in 0..200 {

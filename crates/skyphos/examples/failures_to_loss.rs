@@ -16,7 +16,7 @@ use std::time::Duration;
 const REPLICAS: u32 = 2;
 
 /// Seconds between two failures, much longer than a call over links of this latency.
-const EVERY_S: f64 = 1.0;
+const FAILURE_INTERVAL_S: f64 = 1.0;
 const LATENCY_S: f64 = 0.1;
 
 /// The number of failures after which a call reports that a rank is lost.
@@ -26,7 +26,7 @@ fn failures(ranks: u32, seed: u64) -> usize {
     order.shuffle(&mut Pcg64::seed_from_u64(seed));
     let crash = |(k, process): (usize, &u32)| {
         let fault = Fault::Crash { process: *process, sends_rest: false, back: None };
-        (When::At(EVERY_S * (k as f64 + 1.0)), fault)
+        (When::At(FAILURE_INTERVAL_S * (k as f64 + 1.0)), fault)
     };
     let faults = order.iter().enumerate().map(crash).collect();
     let cluster = Cluster::new(Network::new(processes, 1e9, LATENCY_S), seed, false).unwrap();
@@ -37,11 +37,11 @@ fn failures(ranks: u32, seed: u64) -> usize {
         let settings = Settings { timeout: Duration::from_secs(100), ..Settings::default() };
         let comm = Comm::replicated(transport, replication, settings, Ok((None, None)))?;
         let (indices, mut sum) = ([0, 5, 7], [0.0; 3]);
-        let right = f64::from(ranks * (ranks - 1) / 2);
+        let want = f64::from(ranks * (ranks - 1) / 2);
         let mut plan = comm.configure(&indices, &indices).options(ConfigureOptions::with_n(8)).run()?;
         loop {
             match comm.reduce(&mut plan, &[f64::from(comm.rank()); 3], &mut sum).run() {
-                Ok(_) => assert_eq!(sum, [right; 3], "{ranks} ranks, seed {seed}"),
+                Ok(_) => assert_eq!(sum, [want; 3], "{ranks} ranks, seed {seed}"),
                 Err(Error::PeerLost { .. }) => return Ok(process.now()),
                 Err(error) => return Err(error),
             }
@@ -54,7 +54,7 @@ fn failures(ranks: u32, seed: u64) -> usize {
     };
     // After the last failures no process is left to report them.
     let first = played.unwrap().outcomes.iter().filter_map(reported_s).fold(f64::INFINITY, f64::min);
-    (first / EVERY_S) as usize
+    (first / FAILURE_INTERVAL_S) as usize
 }
 
 fn main() {

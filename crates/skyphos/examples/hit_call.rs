@@ -4,7 +4,8 @@
 //! ```text
 //! cargo run --release -p skyphos --example hit_call -- kill|cut|slow lost_hosts rounds times_as_slow
 //! ```
-//! Prints, for each round, the slowdown of the call with the fault and of later calls relative to earlier calls, on unaffected processes.
+//! Prints, for each round, the durations of the call with the faults and of later calls, relative to a call of a run without faults. Only
+//! unaffected processes are timed.
 
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64;
@@ -77,25 +78,24 @@ fn main() {
     let kind = words.first().map_or("kill", String::as_str);
     let hosts: u32 = words.get(1).map_or(1, |text| text.parse().unwrap());
     let rounds: u64 = words.get(2).map_or(5, |text| text.parse().unwrap());
-    let quiet = calls(vec![]);
-    let usual = seconds(&quiet)[CALLS_BEFORE];
-    let times: f64 = words.get(3).map_or(10.0, |text| text.parse().unwrap());
+    let undisturbed = calls(vec![]);
+    let usual = seconds(&undisturbed)[CALLS_BEFORE];
+    let slowdown: f64 = words.get(3).map_or(10.0, |text| text.parse().unwrap());
     println!("undisturbed: {:.1} ms", usual * 1e3);
     for round in 0..rounds {
         let mut random = Pcg64::seed_from_u64(round);
-        let at = quiet[0][CALLS_BEFORE].0 as f64 / 1e9 + usual * random.random_range(0.0..0.8);
+        let at = undisturbed[0][CALLS_BEFORE].0 as f64 / 1e9 + usual * random.random_range(0.0..0.8);
         let ranks = rand::seq::index::sample(&mut random, RANKS as usize, hosts as usize);
-        let lost = ranks.into_iter().map(|rank| {
+        let faults = ranks.into_iter().map(|rank| {
             let process = rank as u32 + RANKS * random.random_range(0..2);
             let fault = match kind {
                 "cut" => Fault::CutOff { process, heals: None },
-                "slow" => Fault::Slow { process, times },
+                "slow" => Fault::Slow { process, times: slowdown },
                 _ => Fault::Crash { process, sends_rest: false, back: None },
             };
             (When::At(at), fault)
         });
-        let lost: Vec<_> = lost.collect();
-        let got = seconds(&calls(lost));
+        let got = seconds(&calls(faults.collect()));
         let later: Vec<String> =
             got[CALLS_BEFORE + 1..].iter().map(|s| format!("{:.2}", s / usual)).collect();
         println!("{kind} {hosts}: hit {:.2}, later {}", got[CALLS_BEFORE] / usual, later.join(" "));

@@ -1,6 +1,8 @@
 //! The simulator's own speed: a butterfly of P ranks with real indices, and with lengths only.
 //!
-//! `cargo run --release -p skyphos --example simulated -- RANKS ENTRIES 32x32 [sized|- [COLLECTIVE [N]]]`
+//! `cargo run --release -p skyphos --example simulated -- [RANKS [ENTRIES [DEGREES [sized [COLLECTIVE [N]]]]]]`
+//!
+//! DEGREES are numbers such as 32x32. `-` instead of a word takes its default, except for COLLECTIVE.
 
 use skyphos::sim::Network;
 use skyphos::simulate::{Collective, Law, Scenario, simulate};

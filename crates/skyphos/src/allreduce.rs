@@ -293,7 +293,7 @@ async fn run<T: Element>(
 ) -> Result<Reduced<T>> {
     let mut params = params::<T>(n, width, &view, op, options);
     let codec = options.quantize.map(|q| q.check(op, T::DTYPE, width)).transpose()?;
-    // A threshold below the paper's crossover turns vectors dense that take less memory as sparse ones: the caller wants that.
+    // A threshold below SparCML's crossover turns vectors dense that take less memory as sparse ones: the caller wants that.
     let wants_dense = matches!(options.dense_threshold, DenseThreshold::Entries(_))
         && params.shape.dense_above < DenseThreshold::Paper.density(n, width * size_of::<T>(), false);
     let dense = options.algorithm.is_dense() || options.algorithm == Algorithm::SplitAllgatherDense;

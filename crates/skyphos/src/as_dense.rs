@@ -1,7 +1,7 @@
 //! Allreduce by the schedules for dense arrays. They reduce arrays, and sparse vectors of which nearly every index has an entry on
 //! some rank.
 
-use crate::native_allreduce::{check_native, has_native};
+use crate::native_allreduce::{check_native, native_may_be_faster};
 use skyphos_core::Endpoint;
 use skyphos_core::clock::Effort;
 use skyphos_core::collectives::allreduce::dense;
@@ -22,7 +22,7 @@ pub(crate) async fn reduce_array<T: Element>(
 ) -> Result<Option<Algorithm>> {
     let by_rule = |has_native| choose_dense(ep.size(), size_of_val(values), has_native);
     let mut algorithm = match algorithm {
-        Algorithm::Auto => by_rule(has_native(ep, op, T::DTYPE)),
+        Algorithm::Auto => by_rule(native_may_be_faster(ep, op, T::DTYPE)),
         named => named,
     };
     check_native(algorithm, ep, op, T::DTYPE)?;

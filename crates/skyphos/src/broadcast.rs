@@ -13,7 +13,7 @@ use skyphos_plan::Profile;
 use skyphos_types::{Error, GroupRank, Result};
 use std::time::Duration;
 
-/// Lower bound on the chunks that `auto` chooses.
+/// The shortest chunk that `auto` chooses.
 const MIN_CHUNK_BYTES: usize = 8 * 1024;
 
 /// Settings of [`Comm::broadcast`].
@@ -67,7 +67,8 @@ fn chunk_of_chain(profile: &Profile, ranks: u32, bytes: usize) -> usize {
 
 impl BroadcastOptions {
     fn sig(&self, root: u32, comm: &Comm) -> CallSig {
-        // A replicated rank is lost when all its processes are gone, and replicas must send the same.
+        // Whether the broadcast goes on around lost ranks. With replicas it does not: a rank is lost only with all its processes, and
+        // replicas must send the same messages.
         let heals = if comm.node().is_replicated() { 0 } else { CallSig::HEALS };
         let flags = self.route.map_or(0, |route| route as u8) | heals;
         CallSig { flags, extra: root, ..CallSig::plain(CallKind::Broadcast) }

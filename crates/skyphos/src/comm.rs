@@ -312,7 +312,7 @@ impl Comm {
     }
 
     /// Holds non-blocking calls back until [`Comm::release`], or until a thread waits for one, so that messages of the same round
-    /// travel together. Nests.
+    /// travel together. Calls of it may be nested.
     pub fn hold(&self) {
         self.node.hold();
     }

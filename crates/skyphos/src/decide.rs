@@ -2,7 +2,7 @@
 //! the tuner's choice after a survey of all ranks.
 
 use crate::allreduce_options::AllreduceOptions;
-use crate::native_allreduce::{check_native, has_native};
+use crate::native_allreduce::{check_native, native_may_be_faster};
 use crate::tuning::{Basis, start_profile};
 use skyphos_core::Endpoint;
 use skyphos_core::collectives::{Split, Survey, bounds, survey};
@@ -78,7 +78,7 @@ pub(crate) async fn decide<T: Element>(
             union: &|m| facts.union.entries(m),
             dense_above,
             ranks_per_host: ep.topology().ranks_per_host(),
-            has_native: has_native(ep, op, T::DTYPE),
+            has_native: native_may_be_faster(ep, op, T::DTYPE),
             profile: facts.profile,
             corrections: facts.corrections,
             parameters: &PARAMETERS,

@@ -15,8 +15,10 @@ use skyphos_types::{GroupRank, Result, Round};
 /// Round of the exchange, after the rounds of the agreement on n.
 const ROUND: Round = Round(0x40);
 
-/// Words before a rank's samples: its counts of contributed and of wanted indices, whether these are the same set, and its profile.
+/// Words that begin a rank's message: its numbers of contributed and of wanted indices, and whether these are the same set.
 const COUNTS: usize = 3;
+
+/// Words before a rank's samples: the counts, and its profile.
 const HEADER_WORDS: usize = COUNTS + PROFILE_WORDS;
 
 /// The inputs of a choice, other than the sets.

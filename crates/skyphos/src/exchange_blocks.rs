@@ -39,7 +39,8 @@ pub struct IncomingBlocks {
 }
 
 impl IncomingBlocks {
-    /// The next block with its sender, if it has arrived. Senders follow in rank order, from the next rank around to the previous.
+    /// The next block with its sender, if it has arrived. Blocks come in the order of their senders: from the rank after this one around to
+    /// the rank before it.
     pub fn take(&mut self) -> Option<(u32, Vec<u8>)> {
         let rank = self.order.as_slice().first().copied()?;
         let mut received = self.queue.lock();
@@ -72,8 +73,8 @@ pub struct BlockExchange {
 }
 
 impl BlockExchange {
-    /// The next block with its sender; `None` once all were taken. Senders follow in rank order, from the next rank around to
-    /// the previous.
+    /// The next block with its sender; `None` once all were taken. Blocks come in the order of their senders: from the rank after
+    /// this one around to the rank before it.
     ///
     /// # Errors
     /// The error that ended the call. No blocks follow it.

@@ -15,12 +15,12 @@ use skyphos_core::{Arguments, CallRequest, Endpoint, Traffic};
 use skyphos_types::{Element, Error, Result};
 use std::marker::PhantomData;
 
-/// A movement of arrays. An array has one block per rank.
+/// A movement of arrays, which consist of blocks of equal length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ArrayMove {
-    /// The array of each rank to all ranks; a block is an array.
+    /// Each rank's array to all ranks: block j of the output is rank j's array.
     Allgather(Schedule),
-    /// The array of each rank to one rank.
+    /// Each rank's array to one rank: block j of its output is rank j's array.
     Gather {
         /// The rank that receives.
         root: u32,

@@ -26,6 +26,6 @@ pub(crate) fn check_native(algorithm: Algorithm, ep: &Endpoint, op: &ReduceOp, d
 
 /// Whether the MPI library's allreduce may be faster than ours. On one host ours takes half as long as MPICH's
 /// (`bench/mpi.py`).
-pub(crate) fn has_native(ep: &Endpoint, op: &ReduceOp, dtype: DType) -> bool {
+pub(crate) fn native_may_be_faster(ep: &Endpoint, op: &ReduceOp, dtype: DType) -> bool {
     !ep.node().on_one_host() && ep.has_allreduce(op, dtype)
 }

@@ -46,12 +46,12 @@ pub struct QuantizeOptions {
 
 impl QuantizeOptions {
     /// Whether reduced parts are quantised.
-    pub fn result(&self) -> bool {
+    pub fn quantises_results(&self) -> bool {
         self.stage != Stage::Input
     }
 
     /// Whether inputs are quantised.
-    pub fn input(&self) -> bool {
+    pub fn quantises_inputs(&self) -> bool {
         self.stage != Stage::Result
     }
 
@@ -76,7 +76,7 @@ impl QuantizeOptions {
     /// Refuses algorithms without owners of parts, if results are quantised.
     pub(crate) fn check_algorithm(&self, algorithm: Algorithm) -> Result<()> {
         match algorithm {
-            Algorithm::RecursiveDoubling | Algorithm::Allgather if self.result() => {
+            Algorithm::RecursiveDoubling | Algorithm::Allgather if self.quantises_results() => {
                 Err(Error::bad_input(format!(
                     "algorithm={:?} has no owners of parts, which quantise results with where={:?}: use split_allgather, \
                      split_allgather_dense, butterfly, ring or auto, or where=\"input\"",
@@ -111,7 +111,7 @@ impl QuantizeOptions {
         bounds: &[u64],
         sent: Option<&mut Vec<T>>,
     ) -> Result<Option<QuantisedInput>> {
-        match self.input() {
+        match self.quantises_inputs() {
             true => QuantisedInput::new(ep, view, codec, bounds, sent).map(Some),
             false => check_finite(view, codec.width()).map(|()| None),
         }
@@ -123,7 +123,7 @@ impl QuantizeOptions {
         codec: QuantisedValues,
         input: &'a Option<QuantisedInput>,
     ) -> Precision<'a> {
-        Precision { codec, result: self.result(), input: input.as_ref() }
+        Precision { codec, result: self.quantises_results(), input: input.as_ref() }
     }
 }
 

@@ -7,7 +7,7 @@ use std::cell::RefCell;
 use std::hint::black_box;
 use std::rc::Rc;
 
-/// Parameters of the model, in layers of two sizes.
+/// Number of the model's parameters, and the two sizes of its layers, which alternate.
 const PARAMETERS: usize = 25_000_000;
 const LAYERS: [usize; 2] = [1_000_000, 250_000];
 
@@ -35,7 +35,7 @@ pub fn compressing(k: usize, values: &[f32]) -> Kernel {
     let gradient: Rc<Vec<f32>> = Rc::new(values.iter().cycle().take(PARAMETERS).copied().collect());
     let residual = Rc::new(RefCell::new(vec![0f32; PARAMETERS]));
     let chosen = Rc::new(RefCell::new((Vec::new(), Vec::new())));
-    let (last, last_chosen, ends) = (residual.clone(), chosen.clone(), layers.clone());
+    let (last, last_chosen, all_layers) = (residual.clone(), chosen.clone(), layers.clone());
     let traffic = PARAMETERS * size_of::<f32>() * 3;
     let mut slab = Vec::new();
     let run: Run = {
@@ -51,7 +51,7 @@ pub fn compressing(k: usize, values: &[f32]) -> Kernel {
     let check: Check = Box::new(move |_| {
         let (residual, (indices, picked)) = (&*last.borrow(), &*last_chosen.borrow());
         let mut taken = indices.iter().map(|i| *i as usize).zip(picked).peekable();
-        for Layer { range, .. } in ends {
+        for Layer { range, .. } in all_layers {
             for start in range.clone().step_by(512) {
                 let bucket = start..range.end.min(start + 512);
                 let largest = residual[bucket.clone()].iter().fold(0f32, |largest, v| largest.max(v.abs()));

@@ -1,4 +1,4 @@
-/* The union of two sorted sets with values, those of common indices added: two pointers and a branch for each case. */
+/* The union of two sorted sets with values; values of common indices are added. Two pointers, and a branch for each case. */
 #include <stddef.h>
 #include <stdint.h>
 

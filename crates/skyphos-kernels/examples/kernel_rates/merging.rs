@@ -1,4 +1,4 @@
-//! Merges of two sorted sets, compared with a plain loop in C (`merge.c`), with two pointers and a branch for each case.
+//! Merges of two sorted sets, compared with a plain loop in C (`merge.c`) that has two pointers and a branch for each case.
 
 use crate::sparse::{Kind, random_set};
 use crate::{Check, Kernel, Line, Run};

@@ -69,7 +69,7 @@ pub fn lines() -> Vec<Line> {
         for percent in [0.5, 1.0, 2.0, 4.0, 8.0, 16.0] {
             let density = percent / 100.0 / sources as f64;
             let reducing = move |v: &[f32]| stream_reducing(density, sources, v);
-            all.push((format!("reduce 2^24, {percent} % in {sources}"), None, Box::new(reducing)));
+            all.push((format!("reduce 2^24, {percent} % in {sources} streams"), None, Box::new(reducing)));
         }
     }
     for (log, sources) in [(32, 1), (32, 2), (32, 8), (40, 8)] {
@@ -164,7 +164,7 @@ fn stream_folding(n: u64, density: f64, kind: Kind, sources: usize, values: &[f3
     Kernel { run, check, entries, baseline: None }
 }
 
-/// Reduces streams to a sparse vector, as the owner of a range does; `density` is that of each stream.
+/// Reduces streams, each of this `density`, to a sparse vector, as the owner of a range does.
 fn stream_reducing(density: f64, sources: usize, values: &[f32]) -> Kernel {
     let sets: Vec<Vec<u64>> =
         (0..sources as u64).map(|s| random_set(N, density, Kind::Uniform, 3 + s)).collect();

@@ -130,7 +130,7 @@ pub fn taking() -> (Run, Check) {
     )
 }
 
-/// Adds a message to a sum, block by block as a reduction does. Its map is one run.
+/// Adds a message to a sum, block by block as a reduction does. The message's map is one run.
 pub fn folding<T: Real>(values: &[f32]) -> (Run, Check) {
     const BLOCK: usize = 1 << 14;
     let from: Rc<Vec<T>> = Rc::new(values.iter().map(|v| T::from_f32(*v)).collect());

@@ -61,8 +61,8 @@ impl<'a> Narrow<'a> {
     }
 }
 
-/// Appends numbers, none above `max`, and returns the bytes per number.
-pub(super) fn narrow(to: &mut Vec<u8>, max: u64, numbers: impl Iterator<Item = u64>) -> usize {
+/// Appends numbers, none above `max`, in as few bytes each as `max` needs. Returns the bytes per number.
+pub(super) fn put_narrow(to: &mut Vec<u8>, max: u64, numbers: impl Iterator<Item = u64>) -> usize {
     match max {
         0..=0xff => to.extend(numbers.map(|number| number as u8)),
         0x100..=0xffff => numbers.for_each(|number| to.extend_from_slice(&(number as u16).to_le_bytes())),
@@ -104,7 +104,7 @@ impl Writer {
 
     /// Writes the number of rows of each key, for a list.
     pub(super) fn counts(&mut self, max: u64, counts: impl Iterator<Item = u64>) {
-        self.head[3] = narrow(&mut self.bytes, max, counts) as u8;
+        self.head[3] = put_narrow(&mut self.bytes, max, counts) as u8;
     }
 
     /// Writes the rows and returns the block.

@@ -1,6 +1,6 @@
 //! Kinds of keys: 64-bit numbers, and byte strings in Arrow's layout.
 
-use super::block::{Block, NUMBERS, STRINGS, narrow};
+use super::block::{Block, NUMBERS, STRINGS, put_narrow};
 use super::hash_number;
 use super::strings::{hash_string, same_string};
 use skyphos_types::{Error, Result};
@@ -111,7 +111,7 @@ impl KeyStore for Numbers {
         let key = |number: &u32| self[*number as usize];
         let base = numbers.iter().map(key).min().unwrap_or(0);
         let max = numbers.iter().map(|number| key(number) - base).max().unwrap_or(0);
-        (narrow(to, max, numbers.iter().map(|number| key(number) - base)), base)
+        (put_narrow(to, max, numbers.iter().map(|number| key(number) - base)), base)
     }
 
     fn decode<'a>(block: &Block<'a>, buffer: &'a mut Vec<u64>) -> Result<&'a [u64]> {
@@ -218,7 +218,7 @@ impl KeyStore for Strings {
 
     fn encode(&self, numbers: &[u32], to: &mut Vec<u8>) -> (usize, u64) {
         let len = |number: &u32| self.get(*number).len() as u64;
-        let each = narrow(to, numbers.iter().map(len).max().unwrap_or(0), numbers.iter().map(len));
+        let each = put_narrow(to, numbers.iter().map(len).max().unwrap_or(0), numbers.iter().map(len));
         let before = to.len();
         numbers.iter().for_each(|number| to.extend_from_slice(self.get(*number)));
         (each, (to.len() - before) as u64)

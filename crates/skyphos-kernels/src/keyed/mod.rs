@@ -1,8 +1,8 @@
-//! Rows by key: grouping, the owner of each key, and their encoding.
+//! Rows by key: grouping, the owner of each key, and the encoding of rows.
 //!
 //! A [`Grouper`] numbers distinct keys from 0 in the order of first occurrence, over any number of batches. A [`Table`] folds rows
 //! of equal keys by that number, or lists them, and encodes them for other ranks ([`Block`]). Keys are 64-bit numbers or byte
-//! strings; the table takes 8 bytes for each, besides the key itself.
+//! strings; the table takes 8 bytes for each key, besides the key itself.
 
 mod block;
 mod fold;
@@ -31,7 +31,7 @@ pub fn owner_of(hash: u64, ranks: u32) -> u32 {
     ((u64::from((hash >> 8) as u32) * u64::from(ranks)) >> 32) as u32
 }
 
-/// The wave, of at most 65,536, in which keys with a hash are sent, independent of their owner.
+/// A shuffle sends its keys in waves, at most 65,536. The wave of keys with a hash, independent of their owner.
 pub fn wave_of(hash: u64, waves: u32) -> u32 {
     (((hash >> 40 & 0xffff) * u64::from(waves)) >> 16) as u32
 }

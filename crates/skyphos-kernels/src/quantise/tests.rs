@@ -197,7 +197,7 @@ fn statistics(v: &[f32], quantiser: impl Fn(u64) -> Vec<f32>) -> (Vec<f64>, f64)
     (means, error)
 }
 
-/// Whether E Q(v) = v within five standard deviations of the mean. That of one draw is at most (S/s)/2.
+/// Whether E Q(v) = v within five standard deviations of the mean. The standard deviation of one draw is at most (S/s)/2.
 fn is_unbiased(v: &[f32], means: &[f64], scale: f64, levels: f64) -> bool {
     let bound = 5.0 * 0.5 * scale / levels / (DRAWS as f64).sqrt();
     v.iter().zip(means).all(|(v, mean)| (f64::from(*v) - mean).abs() <= bound)
@@ -257,7 +257,7 @@ fn the_statistics_detect_wrong_quantisers() {
     let nearest = |_| v.iter().map(|v| ((f64::from(*v) * s / norm).round() * norm / s) as f32).collect();
     let (means, error) = statistics(&v, nearest);
     assert!(!is_unbiased(&v, &means, norm, s) && is_within_the_bound(&v, error, s));
-    // Two biased ones: always down, and the same draw for all calls.
+    // Two biased quantisers: one always rounds down, the other draws the same numbers in all calls.
     let down = |_| v.iter().map(|v| ((f64::from(*v) * s / norm).floor() * norm / s) as f32).collect();
     assert!(!is_unbiased(&v, &statistics(&v, down).0, norm, s));
     let stuck = |_| {

@@ -103,7 +103,7 @@ pub(super) fn bits_of(marks: &[u8]) -> u64 {
     word
 }
 
-/// Sets the bits of a word, the first of which is row `at`.
+/// Sets the bits that are set in `word`, whose first bit belongs to row `at`.
 #[inline(always)]
 pub(super) fn set_word(bits: &mut [u64], at: usize, word: u64) {
     let (index, shift) = (at / 64, at % 64);

@@ -1,5 +1,5 @@
-//! Conversion of vectors to hashed indices and back. For any data, ranges of hashed indices of equal length have about equally
-//! many entries.
+//! Conversion of vectors to hashed indices and back. For any data, equally long ranges of hashed indices have about equally many
+//! entries.
 //!
 //! The hash moves granules of neighbouring indices ([`BlockHash`]), so the runs of a sorted vector are sorted by their granule's new
 //! number and copied. Cost: O(entries), and a sort of the granules with entries.

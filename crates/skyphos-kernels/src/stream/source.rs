@@ -38,7 +38,7 @@ pub trait Sink<T> {
     fn block(&mut self, first: u64, marks: &[u8], rows: &[T], counts: &[u32]);
 
     /// Takes entries at these ascending offsets from index `base`, a row for each, all beyond the earlier ones. `counts` has the
-    /// number of sources of each, or is empty.
+    /// number of sources with each entry, or is empty.
     fn entries(&mut self, base: u64, offsets: &[u32], rows: &[T], counts: &[u32]);
 }
 
@@ -52,7 +52,7 @@ pub(super) struct Source<B> {
     pub(super) offsets: Box<[u64; STEP]>,
     pub(super) used: usize,
     pub(super) listed: usize,
-    /// First offset and number of a run's entries.
+    /// The first offset of a run's entries that are not folded yet, and their number.
     pub(super) run: (u64, usize),
     /// Whether bitmaps are read word by word.
     pub(super) by_words: bool,

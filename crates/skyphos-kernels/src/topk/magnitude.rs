@@ -7,7 +7,7 @@ use skyphos_types::{Real, bf16, f16};
 pub trait Key: Pod + Ord + std::fmt::Debug + Into<i64> {
     /// The largest number.
     const MAX: Self;
-    /// The lower bits of a number.
+    /// The lower bits of a number, as many as this type has.
     fn from_i64(number: i64) -> Self;
 }
 

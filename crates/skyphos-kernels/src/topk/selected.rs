@@ -10,7 +10,7 @@ pub(super) struct Selected<'a, T> {
 }
 
 impl<'a, T: Magnitude> Selected<'a, T> {
-    /// Empties both lists.
+    /// The caller's lists, which are emptied.
     pub(super) fn new(indices: &'a mut Vec<u32>, picked: &'a mut Vec<T>) -> Selected<'a, T> {
         let mut selected = Selected { indices, picked };
         selected.clear();

@@ -5,9 +5,9 @@
 //! | reader | `sleeps` | whether there are bytes | after its next write |
 //! | writer | `blocked` | whether there is room | once half of the ring is free |
 //!
-//! Each end sets its flag and then checks; the other end publishes its counter and then checks the flag. Between the two steps
-//! there is a fence on both sides, so at least one end sees the other, and no wake-up is lost. `loom/tests/ring.rs` tries all orders;
-//! it supplies its own `sync`.
+//! Each end sets its flag and then checks; the other end publishes its counter and then checks the flag. Between the two steps there is
+//! a fence on both sides, so at least one end sees what the other has set, and no wake-up is lost. `loom/tests/ring.rs` tries all
+//! orders; it supplies its own `sync`.
 
 use super::sync::{AtomicU32, AtomicU64, Ordering, fence};
 
@@ -73,14 +73,15 @@ impl Control {
         self.blocked.0.store(0, Ordering::Relaxed);
     }
 
-    /// Whether the reader must wake the writer; called after it has published its reads. `has_room`: whether enough is free.
+    /// Whether the reader must wake the writer; asked after it has published its reads. `has_room`: whether enough of the ring is free.
     pub(crate) fn must_wake_writer(&self, has_room: impl FnOnce() -> bool) -> bool {
         fence(Ordering::SeqCst);
         self.blocked.0.load(Ordering::Relaxed) != 0 && has_room() && take(&self.blocked.0)
     }
 }
 
-/// Clears a flag; whether it was set. A flag that its owner has cleared is not written, so that this cannot undo a later announcement.
+/// Clears a flag. Returns whether it was set. A flag that its owner has cleared is not written, so that this cannot undo a later
+/// announcement.
 fn take(flag: &AtomicU32) -> bool {
     flag.compare_exchange(1, 0, Ordering::Relaxed, Ordering::Relaxed).is_ok()
 }

@@ -2,11 +2,11 @@
 //!
 //! Latency over TLS is 1.11 times that of a plain connection, the rate of large frames 0.4 times (`docs/threat-model.md`).
 //!
-//! rustls reads 4 KB at a time; a buffer before it saves three of four system calls. Its close_notify is not used, because a goodbye
-//! frame has that purpose: a connection that ends without one was cut.
+//! rustls reads 4 KB at a time; a buffer between it and the socket saves most of its system calls. Its close_notify is not used,
+//! because a goodbye frame has that purpose: a connection that ends without one was cut.
 
 use crate::handshake::{Nonce, PROOF_BYTES};
-use crate::message::is_greeting;
+use crate::message::begins_challenge;
 use crate::sockets::send;
 use crate::tls::Tls;
 use mio::net::TcpStream;
@@ -177,7 +177,7 @@ impl Tunnel {
     fn failure(&self, error: &rustls::Error) -> TlsFailure {
         use AlertDescription as Alert;
         // On an outgoing connection before rustls accepts bytes, `input` begins with the peer's first bytes.
-        if self.awaits_first_record && !self.incoming && is_greeting(&self.input[..self.to]) {
+        if self.awaits_first_record && !self.incoming && begins_challenge(&self.input[..self.to]) {
             return TlsFailure {
                 text: "it speaks Skyphos's protocol, but without TLS".to_owned(),
                 denied: true,

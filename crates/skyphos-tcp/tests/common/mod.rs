@@ -11,6 +11,7 @@ use std::os::fd::IntoRawFd;
 use std::sync::Arc;
 use std::time::Duration;
 
+/// Limit on the time of what must happen.
 pub const LONG: Duration = Duration::from_secs(30);
 
 /// An address for a rendezvous that no other program can take: a listening socket, which rank 0 inherits.

@@ -11,6 +11,7 @@ use std::os::fd::{AsRawFd, BorrowedFd, IntoRawFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+/// Time-out of ranks that find no group.
 const SHORT: Duration = Duration::from_millis(300);
 
 fn texts(results: Vec<Result<Tcp>>) -> Vec<String> {
@@ -50,7 +51,7 @@ fn ranks_retry_until_rank_0_listens() {
     let mut options = rendezvous.options(3);
     let zero = options.remove(0);
     let others: Vec<_> = options.into_iter().map(|o| std::thread::spawn(move || connect(o))).collect();
-    // Time in which the kernel refuses their connections. No event reports that, and the group forms with or without it.
+    // During this time the kernel refuses their connections. No event reports that, and the group forms even if it does not happen.
     std::thread::sleep(Duration::from_millis(20));
     let zero = connect(zero).unwrap();
     assert_eq!(zero.size(), 3);
@@ -84,7 +85,7 @@ fn two_processes_with_one_rank_are_named_to_all() {
         let all = rendezvous.options(size);
         let again = ranks.iter().find(|r| ranks.iter().filter(|q| q == r).count() == 2).unwrap();
         let mut fd = all[0].listen_fd;
-        // The first rank 0 may be done before the second one looks: the port stays taken until it has.
+        // The first rank 0 may be done before the second one tries to listen: the port stays taken until then.
         // SAFETY: `Rendezvous` has just opened it, and it was not closed since.
         let open_port =
             fd.filter(|_| *again == 0).map(|fd| unsafe { BorrowedFd::borrow_raw(fd) }.try_clone_to_owned());
@@ -98,7 +99,7 @@ fn two_processes_with_one_rank_are_named_to_all() {
         let results = connect_all(options.collect());
         drop(open_port);
         if *again == 0 {
-            // The first of them has its group; the second gets the error at once.
+            // The first rank 0 has its group; the second gets the error at once.
             let text = results[1].as_ref().err().expect("refused").to_string();
             assert!(text.contains("cannot listen") && text.contains("choose another port"), "{text}");
             continue;
@@ -210,7 +211,7 @@ fn without_rank_0_the_time_out_names_it() {
 
 #[test]
 fn other_programs_at_the_rendezvous_are_recognised() {
-    // A client that sends nothing, one that sends before the server's challenge, one that closes the connection.
+    // A server that sends nothing, one that speaks another protocol, one that closes the connection.
     for (greeting, stays, hint) in [
         (&b""[..], true, "no Skyphos greeting"),
         (b"SSH-2.0-OpenSSH_9.6\r\n", true, "does not speak Skyphos"),

@@ -18,9 +18,11 @@ use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+/// Time-out of ranks that find no group.
 const SHORT: Duration = Duration::from_millis(600);
 
-fn refused(result: &Result<Tcp>) -> &str {
+/// The text of a refusal.
+fn refusal(result: &Result<Tcp>) -> &str {
     match result {
         Err(Error::Refused { message }) => message,
         Err(other) => panic!("{other}"),
@@ -28,7 +30,7 @@ fn refused(result: &Result<Tcp>) -> &str {
     }
 }
 
-/// Rank 0's error, which names the missing ranks.
+/// The missing ranks that a time-out names, and the call in its text.
 fn missing(result: &Result<Tcp>) -> (&[u32], &str) {
     match result {
         Err(Error::Timeout { missing, call, .. }) => (missing, call),
@@ -154,7 +156,7 @@ fn a_rank_with_tls_in_a_group_without_learns_the_cause_at_once() {
     options.iter_mut().for_each(|o| o.timeout = SHORT);
     options[1].tls = Some(shared());
     let results = connect_all(options);
-    let text = refused(&results[1]);
+    let text = refusal(&results[1]);
     assert!(
         text.contains("rank 1") && text.contains("without TLS") && text.contains("give all ranks"),
         "{text}"
@@ -173,7 +175,7 @@ fn a_rank_without_tls_in_a_group_with_tls_learns_it_after_a_while() {
     options[1].tls = None;
     options[1].timeout = LONG;
     let results = connect_all(options);
-    let text = refused(&results[1]);
+    let text = refusal(&results[1]);
     assert!(text.contains("rank 1 came without TLS") && text.contains("give all ranks"), "{text}");
     let (missing, call) = missing(&results[0]);
     assert!(missing == [1] && call.contains("turned away: 127.0.0.1:"), "{call}");
@@ -204,7 +206,7 @@ fn ranks_of_another_authority_learn_the_cause_at_once() {
         options.iter_mut().for_each(|o| o.timeout = SHORT);
         options[1].tls = Some(files);
         let results = connect_all(options);
-        let text = refused(&results[1]);
+        let text = refusal(&results[1]);
         assert!(text.contains("rank 1") && text.contains(why) && text.contains("one authority"), "{text}");
         for rank in [0, 2] {
             let (missing, call) = missing(&results[rank]);
@@ -214,7 +216,7 @@ fn ranks_of_another_authority_learn_the_cause_at_once() {
             );
         }
     }
-    // Rank 0 trusts both authorities, ranks 1 and 2 only their own: their connection to each other fails, and all know it.
+    // Ranks 0 and 2 trust both authorities, rank 1 only its own, so it refuses rank 2's certificate. All ranks learn of it.
     let mut options = Rendezvous::new().options(3);
     options[0].tls = Some(both(shared()));
     options[1].tls = Some(TlsFiles { authority: both(shared()).authority, ..shared() });
@@ -254,7 +256,7 @@ fn a_relay_between_two_ranks_cannot_forward_their_proofs() {
         assert_eq!((challenge[4], hello[4], answer[4]), (1, 2, 8), "the answer is a refusal");
         one.write_all(&answer).unwrap();
         let results = ranks.join().unwrap();
-        assert!(refused(&results[1]).contains("its token is not the group's"));
+        assert!(refusal(&results[1]).contains("its token is not the group's"));
         assert_eq!(missing(&results[0]).0, [1]);
     });
 }

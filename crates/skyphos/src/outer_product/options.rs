@@ -20,7 +20,7 @@ pub enum OuterAlgorithm {
     Allreduce,
     /// Each rank computes its own product; panels of the products are reduced around a ring.
     Ring,
-    /// The paper's generalized Rabenseifner algorithm: each rank owns blocks.
+    /// *DSOP*'s generalized Rabenseifner algorithm: each rank owns blocks.
     Rabenseifner,
     /// Each rank computes its own product; the products are reduced by halving and doubling.
     Butterfly,
@@ -61,7 +61,8 @@ pub struct OuterOptions {
     pub exchange: Option<Schedule>,
     /// The level whose ranks own G together, for `Rabenseifner`. `None`: all ranks.
     pub level: Option<Level>,
-    /// Rows and columns of a sub-group's blocks, for `Rabenseifner`. `None`: the grid that needs the fewest factors.
+    /// The numbers of rows and columns of blocks into which the ranks that own G together cut it, for `Rabenseifner`. `None`: the grid
+    /// for which owners need the fewest factors.
     pub grid: Option<(u32, u32)>,
     /// Whether each rank gets only its own rows: an even, contiguous share.
     pub scatter: bool,

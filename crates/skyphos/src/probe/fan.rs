@@ -69,7 +69,7 @@ impl Comm {
     /// Seconds of `times` exchanges in which each rank sends a message of `bytes` bytes to each of the next `k`. Collective.
     ///
     /// # Errors
-    /// `BadInput` unless `k` is a number of other ranks.
+    /// `BadInput` if `k` is 0, or larger than the number of other ranks.
     pub fn fan(&self, k: u32, bytes: usize, times: u32) -> Result<CallBuilder<'_, Fan>> {
         self.fan_by(Order::Rank, k, bytes, times)
     }

@@ -123,7 +123,7 @@ fn check_repeated(scenario: &Scenario, lives: &Lives) -> Result<(), String> {
     }
 }
 
-/// Whether every silent process is dead.
+/// Whether every fault is a crash, so that a silent process has ended.
 fn all_crashes(scenario: &Scenario) -> bool {
     scenario.faults.iter().all(|(_, fault)| matches!(fault, Fault::Crash { .. }))
 }

@@ -283,7 +283,7 @@ fn vectors_of_many_segments_at_every_size_and_algorithm() {
 }
 
 #[test]
-fn empty_arrays() {
+fn empty_arrays_are_accepted() {
     for (_, make) in LOCAL_AND_TCP {
         on_all(make(3), |comm| {
             for algorithm in dense() {

@@ -75,7 +75,7 @@ proptest! {
 
 /// Ranges of several chunks, and messages larger than the window.
 #[test]
-fn large_arrays() {
+fn results_for_large_arrays_match_the_oracle() {
     for (_, make) in LOCAL_AND_TCP {
         on_all(make(3), |comm| {
             for schedule in Schedule::ALL {

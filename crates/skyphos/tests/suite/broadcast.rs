@@ -81,7 +81,7 @@ proptest! {
 
 /// Messages larger than the window, so that credits count, several of them in flight at once.
 #[test]
-fn concurrent_long_messages() {
+fn concurrent_long_messages_arrive() {
     let first = message(&[20 << 20, 0, 5], 1);
     let second = message(&[9 << 20], 2);
     for (_, make) in TRANSPORTS {
@@ -105,7 +105,7 @@ fn concurrent_long_messages() {
 
 /// The bytes that the busiest rank sends, as a multiple of the message's length.
 #[test]
-fn bytes_by_route() {
+fn bytes_sent_depend_on_the_route() {
     let (size, message) = (8u32, message(&[4 << 20], 3));
     for (route, multiple) in
         [(Route::Chain, 1.0), (Route::ScatterAllgather, 2.0), (Route::Binomial, 3.0), (Route::Simple, 7.0)]

@@ -59,7 +59,7 @@ fn interrupt_then_repeat(comm: &Comm, program: &Program, rank_0_left: &Barrier) 
 }
 
 #[test]
-fn every_collective_on_every_transport() {
+fn interrupted_collectives_are_repeated_after_a_late_entry() {
     for (transport, connect) in TRANSPORTS {
         for size in [2, 3, 5] {
             for program in ALL.iter().filter(|(program, _)| *program != "messages") {
@@ -86,7 +86,7 @@ fn non_blocking_sum(comm: &Comm) -> Result<Vec<u64>> {
 
 /// Rank 0 is interrupted while it waits for a non-blocking call.
 #[test]
-fn non_blocking_calls() {
+fn an_interrupted_non_blocking_call_is_repeated_after_a_late_entry() {
     for (transport, connect) in TRANSPORTS {
         let rank_0_left = Barrier::new(2);
         let sums = on_each(connect(3), |_, transport| {
@@ -103,7 +103,7 @@ fn non_blocking_calls() {
 
 /// A rank fails before it enters a call that the others enter later.
 #[test]
-fn an_error_before_entry() {
+fn an_error_before_a_call_is_raised_on_all_ranks() {
     // The failed call counts as one call, so programs of several calls are left out.
     let single = ALL.iter().filter(|(program, _)| ![NON_BLOCKING, "messages"].contains(program));
     for (name, connect) in TRANSPORTS {

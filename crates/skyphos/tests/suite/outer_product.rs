@@ -112,14 +112,14 @@ fn all_algorithms_on_1_to_13_ranks() {
 
 /// More pairs than a group of tiles has, and messages of several chunks.
 #[test]
-fn thick_factors_and_large_sums() {
+fn thick_factors_and_large_sums_match_the_oracle() {
     check::<f32>(4, 300, 210, &[300, 0, 280, 513], 2);
     check::<f64>(3, 700, 640, &[1, 2, 1], 2);
     check::<f16>(3, 64, 48, &[1, 1, 2], 1);
 }
 
 #[test]
-fn empty_sums() {
+fn empty_sums_match_the_oracle() {
     for (n, m) in [(0, 7), (7, 0), (0, 0), (4, 4)] {
         check::<f32>(3, n, m, &[0, 0, 0], 1);
     }

@@ -179,7 +179,6 @@ fn check<T: Real>(case: &Case, make: MakeGroup) {
     });
     for (rank, (result, again, sum)) in got.iter().enumerate() {
         result.view().check(case.n, case.width).unwrap();
-        // Forms may differ between ranks, because they depend on the number of entries that each rank expects (`collect.rs`).
         for (mine, first) in [(result, &got[0].0), (again, &got[0].1)] {
             assert_eq!(mine.entries(), first.entries(), "rank {rank} has other bits in {case:?}");
         }

@@ -160,7 +160,7 @@ fn a_rank_without_processes_is_lost() {
 
 /// In 40 calls `auto` uses its cache, takes new surveys and makes new choices.
 #[test]
-fn the_same_call_many_times() {
+fn repeated_calls_give_the_same_bits_on_all_processes() {
     for (name, make) in REPLICATED {
         let sums = on_all(make(2), |comm| {
             (0..40)

@@ -57,7 +57,7 @@ proptest! {
     #![proptest_config(crate::common::random(40))]
 
     #[test]
-    fn changing_data(
+    fn sums_are_right_while_the_data_change(
         size in 1u32..=9, transport in 0..LOCAL_AND_TCP.len(), all in prop::collection::vec((data(), 1usize..8), 1..6),
         algorithm in prop::sample::select(vec![
             Algorithm::Auto, Algorithm::Auto, Algorithm::Butterfly, Algorithm::SplitAllgather, Algorithm::Ring,

@@ -80,7 +80,7 @@ proptest! {
     #![proptest_config(crate::common::random(80))]
 
     #[test]
-    fn any_order_of_waiting_and_the_same_bits(
+    fn any_order_of_waiting_gives_the_same_bits(
         size in 1u32..=8, calls in prop::collection::vec((0usize..9, any::<u64>(), 0usize..4), 1..12),
         n in prop_oneof![Just(900u64), Just(1 << 16)], order in any::<prop::sample::Index>(), fuse: bool,
         transport in 0..LOCAL_AND_TCP.len(),
