@@ -141,9 +141,9 @@ def main() -> None:
             more = {"GLOO_SOCKET_IFNAME": cluster.interface, "SKYPHOS_PROFILE": "none", "OMP_NUM_THREADS": "1"}
             more |= rows_folder
             if options.racks > 1 and not options.unaware:
-                known = Path(folder) / "racks"
-                known.write_text("".join(f"{cluster.address(host)} {host % options.racks}\n" for host in hosts))
-                more |= {"SKYPHOS_TOPOLOGY": str(known)}
+                topology = Path(folder) / "racks"
+                topology.write_text("".join(f"{cluster.address(host)} {host % options.racks}\n" for host in hosts))
+                more |= {"SKYPHOS_TOPOLOGY": str(topology)}
             run(commands, [cluster.environment(h, options.hosts, 29950, "broadcast") | more for h in hosts])
         if "mpich" in names:
             command = mpiexec_of([cluster.command(host, [*program, "mpich"]) for host in hosts])

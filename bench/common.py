@@ -40,7 +40,8 @@ def report(title: str, seconds: dict[str, list[float]], ratio: float, bar: float
     """Print medians and spread, the ratio and its bar; also as JSON if BENCH_JSON names a file."""
     print(title)
     for name, runs in seconds.items():
-        middle, low, high = (f"{1e3 * some(runs):.{3 if median(runs) >= 1e-3 else 5}f}" for some in (median, min, max))
+        digits = 3 if median(runs) >= 1e-3 else 5
+        middle, low, high = (f"{1e3 * number:.{digits}f}" for number in (median(runs), min(runs), max(runs)))
         print(f"  {name:<28} {middle:>9} ms   ({low} to {high})")
     verdict = "met" if ratio <= bar else "NOT MET"
     print(f"  ratio {ratio:.3f}, bar {bar}: {verdict}")

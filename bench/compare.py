@@ -54,13 +54,13 @@ UNITS = {"s": 1.0, "ms": 1e-3, "µs": 1e-6}
 def figures(text: str) -> dict[str, float]:
     """Seconds by name, from a benchmark's output; repeated names are numbered."""
     found: dict[str, float] = {}
-    heading = None
+    table_unit = None
     for line in text.splitlines():
         if line.startswith("┃"):
             match = HEADING.match(line)
-            heading = match and match["unit"]
+            table_unit = match and match["unit"]
         match = FIGURE.match(line)
-        unit = match and (match["unit"] or (heading if line.startswith("│") else None))
+        unit = match and (match["unit"] or (table_unit if line.startswith("│") else None))
         if match is None or unit is None:
             continue
         name, count = match["name"], 2

@@ -38,14 +38,14 @@ def entries(kind: str, rank: int) -> Any:
     return np.unique(rng.integers(0, N, 100_000))
 
 
-def sent() -> int:
+def sent_bytes() -> int:
     """Bytes sent by this host's interfaces except the loopback."""
     lines = Path("/proc/net/dev").read_text().splitlines()[2:]
     return sum(int(line.split(":")[1].split()[8]) for line in lines if not line.strip().startswith("lo:"))
 
 
 def one_rank() -> None:
-    """Run a rank: all data and algorithms in turn; the first of each host prints the bytes that its host has sent."""
+    """Run a rank: all data and algorithms in turn; the first rank of each host prints the bytes that its host sent."""
     import skyphos as sky
 
     comm = sky.init(timeout=120)
@@ -70,7 +70,7 @@ def one_rank() -> None:
             for _ in range(24 if algorithm == "auto" else 3):
                 got, how = comm.allreduce(x, **options)
             comm.barrier()
-            before = sent()
+            before = sent_bytes()
             for _ in range(CALLS):
                 got, how = comm.allreduce(x, **options)
             comm.barrier()
@@ -78,7 +78,7 @@ def one_rank() -> None:
                 raise SystemExit(f"{algorithm}, {kind}: wrong")
             if first:
                 ran = f"{how.algorithm} {'×'.join(map(str, how.degrees))}"
-                print(json.dumps([kind, algorithm, (sent() - before) / CALLS, ran]), flush=True)
+                print(json.dumps([kind, algorithm, (sent_bytes() - before) / CALLS, ran]), flush=True)
             comm.barrier()
     comm.close()
 

@@ -62,7 +62,7 @@ def with_arrays(options: argparse.Namespace) -> Any:
 
 
 def with_tensors(options: argparse.Namespace) -> Any:
-    """The same for PyTorch's COO tensors."""
+    """Like :func:`with_arrays`, for PyTorch's COO tensors."""
     import torch
     import torch.distributed as dist
 

@@ -99,10 +99,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--replication", type=int, required=True)
     parser.add_argument("--n", type=int, required=True)
-    parser.add_argument("--entries", type=int, help="of each rank, uniform")
-    parser.add_argument("--edges", type=int, help="of all ranks, by a power law")
+    parser.add_argument("--entries", type=int, help="entries of each rank, at uniform indices")
+    parser.add_argument("--edges", type=int, help="edges of all ranks together, drawn from a power law")
     parser.add_argument("--calls", type=int, required=True)
-    parser.add_argument("--configure", action="store_true", help="before each call")
+    parser.add_argument("--configure", action="store_true", help="configure before each call")
     options = parser.parse_args()
 
     comm = sky.init(replication=options.replication, timeout=120)

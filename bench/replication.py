@@ -101,7 +101,7 @@ def main() -> None:
             one = undisturbed(cluster, options, 4, 1)
             two = undisturbed(cluster, options, 8, 2)
             ratios.append(two / one)
-            console.print(f"4 ranks: {one * 1e3:.1f} ms, replicated twice {two * 1e3:.1f} ms: ratio {two / one:.2f}")
+            console.print(f"4 ranks: {one * 1e3:.1f} ms, with two replicas {two * 1e3:.1f} ms: ratio {two / one:.2f}")
         for how in options.lose or ["kill", "cut"]:
             for hosts in options.hosts or [1, 2, 3]:
                 found = []

@@ -24,7 +24,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from hosts import sent
+from hosts import sent_bytes
 from lab.link import FRAMING
 from on_hosts import command_of_rank, keyed_options, keyed_rows, rows_of_ranks
 
@@ -42,7 +42,7 @@ def one_rank(options: argparse.Namespace) -> None:
     for round_ in range(options.rounds + 1):
         for name, variant in VARIANTS.items():
             comm.barrier()
-            before = sent()
+            before = sent_bytes()
             comm.barrier()
             begin = time.monotonic()
             owned, sums = comm.shuffle(keys, rows, local_reduction=variant)
@@ -53,7 +53,7 @@ def one_rank(options: argparse.Namespace) -> None:
             if told.setdefault("right", mine) != mine:
                 raise SystemExit(f"{name}: other sums")
             if round_:
-                print(json.dumps([name, round_, begin, end, sent() - before if first else 0]), flush=True)
+                print(json.dumps([name, round_, begin, end, sent_bytes() - before if first else 0]), flush=True)
             del owned, sums
     whole = comm.allreduce(rows.sum(axis=0, dtype=np.float64))
     mine_sum = np.frombuffer(told["right"][1], np.float32).reshape(-1, options.width).sum(axis=0, dtype=np.float64)
@@ -103,8 +103,10 @@ def main() -> None:
         span = [f"{1e3 * one:,.0f}" for one in (median(spans), min(spans), max(spans))]
         table.add_row(name, *span, f"{median(sizes):,.0f}", f"{median(sizes) / least:.3f}")
     Console().print(table)
-    print(f"merging in the host: {took['none'] / took['in the host']:.2f} times as fast as none (bar 5), ", end="")
-    print(f"{took['in each task'] / took['in the host']:.2f} times as fast as in each task")
+    print(
+        f"merging in the host: {took['none'] / took['in the host']:.2f} times as fast as no merging (bar 5), ", end=""
+    )
+    print(f"{took['in each task'] / took['in the host']:.2f} times as fast as merging in each task")
     return None
 
 

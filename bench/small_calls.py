@@ -1,7 +1,7 @@
 """Many small allreduces: one after the other, concurrently, and fused. 8 processes over loopback, 32 sparse vectors of
 200 entries.
 
-There is no bar but that fused calls must not be slower than those one after the other.
+The only bar: fused calls must not be slower than calls one after the other.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """`topk_allreduce` in the setting in which its authors' code was measured: 8 processes on one host, n = 2^24, k = 1 %,
 float32.
 
-Their code takes 744 ms, 58 of them for communication, and exceeds its bound of 6k words; the bar is their time. The
-second line is the call on preselected entries: sending, adding and selecting 8k entries.
+Their code takes 744 ms, 58 of them for communication, and exceeds its bound of 6·k words; the bar is their time. The
+line "entries selected before" is the call on preselected entries, which only sends, adds and selects 8·k entries.
 """
 
 from __future__ import annotations

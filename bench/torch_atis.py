@@ -67,25 +67,26 @@ def main() -> None:
     )
     for column in ("method", "epoch, s", "a step, s", "computing", "communication", "MB sent a step", "received"):
         table.add_column(column, justify="left" if column == "method" else "right")
-    step, talk = {}, {}
+    step_s, communication_s = {}, {}
     for variant, record in records.items():
         last = record["epochs"][-1]
         steps, parts = last["steps"], last["seconds"]
-        step[variant] = last["train_s"] / steps
-        talk[variant] = (parts["hook"] + parts["wait"]) / steps
+        step_s[variant] = last["train_s"] / steps
+        communication_s[variant] = (parts["hook"] + parts["wait"]) / steps
         carried = [last.get(f"machine_{what}_bytes") for what in ("sent", "received")]
         table.add_row(
             variant,
-            f"{step[variant] * STEPS_OF_EPOCH:,.0f}",
-            f"{step[variant]:.2f}",
+            f"{step_s[variant] * STEPS_OF_EPOCH:,.0f}",
+            f"{step_s[variant]:.2f}",
             f"{parts['compute'] / steps:.2f}",
-            f"{talk[variant]:.2f}",
+            f"{communication_s[variant]:.2f}",
             *("" if count is None else f"{count / steps / 1e6:.2f}" for count in carried),
         )
     Console(width=120).print(table)
     if {"dense, Gloo", "top-k"} <= set(records):
-        faster, quieter = step["dense, Gloo"] / step["top-k"], talk["dense, Gloo"] / talk["top-k"]
-        print(f"dense over Gloo takes {faster:.1f} times as long as top-k; its communication {quieter:.1f} times")
+        steps_ratio, communication_ratio = (each["dense, Gloo"] / each["top-k"] for each in (step_s, communication_s))
+        print(f"dense over Gloo takes {steps_ratio:.1f} times as long as top-k, ", end="")
+        print(f"its communication {communication_ratio:.1f} times as long")
 
 
 if __name__ == "__main__":

@@ -16,20 +16,20 @@ from skyphos.mapreduce import MapReduce, Partitions, split
 
 
 def nearest(points: np.ndarray, centres: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Each point's nearest centre, and the point with a 1 appended: their sums are the clusters' sums and sizes."""
+    """Keys: each point's nearest centre. Values: each point with a 1 appended, whose sums are the clusters' sizes."""
     distances = (centres**2).sum(1) - 2 * points @ centres.T  # without the term that is the same for all centres
     return distances.argmin(1), np.column_stack([points, np.ones(len(points))])
 
 
-def spread(points: np.ndarray, count: int) -> np.ndarray:
-    """First centres, far apart: k-means++ (Arthur and Vassilvitskii, 2007), each the best of a few draws."""
+def first_centres(points: np.ndarray, count: int) -> np.ndarray:
+    """Points that are far apart, by k-means++ (Arthur and Vassilvitskii, 2007), each the best of a few draws."""
     random = np.random.default_rng(0)
     centres, squares = points[random.integers(len(points), size=1)], np.inf
     while len(centres) < count:
-        squares = np.minimum(squares, ((points - centres[-1]) ** 2).sum(1))  # to the nearest centre so far
+        squares = np.minimum(squares, ((points - centres[-1]) ** 2).sum(1))  # of distances to the nearest centre so far
         drawn = points[random.choice(len(points), 2 + int(np.log(count)), p=squares / squares.sum())]
-        left = [np.minimum(squares, ((points - one) ** 2).sum(1)).sum() for one in drawn]
-        centres = np.vstack([centres, drawn[np.argmin(left)]])
+        sums_with = [np.minimum(squares, ((points - one) ** 2).sum(1)).sum() for one in drawn]
+        centres = np.vstack([centres, drawn[np.argmin(sums_with)]])
     return centres
 
 
@@ -52,9 +52,9 @@ with sky.init() as comm, tempfile.TemporaryDirectory() as folder:
     parts = Partitions.load(given) if given else comm.broadcast(random_points(Path(folder)) if comm.rank == 0 else None)
     count = int(sys.argv[2]) if len(sys.argv) > 2 else 9
     job = MapReduce(comm, map=nearest, reduce="sum", combine=means, partitions=parts)
-    first = spread(np.load(parts.parts[0].path)[:10_000], count) if comm.rank == 0 else None
+    first = first_centres(np.load(parts.parts[0].path)[:10_000], count) if comm.rank == 0 else None
     centres = job.iterate(first, iterations=100, until=lambda a, b: a.shape == b.shape and bool(np.allclose(a, b)))
     if comm.rank == 0:
         print(np.array2string(centres[:10], precision=2, suppress_small=True))
         print(job.iterations[-1])
-    comm.barrier()  # the random points are in rank 0's folder, which is removed now
+    comm.barrier()  # no rank reads the random points any more: rank 0 removes its folder, which has them

@@ -16,11 +16,11 @@ from skyphos.mapreduce import MapReduce, Partitions, split
 
 
 def transform(rows: np.ndarray, state: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Guttman's transform of some points, and at the key after the last point their share of the stress."""
+    """Guttman's transform of the rows' points, and under the key after the last point the rows' share of the stress."""
     points, numbers, wanted = state[:-1], rows[:, 0].astype(np.int64), rows[:, 1:]
     mine = points[numbers]
     distances = np.sqrt(np.maximum((mine**2).sum(1)[:, None] + (points**2).sum(1) - 2 * mine @ points.T, 0))
-    distances[np.arange(len(mine)), numbers] = 0  # remove rounding errors
+    distances[np.arange(len(mine)), numbers] = 0  # from a point to itself, without rounding errors
     ratio = np.divide(wanted, distances, out=np.zeros_like(distances), where=distances > 0)
     moved = (ratio.sum(1)[:, None] * mine - ratio @ points) / len(points)
     stress = ((distances - wanted) ** 2).sum() / 2
@@ -38,7 +38,7 @@ def is_enough(before: np.ndarray, after: np.ndarray) -> bool:
 
 
 def random_data(folder: Path) -> Partitions:
-    """Distances of 500 points in a square, each off by a percent."""
+    """Distances of 500 points in a square, each wrong by about a percent."""
     random = np.random.default_rng(0)
     points = random.uniform(size=(500, 2))
     distances = np.linalg.norm(points[:, None] - points, axis=2) * random.normal(1, 0.01, (500, 500))
@@ -57,4 +57,4 @@ with sky.init() as comm, tempfile.TemporaryDirectory() as folder:
         print(f"{parts.rows} points after {len(job.iterations)} iterations, stress {state[-1, 0]:.4g}; the first five:")
         print(np.array2string(state[:5], precision=3, suppress_small=True))
         print(job.iterations[-1])
-    comm.barrier()  # the distances are in rank 0's folder, which is removed now
+    comm.barrier()  # no rank reads the distances any more: rank 0 removes its folder, which has them

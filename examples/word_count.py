@@ -20,11 +20,11 @@ USAGE = "usage: word_count.py PARTITIONS.json, which `skyphos split README.md pa
 
 def all_words(text: bytes, state: None) -> Iterator[tuple]:
     """All words of a partition, to be counted."""
-    return ((some, None) for some in words(text))
+    return ((word, None) for word in words(text))
 
 
 def most_frequent(keys: list[bytes], counts) -> list[tuple[str, int]]:
-    """The ten most frequent of all."""
+    """The ten most frequent words of all, and their counts."""
     best = sorted(zip(counts.tolist(), keys, strict=True), reverse=True)[:10]
     return [(word.decode(errors="replace"), count) for count, word in best]
 

@@ -226,7 +226,7 @@ def python_imports(root: Path) -> Graph:
             path = tuple(found)
             while path and path not in modules:
                 path = path[:-1]
-            # An import that only passes through a package does not import what is in its __init__.
+            # Importing a module does not count as an import of the packages that contain it.
             if path and modules[path] != file:
                 targets.add(modules[path])
         graph[str(file.relative_to(root))] = {str(target.relative_to(root)) for target in targets}

@@ -1,4 +1,4 @@
-"""Sums of outer products, measured by the rules of *DSOP* (section 6.1) beside its own variants."""
+"""Sums of outer products, compared with the variants of *DSOP* (Enderlin et al.) by its rules (section 6.1)."""
 
 import os
 

@@ -1,9 +1,9 @@
-"""Sums of outer products beside the variants of the paper, in one run.
+"""Skyphos's sums of outer products, compared with the variants of *DSOP* (Enderlin et al., section 5) in one run.
 
     sudo .venv/bin/python bench/dsop                              # 8 hosts at 1 Gbit/s, N = M = 4000, one pair
     .venv/bin/python bench/dsop --place host --mpi DIR            # 8 ranks here; DIR has another mpicc and mpiexec
-    sudo .venv/bin/python bench/dsop --regret -n 1000 -n 8000     # `auto` beside every algorithm by name
-    sudo .venv/bin/python bench/dsop --product                    # one rank's product beside NumPy's BLAS
+    sudo .venv/bin/python bench/dsop --regret -n 1000 -n 8000     # `auto` against every algorithm by name
+    sudo .venv/bin/python bench/dsop --product                    # one rank's product against NumPy's BLAS
 
 By the paper's rules (section 6.1): iterations begin at a barrier, the first is dropped, the slowest rank
 counts, and the median over a group's iterations is one observation; each repetition starts a new group of processes.
@@ -83,8 +83,8 @@ def verdicts(found: Found, cases: list[Case], regret: bool, best_of: bool) -> No
             continue
         for (name, what), bar in _BARS.items():
             if name in found and not best_of:
-                times = median(found[name][case]) / auto
-                print(f"{where}: auto {times:.1f} times as fast as {what}, bar {bar:g}")
+                speedup = median(found[name][case]) / auto
+                print(f"{where}: auto {speedup:.1f} times as fast as {what}, bar {bar:g}")
         theirs = {name: median(by_case[case]) for name, by_case in found.items() if not name.startswith("ours")}
         if best_of and theirs:
             name = min(theirs, key=lambda name: theirs[name])

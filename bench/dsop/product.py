@@ -1,4 +1,4 @@
-"""One rank's product beside NumPy's BLAS on the same shapes, in turns, one thread each."""
+"""One rank's product compared with NumPy's BLAS on the same shapes, in turns, one thread each."""
 
 from __future__ import annotations
 
@@ -20,10 +20,11 @@ def product() -> None:
         for dtype in (np.float64, np.float32):
             for n, m in SHAPES:
                 for pairs in PAIRS:
-                    line(comm, np.dtype(dtype), n, m, pairs)
+                    compare(comm, np.dtype(dtype), n, m, pairs)
 
 
-def line(comm: sky.Comm, dtype: np.dtype, n: int, m: int, pairs: int) -> None:
+def compare(comm: sky.Comm, dtype: np.dtype, n: int, m: int, pairs: int) -> None:
+    """Time both products in turns, and print a line."""
     rng = np.random.default_rng(1)
     a, b = rng.random((pairs, n)).astype(dtype), rng.random((pairs, m)).astype(dtype)
     ours, theirs = np.zeros((n, m), dtype), np.zeros((n, m), dtype)
@@ -38,7 +39,7 @@ def line(comm: sky.Comm, dtype: np.dtype, n: int, m: int, pairs: int) -> None:
     np.testing.assert_allclose(ours, theirs, rtol=1e-4 if dtype == np.float32 else 1e-10)
     took, blas = median(times[0]), median(times[1])
     rate = 2e-9 * n * m * pairs / took
-    share = blas / took
-    verdict = "" if share >= BAR else f"   BELOW {BAR}"
+    speed = blas / took
+    verdict = "" if speed >= BAR else f"   BELOW {BAR}"
     shape = f"{dtype} {n:>5} by {m:<5} {pairs:>5} pairs"
-    print(f"{shape}  {1e3 * took:8.2f} ms  {rate:6.1f} GFLOP/s  {share:.2f} of NumPy's{verdict}")
+    print(f"{shape}  {1e3 * took:8.2f} ms  {rate:6.1f} GFLOP/s  {speed:.2f} times NumPy's speed{verdict}")

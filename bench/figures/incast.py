@@ -6,8 +6,8 @@ Two patterns of plain TCP flows (`lab.flows`) between 8 hosts:
 The slowdown relative to k = 1, beyond that of the bytes, is the simulator's `incast`.
 
 *all to all*: each host sends on as many flows, and receives on as many, as a rank has neighbours in a layer (1 to 63).
-Together they carry 50.4 MB: the values of a rank that has one of 64 parts of *Kylix*'s Twitter graph. The result is the
-number of messages that wait for a time-out of TCP, and for how long.
+They carry equal parts of 50.4 MB, the values of a rank that has one of 64 parts of *Kylix*'s Twitter graph; the host
+keeps one part. The result is the number of messages that wait for a time-out of TCP, and for how long.
 
 The switch's port to a host buffers at most 1 MB, like real switches. Rates are below the paper's 10 Gbit/s (two cores
 carry no more), but a port's drops depend on packets and buffers, and TCP's minimum time-out is 200 ms at any rate. So

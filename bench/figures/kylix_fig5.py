@@ -45,7 +45,7 @@ def measure(quick: bool, log: Log) -> dict[str, Any]:
         real = [smaller * each for each in counted(drawn(graph, smaller), graph.optimal)]
         for got, tolerance in ((sent, ROUNDING), (real, 5 * CHANCE if quick else CHANCE)):
             if any(abs(a / b - 1) > tolerance for a, b in zip(got, expected, strict=False)):
-                raise RuntimeError(f"{graph.name}: {got} are not the proposition's {expected}")
+                raise RuntimeError(f"{graph.name}: {got} differ from Proposition 4.1: {expected}")
         degrees = layers(graph.optimal)
         found.append({"graph": graph.name, "degrees": degrees, "model": expected, "sent": sent, "drawn": real})
         log(f"{graph.name} {degrees}: " + ", ".join(f"{each / 1e9:.2f}" for each in expected) + " GB")

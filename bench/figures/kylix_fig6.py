@@ -100,7 +100,7 @@ def _late(point: dict[str, Any], rung: str, setting: dict[str, Any], draws: int)
 
 
 def ratio(points: list[dict[str, Any]], choice: str) -> float:
-    """Time of a reduction over the best of the paper's degrees and ours."""
+    """Time of a reduction, relative to the better of the paper's degrees and ours."""
     times = {point["choice"]: point["reduce_s"] for point in points}
     return float(times[choice] / min(times["paper"], times["ours"]))
 
@@ -115,7 +115,7 @@ def draw(entry: dict[str, Any]) -> Any:
     """Bars by rungs, a panel for each graph."""
     graphs = list(dict.fromkeys(point["graph"] for point in entry["points"]))
     names = list(dict.fromkeys(point["rung"] for point in entry["points"]))
-    calm = sum(not name.startswith("ports") for name in names)
+    first_ports = sum(not name.startswith("ports") for name in names)
     figure, axes = new(rows=len(graphs), width=10.5, height=4.7 * len(graphs))
     looks = {
         "direct": (COLOURS[0], ""),
@@ -146,8 +146,9 @@ def draw(entry: dict[str, Any]) -> Any:
         plain_numbers(each.yaxis, [t for t in (5, 10, 20, 50, 100, 200, 500, 1000, 2000) if 0.06 * low < t < 4 * high])
         words = [name.replace(", ", ",\n").replace(" of ", "\nof ").replace("latency ", "latency\n") for name in names]
         each.set_xticks(range(len(names)), words, fontsize=8)
-        each.axvspan(calm - 0.5, len(names) - 0.5, color="#f3f1ec", zorder=0)
-        each.text(calm - 0.45, 0.985, "and time-outs at", transform=each.get_xaxis_transform(), va="top", fontsize=8.5)
+        each.axvspan(first_ports - 0.5, len(names) - 0.5, color="#f3f1ec", zorder=0)
+        place = {"transform": each.get_xaxis_transform(), "va": "top"}
+        each.text(first_ports - 0.45, 0.985, "and time-outs at", fontsize=8.5, **place)
         each.grid(axis="x", visible=False)
         each.set_title(f"{graph}; the paper's degrees: {_papers(graph)}", fontsize=10)
     for each in axes:

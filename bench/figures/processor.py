@@ -40,7 +40,7 @@ class Products:
 
 @dataclass(frozen=True)
 class Stragglers:
-    """Share of slow repetitions, and their time over the median."""
+    """Share of slow repetitions, and their time relative to the median of all."""
 
     share: float
     slowness: float

@@ -42,7 +42,7 @@ def measure(quick: bool, log: Log) -> dict[str, Any]:
         log(f"{100 * density:g} % of {n:,} values, up to {max_ranks} ranks")
         topk = [sky.TopK(k=k, bucket=None).compress(gradient) for gradient in gradients]
         for ranks in [ranks for ranks in RANKS if ranks <= max_ranks]:
-            points.append({"density": density, "ranks": ranks, "union": _reduced(topk[:ranks]) / n})
+            points.append({"density": density, "ranks": ranks, "union": _reduced_entries(topk[:ranks]) / n})
     return {"parameters": n, "worker_batch": WORKER_BATCH, "points": points}
 
 
@@ -83,8 +83,8 @@ def _gradients(workers: int, pictures: int, epochs: int, log: Log) -> np.ndarray
     return np.stack(found)
 
 
-def _reduced(vectors: list[sky.SparseVector]) -> int:
-    """Entries of the sum by an allreduce, which is checked."""
+def _reduced_entries(vectors: list[sky.SparseVector]) -> int:
+    """Number of entries of the sum by an allreduce, which is checked."""
     comms = sky.local(len(vectors), threads=1)
     with ThreadPoolExecutor(len(vectors)) as pool:
         sums = list(pool.map(lambda comm: comm.allreduce(vectors[comm.rank], algorithm="allgather"), comms))

@@ -5,8 +5,8 @@ go from the driver to all nodes; each map task makes 2 GB, 20 TB together, which
 250 GB. Each reduce task gets 2 GB of them, and sends its result, 4 MB, to the driver.
 
 The network is simulated; adding takes the time of one core of this machine. Local reduction is not in the sum but
-reported beside it, because it is part of the map stage here: each task's rows are added as they are made. Distances,
-the map stage's real work, are in neither.
+reported beside it, because it is part of the map stage here: each task's rows are added as they are made. The time to
+compute distances, the map stage's real work, is neither in the sum nor in the time of local reduction.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ STAGES = ("broadcast", "shuffle", "reduce", "combine")
 
 
 def combine_s(nodes: int, centroids: int) -> float:
-    """Seconds until the driver has all centroids, gathered as real bytes of equal size a node."""
+    """Seconds until the driver has gathered all centroids, of which each node sends the same number, as real data."""
     on = cluster(nodes + 1, RACKS[nodes])
     share = centroids // nodes
     return simulate(on, "gather", n=centroids, entries=share, row_bytes=ROW_BYTES, watch=[]).last_s

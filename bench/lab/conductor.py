@@ -48,7 +48,7 @@ class GroupFailed(RuntimeError):
 
 @dataclass(frozen=True)
 class Timing:
-    """One iteration: the longest time of a rank; from first start to last end; from first start to last start."""
+    """Times of one iteration: the longest of any rank; from the first start to the last end, and to the last start."""
 
     longest_s: float
     span_s: float

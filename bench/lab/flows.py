@@ -123,7 +123,7 @@ class Flows:
 
 
 class _Host:
-    """Connections of one host: its own for sending, and those of others for receiving."""
+    """Connections of one host: it sends over those that it opened, and receives over those that other hosts opened."""
 
     def __init__(self, host: int, flows: int, tcp: str) -> None:
         self.host, self.flows = host, flows

@@ -106,13 +106,13 @@ def solve(inputs: Sequence[Data], op: str, dtype: str) -> Oracle:
     else:
         indices = np.unique(np.concatenate([data.sparse()[0] for data in inputs]))
         count = len(indices)
-    total, size = np.full(count, absent, wide), np.zeros(count, wide)
+    total, magnitudes = np.full(count, absent, wide), np.zeros(count, wide)
     for data in inputs:
         place = slice(None) if data.indices is None else data.indices
         if data.indices is not None and indices is not None:
             place = np.searchsorted(indices, data.indices)
         total[place] = ufunc(total[place], data.values.astype(wide))
-        size[place] += np.abs(data.values)
+        magnitudes[place] += np.abs(data.values)
     inexact = op == "sum" and np.issubdtype(dtype, np.floating)
-    bound = size * (len(inputs) * np.finfo(dtype).eps) if inexact else np.zeros(count)
+    bound = magnitudes * (len(inputs) * np.finfo(dtype).eps) if inexact else np.zeros(count)
     return Oracle(indices, total, bound, absent)

@@ -17,8 +17,8 @@ _NAMES = {
     "partial": "Skyphos, own indices only",
     "together": "Skyphos, while computing",
     "computing": "computing alone",
-    "dense": "dense, others",
-    "sparse": "sparse, others",
+    "dense": "other libraries, dense",
+    "sparse": "other libraries, sparse",
 }
 
 

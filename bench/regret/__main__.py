@@ -34,7 +34,7 @@ _RESULTS = Path(__file__).resolve().parent / "results"
 @click.option("--place", "places", multiple=True, help='"host", or a rate of links.  [default: 250mbit and host]')
 @click.option("--ranks", multiple=True, type=click.Choice([str(p) for p in RANKS]), help="Sizes of groups.")
 @click.option("--kind", "kinds", multiple=True, type=click.Choice(KINDS), help="How indices are drawn.")
-@click.option("--log2n", multiple=True, type=click.Choice([str(n.bit_length() - 1) for n in SIZES]), help="Sizes.")
+@click.option("--log2n", multiple=True, type=click.Choice([str(n.bit_length() - 1) for n in SIZES]), help="Log2 of n.")
 @click.option("--density", multiple=True, type=click.Choice([f"{d:g}" for d in DENSITIES]), help="Densities.")
 @click.option("--seconds", default=6.0, show_default=True, help="Time for the iterations of a case.")
 @click.option("--stored", is_flag=True, help="Print the stored results, without measuring.")

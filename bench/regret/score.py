@@ -27,7 +27,7 @@ class Score:
 
     @property
     def regret(self) -> float:
-        """Time of ``auto`` over that of the best fixed choice."""
+        """Time of ``auto``, relative to that of the best fixed choice."""
         return self.auto_s / self.best_s
 
     @property

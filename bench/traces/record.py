@@ -10,7 +10,7 @@ the other in one process:
 
 The network fills slots of ATIS sentences (section 8.3, k = 2): an embedding, two bidirectional LSTM layers and a
 linear layer, as one vector in this order. After the last iteration `sent` of all workers is written: `indices_R`
-(int32, ascending) and `values_R` (float32) for worker R, and what made them. Coordinates that never had a gradient
+(int32, ascending) and `values_R` (float32) for worker R, and the settings. Coordinates that never had a gradient
 (words not seen yet) are not sent. Needs PyTorch (`make .venv/.lab`) and the data; takes some minutes.
 """
 
@@ -146,9 +146,9 @@ def _apply(parameters: list[torch.nn.Parameter], sent: list[tuple[torch.Tensor, 
 @click.argument("output", type=click.Path(dir_okay=False, path_type=Path), default=HERE / "atis_lstm.npz")
 @click.option("--data", type=click.Path(exists=True, path_type=Path), default=DATA, show_default=True)
 @click.option("--workers", type=click.IntRange(1), default=8, show_default=True)
-@click.option("--width", type=click.IntRange(1), default=512, show_default=True, help="Of embedding and LSTM layers.")
+@click.option("--width", type=click.IntRange(1), default=512, show_default=True, help="Width of all layers.")
 @click.option("--k", type=click.IntRange(1), default=2, show_default=True, help="Entries sent of every bucket.")
-@click.option("--bucket", type=click.IntRange(0), default=512, show_default=True, help="0: the whole vector.")
+@click.option("--bucket", type=click.IntRange(0), default=512, show_default=True, help="Length; 0: the whole vector.")
 @click.option("--iterations", type=click.IntRange(1), default=60, show_default=True)
 @click.option("--batch", type=click.IntRange(1), default=32, show_default=True, help="Sentences of a worker.")
 @click.option("--rate", type=float, default=1.0, show_default=True, help="Learning rate.")

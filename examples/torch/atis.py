@@ -83,8 +83,8 @@ class Tagger(nn.Module):
         self.words = nn.Embedding(words, embedding, padding_idx=PAD)
         self.tags = nn.Embedding(tags, TAG_EMBEDDING, padding_idx=PAD)
         self.encoder = nn.LSTM(embedding, hidden, num_layers=2, batch_first=True, dropout=0.3)
-        seen = hidden + embedding + TAG_EMBEDDING
-        self.decoder = nn.LSTM(seen, hidden, num_layers=2, batch_first=True, dropout=0.3)
+        input_size = hidden + embedding + TAG_EMBEDDING
+        self.decoder = nn.LSTM(input_size, hidden, num_layers=2, batch_first=True, dropout=0.3)
         self.dropout = nn.Dropout(0.3)
         self.tag = nn.Linear(hidden, tags)
         self.intent = nn.Linear(hidden, intents)
@@ -97,7 +97,7 @@ class Tagger(nn.Module):
         return torch.cat([embedded, self.dropout(pad_packed_sequence(encoded, batch_first=True)[0])], 2), state
 
     def forward(self, words: Tensor, tags: Tensor, intents: Tensor) -> Tensor:
-        """The sum of all losses, the intent being the tag at EOS."""
+        """The sum of the losses of all tags and, times `INTENT_WEIGHT`, of the intents."""
         seen, state = self.encode(words)
         before = self.tags(nn.functional.pad(tags[:, :-1], (1, 0), value=PAD))
         decoded, _ = self.decoder(torch.cat([seen, before], 2), state)

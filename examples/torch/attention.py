@@ -31,7 +31,7 @@ class Attentive(nn.Module):
     Parameters
     ----------
     source : torch.nn.Module
-        Makes a row of ``embedding`` numbers of each element of the input sequence.
+        Turns each element of the input sequence into ``embedding`` numbers.
     targets : int
         Size of the output vocabulary, with padding, ``BEGIN`` and ``END``.
     hidden, embedding : int

@@ -35,7 +35,7 @@ from training import Task, train
 _RESNET = Settings(epochs=160, batch=256, lr=0.1, weight_decay=1e-4, milestones=(0.5, 0.75), warm_up=1, k=8, bits=4)
 _WIDE = replace(_RESNET, epochs=70, milestones=(30 / 70, 60 / 70), warm_up=0, k=1, bits=None, model={"channels": 64})
 _SMOKE: dict[str, Any] = {"epochs": 2, "batch": 64, "warm_up": 0, "limit": 512, "test_limit": 200}
-#: A quarter of the batch at a quarter of the rate: more and smaller steps, so that a value waits for less training.
+#: A quarter of the batch and of the rate: smaller steps, so that the model changes less while a value waits to be sent.
 _QUARTER: dict[str, Any] = {"batch": 64, "lr": 0.025, "epochs": 12, "evaluate_every": 2, "density_warm_up": 2}
 PRESETS = {
     "resnet": {

@@ -60,8 +60,8 @@ def labels(runs: Sequence[Run]) -> list[str]:
     distinct = []
     for one, mine in zip(plain, facts, strict=True):
         alike = [theirs for other, theirs in zip(plain, facts, strict=True) if other == one]
-        odd = [name for name in mine if any(theirs.get(name) != mine[name] for theirs in alike)]
-        distinct.append("".join([one, *(f", {name.replace('_', ' ')} {mine[name]}" for name in odd)]))
+        differing = [name for name in mine if any(theirs.get(name) != mine[name] for theirs in alike)]
+        distinct.append("".join([one, *(f", {name.replace('_', ' ')} {mine[name]}" for name in differing)]))
     return distinct
 
 
@@ -119,7 +119,7 @@ def table(runs: Sequence[Run]) -> tuple[list[str], list[list[str]]]:
     """Final metrics, and the parts of an epoch's time: headings and rows."""
     names = list(dict.fromkeys(name for run in runs for name in run["headline"]))
     heads = ["run", *(name.replace("_", " ") for name in names), "loss", "epochs"]
-    heads += ["time of one", "compute", "hook", "wait", "gradients a step", "sent a step", "speed"]
+    heads += ["time an epoch", "compute", "hook", "wait", "gradients a step", "sent a step", "speed"]
     base = _epoch_s(runs[0])
     rows = []
     for run, run_label in zip(runs, labels(runs), strict=True):
@@ -176,7 +176,7 @@ def _read(file: Path) -> Run:
             raise click.ClickException(f"{file} has no epoch yet")
         label(run)
     except (KeyError, TypeError, ValueError):
-        raise click.ClickException(f"{file} is no run of an example: they are written with --out") from None
+        raise click.ClickException(f"{file} is no record of a run: examples write one with --out") from None
     return run
 
 

@@ -18,7 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from options import Run
 
-__all__ = ["Alone", "Spent", "average_blocks", "machine_bytes", "wrap"]
+__all__ = ["Spent", "WithoutExchange", "average_blocks", "machine_bytes", "wrap"]
 
 
 @dataclass
@@ -32,11 +32,11 @@ class Spent:
     _returned: float = 0.0
 
     def returned(self) -> None:
-        """Start to count time as waiting."""
+        """Start counting time as waiting."""
         self._returned = time.perf_counter()
 
     def waited(self) -> None:
-        """Stop to count: a backward pass has waited for all buckets since the last hook returned, if there was one."""
+        """Stop counting, because all buckets have arrived. Without a start nothing is counted."""
         if self._returned:
             self.wait_s += time.perf_counter() - self._returned
         self._returned = 0.0
@@ -47,7 +47,7 @@ class Spent:
         return {"compute": self.step_s - before.step_s - hook - wait, "hook": hook, "wait": wait}
 
 
-class Alone(torch.nn.Module):
+class WithoutExchange(torch.nn.Module):
     """A model without gradient exchange, with the methods of `DistributedDataParallel` that are used here."""
 
     def __init__(self, module: torch.nn.Module) -> None:
@@ -75,10 +75,10 @@ def average_blocks(optimizer: torch.optim.Optimizer, run: Run, ranks: int, spent
     return blocks.synchronize
 
 
-def wrap(model: torch.nn.Module, run: Run, spent: Spent, epoch_steps: int) -> DistributedDataParallel | Alone:
+def wrap(model: torch.nn.Module, run: Run, spent: Spent, epoch_steps: int) -> DistributedDataParallel | WithoutExchange:
     """Wrap the model with the gradient exchange of the run."""
     if run.compress == "bmuf":
-        return Alone(model)
+        return WithoutExchange(model)
     if run.outer_products:
         import skyphos.torch as st
 
@@ -125,7 +125,7 @@ def _hook(run: Run, epoch_steps: int) -> tuple[Any, Any]:
 def machine_bytes() -> dict[str, int]:
     """Bytes that all interfaces of this machine (or network namespace) have sent and received; empty if unknown.
 
-    Ranks that communicate through shared memory are not counted (``SKYPHOS_SHARED_MEMORY=0`` makes them).
+    Bytes that ranks exchange through shared memory are not counted; with ``SKYPHOS_SHARED_MEMORY=0`` ranks use sockets.
     """
     try:
         lines = Path("/proc/net/dev").read_text().splitlines()[2:]

@@ -26,7 +26,7 @@ class Place:
 
 @contextmanager
 def group(backend: str) -> Iterator[Place]:
-    """Join the others that torchrun or ``skyphos run`` started; alone it is a group of one."""
+    """Join the group that torchrun or ``skyphos run`` started; a process that neither started is a group of one."""
     if backend == "skyphos":
         import skyphos.torch  # noqa: F401  PyTorch before 2.15 learns the name from it
     if "RANK" in os.environ:
@@ -49,7 +49,7 @@ def group(backend: str) -> Iterator[Place]:
 
 
 def _store() -> dist.Store:
-    """Torch's store for ranks of ``skyphos run``, which has none: rank 0 opens one at an address that others reach."""
+    """Torch's store, which ``skyphos run`` does not start: rank 0 opens one at an address that the others reach."""
     with sky.init() as comm:
         host = os.environ["SKYPHOS_RENDEZVOUS"].rpartition(":")[0]
         store = dist.TCPStore(host, 0, is_master=True, wait_for_workers=False) if comm.rank == 0 else None

@@ -44,7 +44,7 @@ def load(archive: Path, name: str, cache: Path) -> tuple[Pictures, NDArray[np.in
 
 
 def _decode(archive: Path, name: str) -> Pictures:
-    """All pictures of a set in the order of their names, classes in turn, so that the first ones have all classes."""
+    """A row for each picture of a set: its class, then its pixels. Classes take turns, so the first rows have all."""
     from PIL import Image
 
     found: dict[tuple[str, str], Pictures] = {}

@@ -32,7 +32,7 @@ from training import Task, train
 _COMMON = Settings(epochs=20, batch=256, lr=0.5, milestones=(0.7, 0.9), clip=5.0, k=4)
 PRESETS = {
     "full": replace(_COMMON, model={"hidden": 512, "embedding": 256, "at_least": 2}),
-    # Small steps and a density warm-up, so that a value waits for less training.
+    # Small steps and a density warm-up, so that the model changes less while a value waits in a residual.
     "short": replace(
         _COMMON,
         epochs=12,

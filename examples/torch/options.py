@@ -109,7 +109,16 @@ class Run:
 
 @dataclass(frozen=True)
 class Choices:
-    """The options given on the command line, before a preset is known."""
+    """The options given on the command line, before a preset is known.
+
+    Attributes
+    ----------
+    changes : mapping
+        Given options that replace settings of the preset.
+    data : Path, optional
+    rest : mapping
+        The other fields of `Run`.
+    """
 
     preset: str
     changes: Mapping[str, Any]
@@ -124,7 +133,7 @@ class Choices:
         for name in self.changes.keys() & _ONLY_OF.keys():
             if compress not in _ONLY_OF[name]:
                 raise click.UsageError(
-                    f"--{name.replace('_', '-')} changes nothing with --compress {compress}: it is of "
+                    f"--{name.replace('_', '-')} changes nothing with --compress {compress}: it is an option of "
                     f"{' and '.join(_ONLY_OF[name])}"
                 )
         if compress == "qsgd" and "bits" in self.changes and self.changes["bits"] is None:
@@ -142,7 +151,7 @@ class Choices:
         return Run(settings, self.preset, **self.rest)
 
     def where(self, name: str) -> Path:
-        """The folder of the data: the given one, else the one of this name beside the project."""
+        """Where the data are: the given path, else the folder of this name in ``SHARED_DATA``."""
         path = self.data or SHARED_DATA / name
         if not path.exists():
             source = SOURCES[name.partition("/")[0]]
@@ -157,7 +166,7 @@ _CHANGES = (
     *("momentum_correction", "density_warm_up", "every"),
 )
 
-#: Options that only some kinds of compression have.
+#: Options that only some kinds of compression have, and those kinds.
 _ONLY_OF: Mapping[str, tuple[str, ...]] = {
     "k": ("topk",),
     "bucket": ("topk",),
@@ -211,7 +220,7 @@ _OPTIONS: list[Callable[[Callable[..., None]], Callable[..., None]]] = [
     click.option("--batch", type=click.IntRange(1), help="Size of a batch on all ranks together."),
     click.option("--lr", type=click.FloatRange(0.0, min_open=True), help="Learning rate."),
     click.option("--limit", type=click.IntRange(1), help="Number of training samples to use."),
-    click.option("--evaluate-every", type=click.IntRange(1), metavar="EPOCHS", help="Epochs between two tests."),
+    click.option("--evaluate-every", type=click.IntRange(1), metavar="EPOCHS", help="Epochs between two evaluations."),
     click.option("--seed", type=int, default=1, show_default=True, help="Seed of parameters and order of samples."),
     click.option("--data", type=click.Path(path_type=Path), help="Folder of the data, or its archive."),
     click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="JSON file to record the run in."),

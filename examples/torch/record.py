@@ -73,11 +73,11 @@ class Display:
         self._bar = Progress(*columns, console=self._console, transient=True, disable=hidden)
         self._task = self._bar.add_task("", total=None)
         self._bar.start()
-        entry, run = record.entry, record.entry["config"]
+        entry, config = record.entry, record.entry["config"]
         ranks = f"{entry['ranks']} rank{'s' * (entry['ranks'] > 1)}"
         self._console.print(
-            f"{entry['example']}: {entry['parameters']:,} parameters, {ranks}, {run['compress']} over "
-            f"{run['backend']}, preset {run['preset']}"
+            f"{entry['example']}: {entry['parameters']:,} parameters, {ranks}, {config['compress']} over "
+            f"{config['backend']}, preset {config['preset']}"
         )
 
     def step(self, epoch: int, steps: int) -> None:

@@ -29,13 +29,13 @@ class ResNet(nn.Module):
     def __init__(self, blocks: list[int], channels: int, *, projected: bool) -> None:
         super().__init__()
         layers: list[nn.Module] = [_convolution(3, channels), nn.BatchNorm2d(channels), nn.ReLU()]
-        inside = channels
+        channels_in = channels
         for stage, count in enumerate(blocks):
             for block in range(count):
-                outside, stride = channels << stage, 2 if stage and not block else 1
-                layers.append(Block(inside, outside, stride, projected=projected))
-                inside = outside
-        self.layers = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(inside, 10))
+                channels_out, stride = channels << stage, 2 if stage and not block else 1
+                layers.append(Block(channels_in, channels_out, stride, projected=projected))
+                channels_in = channels_out
+        self.layers = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels_in, 10))
 
     def forward(self, pictures: Tensor, classes: Tensor) -> Tensor:
         """The sum of the losses."""
@@ -45,24 +45,26 @@ class ResNet(nn.Module):
 class Block(nn.Module):
     """Two convolutions and the shortcut around them."""
 
-    def __init__(self, inside: int, outside: int, stride: int, *, projected: bool) -> None:
+    def __init__(self, channels_in: int, channels_out: int, stride: int, *, projected: bool) -> None:
         super().__init__()
-        self.first, self.first_norm = _convolution(inside, outside, stride), nn.BatchNorm2d(outside)
-        self.second, self.second_norm = _convolution(outside, outside), nn.BatchNorm2d(outside)
-        self.stride, self.more = stride, outside - inside
+        self.first, self.first_norm = _convolution(channels_in, channels_out, stride), nn.BatchNorm2d(channels_out)
+        self.second, self.second_norm = _convolution(channels_out, channels_out), nn.BatchNorm2d(channels_out)
+        self.stride, self.added_channels = stride, channels_out - channels_in
         self.around: nn.Module = nn.Identity()
-        if projected and self.more:
-            self.around = nn.Sequential(_convolution(inside, outside, stride, 1), nn.BatchNorm2d(outside))
+        if projected and self.added_channels:
+            self.around = nn.Sequential(
+                _convolution(channels_in, channels_out, stride, size=1), nn.BatchNorm2d(channels_out)
+            )
 
     def forward(self, x: Tensor) -> Tensor:
         """The block's output."""
         y = self.second_norm(self.second(relu(self.first_norm(self.first(x)))))
-        if self.more and isinstance(self.around, nn.Identity):
-            x = pad(x[:, :, :: self.stride, :: self.stride], (0, 0, 0, 0, 0, self.more))
+        if self.added_channels and isinstance(self.around, nn.Identity):
+            x = pad(x[:, :, :: self.stride, :: self.stride], (0, 0, 0, 0, 0, self.added_channels))
         return relu(y + self.around(x))
 
 
-def _convolution(inside: int, outside: int, stride: int = 1, size: int = 3) -> nn.Conv2d:
-    found = nn.Conv2d(inside, outside, size, stride, padding=size // 2, bias=False)
+def _convolution(channels_in: int, channels_out: int, stride: int = 1, size: int = 3) -> nn.Conv2d:
+    found = nn.Conv2d(channels_in, channels_out, size, stride, padding=size // 2, bias=False)
     nn.init.kaiming_normal_(found.weight, mode="fan_out")
     return found

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 __all__ = ["bleu", "bleu_counts", "edits", "f1", "span_counts", "spans"]
 
+#: Longest n-grams that BLEU counts.
 _LONGEST = 4
 
 

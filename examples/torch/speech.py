@@ -29,7 +29,7 @@ from training import Task, train
 _COMMON = Settings(epochs=20, batch=512, lr=0.25, milestones=(0.7, 0.9), clip=5.0, k=4)
 PRESETS = {
     "full": replace(_COMMON, limit=100_000, test_limit=2_000, model={"hidden": 1350, "embedding": 512}),
-    # Small steps and a density warm-up, so that a value waits for less training.
+    # Small steps and a density warm-up, so that the model changes less while a value waits in a residual.
     "short": replace(
         _COMMON,
         epochs=12,
@@ -45,7 +45,7 @@ PRESETS = {
 
 #: Frames that the encoder reads at once, so that it takes half as many steps.
 STACKED = 2
-#: Lower numbers are padding, unused, begin and end.
+#: The numbers before it: padding, one without use, begin and end.
 FIRST_PHONE = 4
 #: Longest transcription; longer ones are cut.
 LONGEST = 20

@@ -16,9 +16,10 @@ from numpy.typing import NDArray
 __all__ = ["FEATURES", "PHONES", "Utterance", "utterance"]
 
 PHONES, FEATURES = 32, 20
-#: Phones that may follow one, phones an utterance has, and frames a phone lasts before the speaker's tempo.
+#: How many phones may follow a phone; after its first phone an utterance has 4 to 11 more; a phone lasts 3 to 6 frames,
+#: times the speaker's tempo.
 FOLLOWERS, LENGTHS, DURATIONS = 8, (4, 12), (3, 7)
-#: Standard deviations, relative to those of phones.
+#: Standard deviations of the speaker's shift and of the noise, relative to that of the phones' points.
 VOICE, NOISE = 0.3, 0.4
 
 
@@ -39,7 +40,7 @@ def _language() -> tuple[NDArray[np.float64], NDArray[np.int64]]:
 
 
 def utterance(seed: int, number: int) -> Utterance:
-    """One utterance.
+    """The utterance of this seed and number.
 
     Examples
     --------
@@ -52,10 +53,10 @@ def utterance(seed: int, number: int) -> Utterance:
     phones = [int(random.integers(PHONES))]
     for _ in range(random.integers(*LENGTHS)):
         phones.append(int(random.choice(followers[phones[-1]])))
-    tempo = random.uniform(0.8, 1.25)
+    stretch = random.uniform(0.8, 1.25)  # the speaker's tempo
     parts = []
     for phone in phones:
-        along = np.linspace(0, 1, max(2, round(tempo * random.integers(*DURATIONS))))[:, None]
+        along = np.linspace(0, 1, max(2, round(stretch * random.integers(*DURATIONS))))[:, None]
         parts.append((1 - along) * paths[phone, 0] + along * paths[phone, 1])
     frames = np.concatenate(parts)
     before, after = np.vstack([frames[:1], frames[:-1]]), np.vstack([frames[1:], frames[-1:]])

@@ -33,7 +33,7 @@ class Task(ABC):
     ----------
     name : str
     headline : tuple of str
-        The main metrics, best known first.
+        Names of the main metrics, the most usual one first.
     counts, lengths : sequence of int
         Weight in a batch and length of each training sample.
     """
@@ -101,7 +101,7 @@ class Training:
         self._display = Display(self._record, quiet=place.rank > 0)
 
     def epoch(self, epoch: int) -> None:
-        """Run all steps of an epoch, counted from 0, and evaluate."""
+        """Run all steps of an epoch, counted from 0; evaluate after some epochs and after the last."""
         rate = self._settings.rate(epoch)
         for each in self._optimizer.param_groups:
             each["lr"] = rate
@@ -144,20 +144,20 @@ class Training:
     def _steps(self, steps: Sequence[Sequence[int]], epoch: int) -> float:
         """Run these steps; return their mean loss."""
         self._ddp.train()
-        lost, units = torch.zeros((), dtype=torch.float64), 0
+        loss_sum, units = torch.zeros((), dtype=torch.float64), 0
         for samples in steps:
             begin = time.perf_counter()
-            whole = self._task.units(samples)
-            lost += self._step(samples, whole, epoch)
-            units += whole
+            batch_units = self._task.units(samples)
+            loss_sum += self._step(samples, batch_units, epoch)
+            units += batch_units
             self._spent.step_s += time.perf_counter() - begin
             self._display.step(epoch, len(steps))
         self._end_block()
-        dist.all_reduce(lost)
-        return float(lost) / units
+        dist.all_reduce(loss_sum)
+        return float(loss_sum) / units
 
     def _step(self, samples: Sequence[int], units: int, epoch: int) -> Tensor:
-        """Run one step with a global batch; return the sum of the losses of this rank's share."""
+        """Run one step with a global batch of so many units; return the sum of the losses of this rank's share."""
         mine = share(samples, self._place.rank, self._place.size)
         # With fewer samples than ranks, ranks without samples take part with a loss of zero.
         loss: Tensor = self._ddp(*self._task.batch(mine or samples[:1], epoch)) * (1 if mine else 0)

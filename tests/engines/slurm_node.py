@@ -84,12 +84,12 @@ class Cluster:
         """Return when no job is left."""
         _until(lambda: self.run("squeue", "--noheader").stdout == "", "jobs are still there")
 
-    def processes(self, besides: set[int] | None = None) -> dict[int, str]:
+    def processes(self, excluded: set[int] | None = None) -> dict[int, str]:
         """Command lines of the processes that the cluster has started, found by their environment."""
         found = {}
         mark = f"SLURM_CONF={self.folder / 'slurm.conf'}".encode()
         for entry in Path("/proc").iterdir():
-            if not entry.name.isdigit() or int(entry.name) in (besides or ()):
+            if not entry.name.isdigit() or int(entry.name) in (excluded or ()):
                 continue
             with contextlib.suppress(OSError):  # it has ended
                 if mark in (entry / "environ").read_bytes().split(b"\0"):

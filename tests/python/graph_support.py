@@ -1,5 +1,4 @@
-"""What the graph tests share: ranks as threads of this process, and the data sets that lie beside the
-project."""
+"""Helpers of the graph tests: groups whose ranks are threads of this process, and the data sets beside the project."""
 
 from __future__ import annotations
 

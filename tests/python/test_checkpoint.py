@@ -224,9 +224,9 @@ except sky.PeerLost:
 def test_unfinished_files_of_a_killed_process_are_removed(processes: Processes, tmp_path: Path, call: str) -> None:
     folder = {rank: str(tmp_path) for rank in range(2)}
     assert processes.lines(2, KILLED_WHILE_IT_SAVES, FOLDER=folder)[0][0] == "lost\n"
-    (left,) = tmp_path.glob(".*")
-    assert left.name.startswith(".iteration-2.rank-1-of-2.replica-0.")
-    sibling = tmp_path / ".iteration-2.rank-1-of-2.replica-1.12345678"  # a sibling's, which may be writing it
+    (leftover,) = tmp_path.glob(".*")
+    assert leftover.name.startswith(".iteration-2.rank-1-of-2.replica-0.")
+    sibling = tmp_path / ".iteration-2.rank-1-of-2.replica-1.12345678"  # the sibling may still be writing it
     sibling.touch()
 
     def body(comm: sky.Comm) -> Any:

@@ -48,7 +48,7 @@ def test_all_names_every_class() -> None:
     [{"algorithm": None}, {"algorithm": ["ring"]}, {"split": 3}, {"degrees": 3}, {"expected_nnz": "9"}, {"op": 7}],
 )
 def test_a_wrong_type_on_one_rank_raises_on_all(settings: dict[str, Any]) -> None:
-    """All ranks raise, so that none waits for a rank that never came."""
+    """All ranks raise, so that none waits for a rank that never comes."""
 
     def body(comm: sky.Comm) -> str:
         x = sky.SparseVector([comm.rank], np.ones(1), n=10)

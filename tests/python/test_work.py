@@ -44,12 +44,12 @@ def calls(comm: sky.Comm, async_op: bool) -> list[Any]:
     ]
 
 
-def plain(result: Any) -> bytes:
+def bytes_of(result: Any) -> bytes:
     """The bytes of a result of any type."""
     if isinstance(result, sky.SparseVector):
         return pickle.dumps((result.indices, result.values, result.is_dense))
     if isinstance(result, list):
-        return b"".join(plain(r) for r in result)
+        return b"".join(bytes_of(r) for r in result)
     return pickle.dumps(result)
 
 
@@ -57,7 +57,7 @@ def plain(result: Any) -> bytes:
 @pytest.mark.parametrize("fused", [False, True])
 def test_many_calls_under_way_give_the_same_bits(size: int, fused: bool) -> None:
     def body(comm: sky.Comm) -> None:
-        want = [plain(result) for result in calls(comm, async_op=False)]
+        want = [bytes_of(result) for result in calls(comm, async_op=False)]
         if fused:
             with comm.fuse():
                 works = calls(comm, async_op=True)
@@ -65,7 +65,7 @@ def test_many_calls_under_way_give_the_same_bits(size: int, fused: bool) -> None
             works = calls(comm, async_op=True)
         # Each rank waits in another order.
         for k in np.random.default_rng(comm.rank).permutation(len(works)):
-            assert plain(works[k].wait(60)) == want[k]
+            assert bytes_of(works[k].wait(60)) == want[k]
             assert works[k].done() and works[k].exception() is None
             assert works[k].wait() is works[k].wait()
 

@@ -1,4 +1,4 @@
-"""Shared by the tests of failing hooks."""
+"""A function that the tests of failing hooks share."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Messages of one size from each rank to the next, over our own transport: what message and buffer sizes cost.
 
 `comm.allreduce(algorithm="dense_ring")` of P ranks sends 2 (P - 1) messages a rank one after the other, each a P-th of
-the array. `packet_SIZE` makes them SIZE bytes, and repeats the call if that is little. `buffer_SIZE`
+the array. `packet_SIZE` makes messages of SIZE bytes, and repeats the call if they are small. `buffer_SIZE`
 sends messages of 4 MB with socket buffers of SIZE bytes; `buffer_auto` leaves the buffers to the kernel.
 
 The scenario's data is not used; answers are sums of whole numbers, and are checked.

@@ -80,7 +80,7 @@ def end(ranks: list[subprocess.Popen[str]]) -> None:
 
 @pytest.mark.parametrize("how", ["bulk", "small", "idle"])
 def test_a_host_behind_a_cut_link_is_lost_within_the_heartbeat(cluster: Cluster, how: str) -> None:
-    """The others lose it, with and without frames in flight; the host that is cut off loses the others as well."""
+    """The other hosts lose it, with and without frames in flight; the host that is cut off loses them as well."""
     ranks = start(cluster, how)
     try:
         for rank in ranks:
@@ -117,7 +117,7 @@ def test_a_stopped_process_is_not_lost(cluster: Cluster) -> None:
 
 
 def test_only_the_larger_part_of_a_group_continues(cluster: Cluster) -> None:
-    """A host behind a cut link is not known to be dead: it must not go on alone, and the others do."""
+    """A host behind a cut link may still run: it must not go on alone, and the other two hosts do go on."""
     ranks = start(cluster, "bulk shrink")
     try:
         for rank in ranks:

@@ -1,4 +1,4 @@
-"""The figures of the papers: their formulas by hand, and the smallest of them measured and drawn."""
+"""The figures of the papers: formulas checked by hand, and the simulated figures measured in short and drawn."""
 
 from __future__ import annotations
 
@@ -133,10 +133,10 @@ def test_the_density_curve_is_the_sum() -> None:
 
 def test_lateness_passes_on_to_neighbours_only() -> None:
     rng = np.random.default_rng(1)
-    late, none = np.zeros((2, 3)), np.zeros(1)
+    late, no_delays = np.zeros((2, 3)), np.zeros(1)
     late[0, 1] = 1.0
-    assert lateness.pass_layer(late, 1, none, rng).tolist() == [[1, 1, 1], [0, 0, 0]]
-    assert lateness.pass_layer(late, 0, none, rng).tolist() == [[0, 1, 0], [0, 1, 0]]
+    assert lateness.pass_layer(late, 1, no_delays, rng).tolist() == [[1, 1, 1], [0, 0, 0]]
+    assert lateness.pass_layer(late, 0, no_delays, rng).tolist() == [[0, 1, 0], [0, 1, 0]]
     # Every message is 0.2 s late, so a layer adds 0.2 s, and a reduction passes each layer twice.
     assert lateness.pass_layer(np.zeros((2, 3)), 1, np.full(1, 0.2), rng).tolist() == [[0.2] * 3] * 2
     setting = {"all_to_all": [{"flows": 1, "messages": 4, "late_s": [0.2] * 4}]}

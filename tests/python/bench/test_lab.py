@@ -61,7 +61,8 @@ def test_schedules_of_equal_and_of_disjoint_sets() -> None:
     assert equal["dense"] == pytest.approx(2 * 7 / 8 * n * 8)
     disjoint = floor.received_bytes([same + rank for rank in range(8)], n, 8)
     assert min(disjoint.values()) >= 7 * len(same) * 8
-    assert floor.received_bytes([same] * 6, n, 8)["doubling"] == pytest.approx(3 * one)  # 1, 2, then 2 of 4
+    # Doubling among six ranks takes three rounds, which receive the sets of 1, 2 and 2 ranks.
+    assert floor.received_bytes([same] * 6, n, 8)["doubling"] == pytest.approx(3 * one)
 
 
 def test_the_floor_of_the_main_scenario() -> None:

@@ -37,7 +37,7 @@ def test_the_best_is_picked_on_odd_iterations_and_compared_on_even_ones() -> Non
     assert whole.worst is slow and whole.mean == pytest.approx((4 / 3 * 1.4) ** 0.5)
 
 
-def test_a_dense_contender_that_was_hopeless_is_known_from_its_first_calls() -> None:
+def test_a_dropped_dense_contender_counts_with_the_time_of_its_first_calls() -> None:
     measured = Measured(
         CASE, "host", {"auto": [1.0] * 4, "ring": [1.0] * 4}, "ring", hopeless={"dense": 9.0, "gloo": 7.0}
     )

@@ -212,16 +212,16 @@ def test_other_kinds_are_pickled() -> None:
 def test_ranks_of_a_host_share_one_copy(processes: Processes) -> None:
     """Together they add one message to the host's memory; ``Pss`` divides a shared page among its processes."""
     code = """
-def mine(name):
+def memory_bytes(name):
     with open("/proc/self/smaps_rollup") as file:
         return 1024 * next(int(line.split()[1]) for line in file if line.startswith(name + ":"))
 size = 64 << 20
 x = np.ones(size, np.uint8) if comm.rank == 0 else None
-before, private = mine("Pss"), mine("Private_Dirty")
+before, private = memory_bytes("Pss"), memory_bytes("Private_Dirty")
 y = comm.broadcast(x)
 assert y.sum() == size
 comm.barrier()
-print("pss", mine("Pss") - before, "private", mine("Private_Dirty") - private, flush=True)
+print("pss", memory_bytes("Pss") - before, "private", memory_bytes("Private_Dirty") - private, flush=True)
 comm.barrier()
 """
     size, share, private = 64 << 20, 0, []

@@ -43,7 +43,7 @@ def next_words(process: subprocess.Popen[str]) -> list[str]:
 @pytest.mark.parametrize("how", ["algorithm='chain'", "algorithm='scatter_allgather'", "shared_memory=False"])
 @pytest.mark.parametrize("after_s", [0.0, 0.002, 0.01, 0.03])
 def test_a_broadcast_completes_without_a_killed_rank(processes: Processes, how: str, after_s: float) -> None:
-    """Whether it is killed before, during or after its part of the broadcast."""
+    """The rank may be killed before, during or after its part of the broadcast."""
     options = how if how.startswith("shared") else ""
     group = processes.start(5, BODY.format(root=1, how="" if options else how), options=options)
     for process in group:
@@ -74,7 +74,7 @@ def after_a_kill(processes: Processes, size: int, lost: int, code: str) -> None:
 
 
 def test_survivors_get_the_object(processes: Processes) -> None:
-    """They may broadcast again, in this group and in the shrunk one."""
+    """Survivors may also broadcast again, in this group and in the shrunk one."""
     code = """
 for root in (0, 1, 3):
     x = {"a": np.full(100_000, root)}
@@ -156,8 +156,8 @@ def on_cluster(cluster: Cluster, algorithm: str) -> list[subprocess.Popen[str]]:
 @pytest.mark.skipif(unavailable() is not None, reason=f"no cluster here: {unavailable()}")
 @pytest.mark.parametrize("algorithm", ["chain", "binomial"])
 @pytest.mark.parametrize("what", ["leader", "mate", "host", "cut"])
-def test_a_chain_is_healed(cluster: Cluster, algorithm: str, what: str) -> None:
-    """Host 1, on the chain's way, loses the rank that receives for the host, the other rank, both, or its link."""
+def test_a_broadcast_between_hosts_is_healed(cluster: Cluster, algorithm: str, what: str) -> None:
+    """Host 1, which forwards the message, loses the rank that receives for it, its other rank, both, or its link."""
     ranks = on_cluster(cluster, algorithm)
     lost = {"leader": [2], "mate": [3], "host": [2, 3], "cut": [2, 3]}[what]
     try:

@@ -53,7 +53,7 @@ def test_missing_indices_are_named_with_the_ranks_that_want_them() -> None:
         (lambda c: c.split(-1), "color"),
     ],
 )
-def test_bad_input_on_all_ranks_and_on_one(bad: Any, words: str) -> None:
+def test_bad_input_of_all_ranks_is_refused(bad: Any, words: str) -> None:
     def everyone(comm: sky.Comm) -> None:
         with pytest.raises(sky.BadInput, match=words):
             bad(comm)

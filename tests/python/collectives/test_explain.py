@@ -41,7 +41,7 @@ def test_a_named_ssar_above_the_dense_threshold_is_right_and_has_a_note() -> Non
 @pytest.mark.parametrize(("numbers", "algorithm"), [(1 << 20, "dense_ring"), (1 << 16, "dense")])
 def test_bytes_agree_with_the_frames_sent(numbers: int, algorithm: str) -> None:
     def body(comm: sky.Comm) -> sky.Explanation:
-        # Every rank sends seven eighths of the array to be reduced, and seven eighths that are reduced.
+        # Each of the 8 ranks sends seven eighths of an array twice: of its own array, then of the reduced one.
         _, how = comm.allreduce(np.ones(numbers), explain=True)
         return how
 
@@ -223,11 +223,11 @@ def test_why_a_plan_has_its_degrees() -> None:
 
     all_found = on_all(4, body)
     assert all(str(found[k]) == str(all_found[0][k]) for found in all_found for k in range(4))
-    chosen, named, papers, hinted = all_found[0]
+    chosen, named, by_kylix_rule, hinted = all_found[0]
     for how in (chosen, hinted):
         assert how.predicted is not None and how.predicted.degrees == how.degrees and len(how.others) == 1
         assert {how.degrees, how.others[0].degrees} == {(4,), (2, 2)}
         assert how.predicted.seconds <= how.others[0].seconds and len(how.predicted.reduce) == 2 * len(how.degrees)
         assert "passed over" in str(how) and "down 1" in str(how) and "to configure" in str(how)
     assert named.degrees == (2, 2) and named.predicted is None and "named" in str(named)
-    assert papers.predicted is None and "Kylix's rule" in str(papers)
+    assert by_kylix_rule.predicted is None and "Kylix's rule" in str(by_kylix_rule)

@@ -24,7 +24,7 @@ DTYPES: list[Any] = [
     *(np.bool_, np.int8, np.int16, np.int32, np.int64, np.uint8, np.uint16, np.uint32, np.uint64),
     *(np.float16, np.float32, np.float64, np.longdouble, np.complex64, ml_dtypes.bfloat16),
 ]
-TAKEN = {"bool", "int32", "int64", "uint8", "uint32", "uint64", "float16", "float32", "float64", "bfloat16"}
+ACCEPTED = {"bool", "int32", "int64", "uint8", "uint32", "uint64", "float16", "float32", "float64", "bfloat16"}
 SHAPES = [(), (0,), (1,), (7,), (3, 4), (0, 3), (2, 2, 2)]
 FLAGS = ["plain", "read-only", "strided", "byte-swapped", "fortran", "misaligned", "masked", "matrix", "units", "named"]
 FORMATS = ["csr", "csc", "coo", "bsr", "lil", "dok", "dia"]
@@ -160,7 +160,7 @@ def folded(arrays: list[np.ndarray], op: str) -> np.ndarray:
     return total
 
 
-def is_same(result: Any, want: np.ndarray, kind: type) -> None:
+def assert_same(result: Any, want: np.ndarray, kind: type) -> None:
     assert type(result) is kind, (type(result), kind)
     plain = np.asarray(result)
     assert plain.dtype == want.dtype.newbyteorder("=") and plain.shape == want.shape, (plain, want)
@@ -186,7 +186,7 @@ def test_arrays(*, size: int, dtype: Any, shape: tuple[int, ...], flag: str, op:
         return Series(array) if flag == "series" else flagged(array, flag)
 
     arrays = [drawn(rank, shape, dtype) for rank in range(size)]
-    fits = np.dtype(dtype).name in TAKEN and flag not in ("masked", "units")
+    fits = np.dtype(dtype).name in ACCEPTED and flag not in ("masked", "units")
     reduces = fits and not (op in ("or", "and") and is_float(dtype))
 
     def check(call: Callable[[sky.Comm, Any], Any], want: Callable[[int], Any], expect: bool) -> None:
@@ -198,7 +198,7 @@ def test_arrays(*, size: int, dtype: Any, shape: tuple[int, ...], flag: str, op:
                 assert result is None
             else:
                 is_matrix = isinstance(make(rank), np.matrix) and want(rank).ndim == 2
-                is_same(result, want(rank), np.matrix if is_matrix else np.ndarray)
+                assert_same(result, want(rank), np.matrix if is_matrix else np.ndarray)
 
     root, n, stack = size - 1, arrays[0].size, np.stack(arrays)
     total = folded(arrays, op) if reduces else arrays[0]
@@ -215,7 +215,7 @@ def test_arrays(*, size: int, dtype: Any, shape: tuple[int, ...], flag: str, op:
         (lambda c, x: c.scatter([x] * size if c.rank == root else None, x, root=root), lambda _: arrays[root]),
     ]
     for call, want in moves:
-        if np.dtype(dtype).name in TAKEN or flag in ("masked", "series"):
+        if np.dtype(dtype).name in ACCEPTED or flag in ("masked", "series"):
             check(call, want, fits)
             continue
         # Arrays that cannot be reduced are still moved, as objects.
@@ -273,7 +273,7 @@ def test_other_collectives(*, size: int, dtype: Any, flag: str) -> None:
         for result in all_of(size, make, call):
             assert isinstance(result, sky.BadInput) != fits, (result, dtype, flag)
             if fits:
-                is_same(result, want, np.ndarray)
+                assert_same(result, want, np.ndarray)
 
 
 def _on_all_or_none(comm: sky.Comm, work: Callable[[], Any]) -> Any:
@@ -320,7 +320,7 @@ def test_sparse_matrices(
                     part.setflags(write=False)
         return made
 
-    fits = np.dtype(dtype).name in TAKEN
+    fits = np.dtype(dtype).name in ACCEPTED
     total = sum(dense(rank).astype(np.int64) for rank in range(size))
     kind = np.dtype(np.int64) if dtype is np.bool_ else np.dtype(dtype)
 
@@ -357,24 +357,25 @@ NUMBERS = st.one_of(
 
 
 @settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
-@given(ranks=st.lists(NUMBERS, min_size=1, max_size=3), op=st.sampled_from(["sum", "prod", "min", "max"]))
-def test_numbers(ranks: list[Any], op: str) -> None:
+@given(numbers=st.lists(NUMBERS, min_size=1, max_size=3), op=st.sampled_from(["sum", "prod", "min", "max"]))
+def test_numbers(numbers: list[Any], op: str) -> None:
+    """``numbers``: each rank's number."""
     fold = {"sum": lambda a, b: a + b, "prod": lambda a, b: a * b, "min": min, "max": max}[op]
-    plain = [one.item() if isinstance(one, np.generic) else one for one in ranks]
+    plain = [one.item() if isinstance(one, np.generic) else one for one in numbers]
     has_float = any(isinstance(one, float) for one in plain)
     if not (all(isinstance(one, bool) for one in plain) and op in ("min", "max")):
         plain = [float(one) if has_float else int(one) for one in plain]
     want = plain[0]
     for one in plain[1:]:
         want = fold(want, one)
-    results = all_of(len(ranks), lambda rank: ranks[rank], lambda c, x: c.allreduce(x, op=op))
-    gathered = all_of(len(ranks), lambda rank: ranks[rank], lambda c, x: c.allgather(x))
+    results = all_of(len(numbers), lambda rank: numbers[rank], lambda c, x: c.allreduce(x, op=op))
+    gathered = all_of(len(numbers), lambda rank: numbers[rank], lambda c, x: c.allgather(x))
     for rank, result in enumerate(results):
-        assert [(type(one), one) for one in gathered[rank]] == [(type(one), one) for one in ranks]
+        assert [(type(one), one) for one in gathered[rank]] == [(type(one), one) for one in numbers]
         if isinstance(result, sky.BadInput):
-            assert not has_float and (not -(2**63) <= want < 2**64 or any(isinstance(x, np.generic) for x in ranks))
+            assert not has_float and (not -(2**63) <= want < 2**64 or any(isinstance(x, np.generic) for x in numbers))
             continue
-        assert isinstance(result, np.generic) == isinstance(ranks[rank], np.generic)
+        assert isinstance(result, np.generic) == isinstance(numbers[rank], np.generic)
         own = result.item() if isinstance(result, np.generic) else result
         assert type(own) is type(want)
         assert own == want if not has_float else own == pytest.approx(want, rel=1e-6)
@@ -442,8 +443,9 @@ def test_shuffles(*, size: int, dtype: Any, flag: str, keys: str, combine: str) 
             return keys_of(), values.tolist()
         return keys_of(), Series(values) if flag == "series" else flagged(values, flag)
 
-    is_list = flag == "list" and np.dtype(dtype).name not in TAKEN
-    known = np.dtype(dtype).name in TAKEN or (is_list and np.dtype(dtype).kind in "iu")
+    # A list holds Python numbers: those of an integer type that is not accepted become int64.
+    becomes_int64 = flag == "list" and np.dtype(dtype).kind in "iu"
+    known = np.dtype(dtype).name in ACCEPTED or becomes_int64
     if flag == "list" and np.dtype(dtype) == np.complex64 and combine == "list":
         return  # a list of objects, which is fine
     fits = known and flag not in ("masked", "units") and keys != "masked"

@@ -21,10 +21,10 @@ from skyphos.errors import BadInput, Mismatch, PeerLost, SkyphosError, Timeout
 
 
 class Label(bytes):
-    """A user's subclass of ``bytes``, which alone would be sent without a pickle."""
+    """A user's subclass of ``bytes``: it is sent as a pickle, ``bytes`` itself is not."""
 
 
-def owned(vector: sky.SparseVector) -> sky.SparseVector:
+def with_owned_range(vector: sky.SparseVector) -> sky.SparseVector:
     (part,) = sky.local(1).run(lambda comm: comm.reduce_scatter(vector))
     assert part.owned is not None
     return part  # type: ignore[no-any-return]
@@ -56,7 +56,7 @@ SENT: list[Any] = [
     sky.SparseVector([3, 5], np.array([1.0, 2.0]), n=9),
     sky.SparseVector.from_dense(np.array([0.0, 1.0, 2.0])),
     sky.SparseVector([3], np.array([1.5], ml_dtypes.bfloat16), n=9),
-    owned(sky.SparseVector([3, 5], np.array([1.0, 2.0]), n=9)),
+    with_owned_range(sky.SparseVector([3, 5], np.array([1.0, 2.0]), n=9)),
     np.bytes_(b"a\0b"),
     Label(b"bytes"),
     ml_dtypes.bfloat16(2.5),
@@ -313,11 +313,11 @@ def test_threads_send_and_receive_at_once() -> None:
     def body(comm: sky.Comm) -> list[Any]:
         got: list[Any] = [None] * 8
 
-        def one(k: int) -> None:
+        def exchange(k: int) -> None:
             comm.send((comm.rank, k), 1 - comm.rank, tag=k)
             got[k] = comm.recv(tag=k)
 
-        threads = [threading.Thread(target=one, args=(k,)) for k in range(8)]
+        threads = [threading.Thread(target=exchange, args=(k,)) for k in range(8)]
         for thread in threads:
             thread.start()
         for thread in threads:

@@ -136,7 +136,7 @@ def test_bytes_of_each_algorithm() -> None:
 
 
 def test_auto_sends_factors_of_few_rows_and_the_matrix_of_many() -> None:
-    """Many rows: the factors are far larger than the matrix."""
+    """With many rows the factors are far larger than the matrix."""
     n, m, many = 400, 300, 2000
 
     def body(comm: sky.Comm) -> list[Any]:
@@ -273,8 +273,8 @@ def test_low_rank_algebra() -> None:
     ]:
         np.testing.assert_array_equal(got, want)
     assert repr(low) == "LowRank(8 by 6, 5 pairs, float64)" and low.nbytes == 8 * 70
-    whole = sp.csr_array(a), sp.csr_array(b)
-    np.testing.assert_array_equal(np.zeros((8, 6)) + sky.LowRank(*whole, 2.0), dense)
+    sparse = sp.csr_array(a), sp.csr_array(b)
+    np.testing.assert_array_equal(np.zeros((8, 6)) + sky.LowRank(*sparse, 2.0), dense)
     with pytest.raises(sky.BadInput, match=r"\(8, 6\)"):
         low.add_to(np.zeros((6, 8)))
     with pytest.raises(sky.BadInput, match="K rows"):

@@ -1,4 +1,4 @@
-"""The R-MAT generator: the same graph however it is cut, and the shape that its name promises."""
+"""The R-MAT generator: the same graph in any number of shares, and edges in the matrix's quarters by their chances."""
 
 from __future__ import annotations
 

@@ -41,7 +41,9 @@ def expected(graph: networkx.Graph, weight: str | None = "weight") -> dict[tuple
     return found
 
 
-def agrees(file: Path, graph: networkx.Graph, size: int, method: str, *, weights: bool = True) -> None:
+def assert_agrees(file: Path, graph: networkx.Graph, size: int, method: str, *, weights: bool = True) -> None:
+    """Check the entries and ranks that ``file`` gives against those of ``graph`` in networkx."""
+
     def work(comm: object) -> tuple:
         edges = load(comm, file, undirected=True, partition_by=method, weights=weights)  # type: ignore[arg-type]
         result = pagerank(comm, edges, tol=1e-13, max_iterations=3000)  # type: ignore[arg-type]
@@ -63,7 +65,7 @@ def test_edge_lists(*, folder: Path, rows: list, size: int, method: str, weighte
     file.write_text("".join(f"{a} {b} {w}\n" if weighted else f"{a} {b}\n" for a, b, w in rows))
     graph = networkx.Graph()
     graph.add_weighted_edges_from([(a, b, w if weighted else 1) for a, b, w in rows])
-    agrees(file, graph, size, method)
+    assert_agrees(file, graph, size, method)
 
 
 @given(
@@ -87,7 +89,7 @@ def test_matrices(*, folder: Path, field: str, symmetry: str, seed: int, size: i
     graph = networkx.from_scipy_sparse_array(read)
     base = load_base(file)
     assert base == 1
-    agrees(file, graph, size, method, weights=weights)
+    assert_agrees(file, graph, size, method, weights=weights)
 
 
 def load_base(file: Path) -> int:
@@ -99,7 +101,7 @@ def test_a_skew_symmetric_matrix_without_its_values(folder: Path, size: int) -> 
     file = folder / "skew.mtx"
     file.write_text("%%MatrixMarket matrix coordinate real skew-symmetric\n3 3 2\n2 1 5\n3 2 -1\n")
     graph = networkx.Graph([(0, 1), (1, 2)])
-    agrees(file, graph, size, "random", weights=False)
+    assert_agrees(file, graph, size, "random", weights=False)
 
 
 @pytest.mark.parametrize("size", [1, 2, 3])

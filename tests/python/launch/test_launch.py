@@ -52,7 +52,7 @@ def start(tmp_path: Path) -> Iterator[Launcher]:
 
 
 def finish(process: subprocess.Popen[bytes]) -> tuple[int, list[str], list[str]]:
-    """Exit code, and the lines of stdout and stderr, sorted."""
+    """Wait for the launcher to end; return its exit code and the lines of stdout and stderr, sorted."""
     out, err = process.communicate(timeout=LIMIT_S)
     return process.returncode, sorted(out.decode().splitlines()), sorted(err.decode().splitlines())
 
@@ -69,7 +69,7 @@ def pids(process: subprocess.Popen[bytes], ranks: int) -> list[int]:
     return found
 
 
-def ended(rank: int, how: str, host: str = socket.gethostname()) -> str:
+def end_message(rank: int, how: str, host: str = socket.gethostname()) -> str:
     """The line that names the rank because of which all others were ended."""
     hint = " (--keep-going: they go on)" if "killed" in how else ""
     return f"skyphos: rank {rank} on {host} {how}; the others are ended{hint}"
@@ -166,7 +166,7 @@ def test_one_failure_ends_all_and_gives_the_code(start: Launcher) -> None:
     code, out, err = finish(start(script, "-n", "3"))
     assert code == 3
     assert set(out) <= {"[0] ended", "[2] ended"}
-    assert err == [ended(1, "ended with status 3")]
+    assert err == [end_message(1, "ended with status 3")]
 
 
 def test_the_failure_of_a_single_rank_prints_nothing(start: Launcher) -> None:
@@ -192,7 +192,7 @@ def test_a_killed_rank_gives_128_plus_the_signal(start: Launcher) -> None:
     os.kill(ranks[1], signal.SIGKILL)
     code, _, err = finish(process)
     assert code == 128 + signal.SIGKILL
-    assert len(err) == 1 and err[0] in [ended(rank, "was killed by SIGKILL") for rank in range(3)]
+    assert len(err) == 1 and err[0] in [end_message(rank, "was killed by SIGKILL") for rank in range(3)]
     for rank in ranks:
         wait_until_gone(rank)
 
@@ -338,7 +338,7 @@ def test_a_failure_on_one_host_ends_the_others(start: Launcher, tmp_path: Path, 
         signal.pause()
     """
     code, _, err = finish(start(script, *host_options(tmp_path, fake_ssh)))
-    assert (code, err) == (7, [ended(3, "ended with status 7", "two")])
+    assert (code, err) == (7, [end_message(3, "ended with status 7", "two")])
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

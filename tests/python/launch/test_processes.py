@@ -186,9 +186,9 @@ def test_survivors_go_on(processes: Processes) -> None:
     assert [first_line(p) for p in group] == ["ready"] * 5
     for killed in (3, 0):
         group[killed].send_signal(signal.SIGKILL)
-    left = [group[rank] for rank in (1, 2, 4)]
-    for place, process in enumerate(left):
-        assert rest(process).split() == [str(place), "3", "7.0"]
+    survivors = [group[rank] for rank in (1, 2, 4)]
+    for new_rank, process in enumerate(survivors):
+        assert rest(process).split() == [str(new_rank), "3", "7.0"]
 
 
 REJOIN = """

@@ -273,6 +273,6 @@ comm.close()
     host = b"".join(bytes([len(text)]) + text.encode() for text in (os.uname().nodename, machine))
     plain = [pattern in seen, b"SKYPHOS" in seen, host in seen]
     assert plain == [not encrypted] * 3
-    # Encrypted, no part of the pattern is visible either.
+    # If the data are encrypted, no part of the pattern is visible either.
     parts = [pattern[k : k + 8] in seen for k in range(0, 1024, 8)]
     assert all(parts) if not encrypted else not any(parts)

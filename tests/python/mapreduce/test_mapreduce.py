@@ -292,7 +292,7 @@ def test_times_of_stages_may_overlap() -> None:
 
 
 class Watched:
-    """Reads files of its format, and records which."""
+    """A loader that records which files it reads."""
 
     suffix = ".npy"
 

@@ -114,9 +114,9 @@ def test_all_tasks_are_run_once_and_sooner(data: st.DataObject) -> None:
     ranks = range(len(seconds))
     owner = [*ranks, *data.draw(st.lists(st.sampled_from(ranks), max_size=60))]
     every = data.draw(st.sampled_from([0.05, 0.1, 0.3]))
-    run = Ranks(seconds, owner)
-    took = run.run(every)
-    assert set(run.runs) == set(range(len(owner))) and set(run.runs.values()) == {1}
+    group = Ranks(seconds, owner)
+    took = group.run(every)
+    assert set(group.runs) == set(range(len(owner))) and set(group.runs.values()) == {1}
     static = max(seconds[rank] * count for rank, count in collections.Counter(owner).items())
     # The rest of a running task is unknown: it counts as a whole task.
     assert took <= static + max(seconds) + 2 * every
@@ -127,9 +127,9 @@ def test_all_tasks_are_run_once_and_sooner(data: st.DataObject) -> None:
 
 @pytest.mark.parametrize(("size", "tasks"), [(2, 9), (4, 40), (8, 100)])
 def test_tasks_assigned_to_one_rank_are_shared_by_all(size: int, tasks: int) -> None:
-    run = Ranks([1.0] * size, [size - 1] * tasks)
-    assert run.run(0.02) <= -(-tasks // size) + 1 + 0.2
-    assert max(np.bincount(run.board.winner)) - min(np.bincount(run.board.winner)) <= 2
+    group = Ranks([1.0] * size, [size - 1] * tasks)
+    assert group.run(0.02) <= -(-tasks // size) + 1 + 0.2
+    assert max(np.bincount(group.board.winner)) - min(np.bincount(group.board.winner)) <= 2
 
 
 @pytest.mark.parametrize("slow", [100.0, 10_000.0])

@@ -35,7 +35,7 @@ def cli(*arguments: str, **settings: Any) -> subprocess.Popen[str]:
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **settings)
 
 
-def done(process: subprocess.Popen[str], code: int = 0) -> tuple[str, str]:
+def finish(process: subprocess.Popen[str], code: int = 0) -> tuple[str, str]:
     out, err = process.communicate(timeout=120)
     assert process.returncode == code, (out, err)
     return out, err
@@ -46,7 +46,7 @@ def done(process: subprocess.Popen[str], code: int = 0) -> tuple[str, str]:
 
 def test_the_command_measures_writes_and_draws(tmp_path: pathlib.Path) -> None:
     path, page = tmp_path / "here.json", tmp_path / "here.html"
-    out, err = done(cli("probe", "-n", "3", "--seconds", "1", "--output", str(path), "--chart", str(page)))
+    out, err = finish(cli("probe", "-n", "3", "--seconds", "1", "--output", str(path), "--chart", str(page)))
     assert "LogGP" in out and str(path) in out and "message sizes" in err
     assert sorted(os.listdir(tmp_path)) == ["here.html", "here.json"]  # and nothing temporary
     found = Measured.load(path)
@@ -74,18 +74,18 @@ def test_the_command_measures_writes_and_draws(tmp_path: pathlib.Path) -> None:
 def test_the_command_joins_ranks_that_a_launcher_started(tmp_path: pathlib.Path) -> None:
     path = tmp_path / "p.json"
     probing = ["run", "-n", "2", "--no-prefix", "skyphos", "probe", "--output", str(path)]
-    out, _ = done(cli(*probing, "--seconds", "2", "--json"))
+    out, _ = finish(cli(*probing, "--seconds", "2", "--json"))
     assert out == path.read_text() and Measured.from_text(out, "stdout").ranks == 2
     place = {"SKYPHOS_RANK": "0", "SKYPHOS_WORLD_SIZE": "2", "SKYPHOS_RENDEZVOUS": "127.0.0.1:1"}
     for more, word in ((["-n", "3"], "leave -n out"), (["--hostfile", "h"], "leave it out")):
-        _, err = done(cli("probe", "--output", str(path), *more, env=os.environ | place), 2)
+        _, err = finish(cli("probe", "--output", str(path), *more, env=os.environ | place), 2)
         assert word in err
 
 
 def test_hosts_of_a_file(tmp_path: pathlib.Path) -> None:
     hosts, path = tmp_path / "hosts", tmp_path / "p.json"
     hosts.write_text("localhost slots=2\n")
-    done(cli("probe", "--hostfile", str(hosts), "--seconds", "2", "--output", str(path)))
+    finish(cli("probe", "--hostfile", str(hosts), "--seconds", "2", "--output", str(path)))
     assert Measured.load(path).ranks == 2
 
 
@@ -93,7 +93,7 @@ def test_the_default_path_is_in_the_users_configuration(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "deep" / "config"))
-    done(cli("probe", "-n", "2", "--seconds", "2"))
+    finish(cli("probe", "-n", "2", "--seconds", "2"))
     assert Measured.load(default_path()).ranks == 2
     assert default_path().startswith(str(tmp_path))
 
@@ -113,7 +113,7 @@ def test_the_default_path_is_in_the_users_configuration(
     ],
 )
 def test_settings_that_cannot_be_used(tmp_path: pathlib.Path, arguments: list[str], words: str) -> None:
-    _, err = done(cli("probe", *arguments, cwd=tmp_path), 2)
+    _, err = finish(cli("probe", *arguments, cwd=tmp_path), 2)
     assert words in err and os.listdir(tmp_path) == []
 
 
@@ -149,7 +149,7 @@ def test_the_command_names_a_killed_rank_and_advises_to_probe_again(tmp_path: pa
         ["ps", "-o", "pid=", "--ppid", str(process.pid)], capture_output=True, text=True, check=True
     )
     os.kill(int(children.stdout.split()[1]), signal.SIGKILL)
-    _, err = done(process, 128 + signal.SIGKILL)
+    _, err = finish(process, 128 + signal.SIGKILL)
     assert "rank 1" in err and "probe again" in err, err
     assert os.listdir(tmp_path) == []
 
@@ -158,7 +158,7 @@ def test_a_rank_missing_at_the_start_is_named(tmp_path: pathlib.Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     place = {"SKYPHOS_RANK": "0", "SKYPHOS_WORLD_SIZE": "2", "SKYPHOS_RENDEZVOUS": f"127.0.0.1:{port}"}
-    _, err = done(cli("probe", "--timeout", "2", "--output", str(tmp_path / "p.json"), env=os.environ | place), 1)
+    _, err = finish(cli("probe", "--timeout", "2", "--output", str(tmp_path / "p.json"), env=os.environ | place), 1)
     assert "rank 1" in err and "probe again" in err
 
 
@@ -166,11 +166,11 @@ def test_a_group_of_one_has_nothing_to_measure() -> None:
     with sky.init() as comm, pytest.raises(sky.BadInput, match="at least two"):
         probe(comm)
 
-    def hurried(comm: sky.Comm) -> None:
+    def with_invalid_seconds(comm: sky.Comm) -> None:
         with pytest.raises(sky.BadInput, match="to 3600 seconds"):
             probe(comm, seconds=math.nan)
 
-    on_all(2, hurried)
+    on_all(2, with_invalid_seconds)
 
 
 # Fits, clusters and schedules.
@@ -256,7 +256,7 @@ def test_rounds_that_differ_are_an_interval(probed: Measured) -> None:
 @pytest.mark.parametrize(("shared", "said"), [("1", "over shared memory"), ("0", "over tcp")])
 def test_the_transport_is_reported(tmp_path: pathlib.Path, shared: str, said: str) -> None:
     env = os.environ | {"SKYPHOS_SHARED_MEMORY": shared}
-    out, _ = done(cli("probe", "-np", "2", "--seconds", "0.5", "--output", str(tmp_path / "p.json"), env=env))
+    out, _ = finish(cli("probe", "-np", "2", "--seconds", "0.5", "--output", str(tmp_path / "p.json"), env=env))
     assert f"2 on 1 host, {said}\n" in out
     assert Measured.load(tmp_path / "p.json").shared_memory == (said != "over tcp")
 

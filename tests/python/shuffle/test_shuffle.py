@@ -260,7 +260,7 @@ def test_invalid_local_reductions() -> None:
 
 
 class Hosts(Stages):
-    """Stages that take every ``ranks_per_host`` ranks for one host."""
+    """Stages of a shuffle that treat each ``ranks_per_host`` consecutive ranks as one host."""
 
     def __init__(self, comm: sky.Comm, ranks_per_host: int) -> None:
         super().__init__(comm)
@@ -301,10 +301,10 @@ def test_ranks_of_a_host_merge_first(ranks_per_host: int, combine: str) -> None:
         here = np.sort(got[key]).tolist() if combine == "list" else int(got[key])
         assert here == ([key * rank for rank in range(1, 7)] if combine == "list" else 21 * key)
     if combine == "sum":
-        merged = sum(first[2].sent_bytes for first, _ in results)
-        alone = sum(how.sent_bytes for _, how in results)
-        # Merged, a host sends each key once to another host; otherwise each of its ranks sends it to another rank.
-        assert merged < 1.15 * alone / ranks_per_host * (1 - ranks_per_host / 6) / (1 - 1 / 6)
+        by_host = sum(first[2].sent_bytes for first, _ in results)
+        by_process = sum(how.sent_bytes for _, how in results)
+        # A host that merges sends each key once to another host; otherwise each of its ranks sends it to another rank.
+        assert by_host < 1.15 * by_process / ranks_per_host * (1 - ranks_per_host / 6) / (1 - 1 / 6)
         assert all(first[2].host_bytes > 0 for first, _ in results)
 
 

@@ -1,4 +1,4 @@
-"""The backend apart from single collectives: ``torch.compile``, PyTorch's debug level, memory, monitored barriers,
+"""The backend beyond single collectives: ``torch.compile``, PyTorch's debug level, memory, monitored barriers,
 time-outs, and the end of a process.
 """
 

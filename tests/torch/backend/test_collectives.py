@@ -60,7 +60,7 @@ def ops_of(dtype: Any) -> list[Any]:
 
 
 def is_folded(x: Any, op: Any, tensors: list[Any]) -> bool:
-    """True if a tensor is the reduction of the others, in their type; a mean may be rounded."""
+    """Whether ``x`` is the reduction of ``tensors``, in their type. A mean may be rounded; a wrong one raises."""
     wide = torch.complex128 if x.is_complex() else torch.float64 if x.is_floating_point() else torch.int64
     expected = FOLDS[op](torch.stack(tensors).to(wide)).to(tensors[0].dtype)
     if op != dist.ReduceOp.AVG:
@@ -272,7 +272,7 @@ def check_new_group() -> None:
         dist.destroy_process_group(group)
 
 
-def same_on_all(x: Any) -> None:
+def assert_same_on_all(x: Any) -> None:
     everyone = [torch.empty_like(x) for _ in range(me()[1])]
     dist.all_gather(everyone, x)
     assert all(torch.equal(one, x) for one in everyone)
@@ -303,10 +303,10 @@ def check_sparse(seed: int) -> None:
                 averaged = mine.clone()
                 dist.all_reduce(averaged, dist.ReduceOp.AVG)
                 torch.testing.assert_close(averaged.to_dense(), total)
-                same_on_all(averaged.to_dense())
+                assert_same_on_all(averaged.to_dense())
 
 
-def refused(call: Callable[[], Any], says: str) -> None:
+def assert_refused(call: Callable[[], Any], says: str) -> None:
     try:
         call()
     except Exception as error:
@@ -317,14 +317,14 @@ def refused(call: Callable[[], Any], says: str) -> None:
 
 def check_refusals() -> None:
     rank, size = me()
-    refused(lambda: dist.all_reduce(torch.ones(3), dist.ReduceOp.BAND), "have no bits")
-    refused(lambda: dist.all_reduce(torch.ones(3, dtype=torch.int32), dist.ReduceOp.AVG), "no mean")
-    refused(lambda: dist.all_reduce(torch.eye(3).to_sparse(), dist.ReduceOp.MAX), "summed and averaged")
-    refused(lambda: dist.all_reduce(torch.ones(3).to(torch.float8_e4m3fn)), "cannot be reduced")
+    assert_refused(lambda: dist.all_reduce(torch.ones(3), dist.ReduceOp.BAND), "have no bits")
+    assert_refused(lambda: dist.all_reduce(torch.ones(3, dtype=torch.int32), dist.ReduceOp.AVG), "no mean")
+    assert_refused(lambda: dist.all_reduce(torch.eye(3).to_sparse(), dist.ReduceOp.MAX), "summed and averaged")
+    assert_refused(lambda: dist.all_reduce(torch.ones(3).to(torch.float8_e4m3fn)), "cannot be reduced")
     if size > 1:
-        refused(lambda: dist.all_reduce(torch.ones(3 + rank)), "n=")
-        refused(lambda: dist.all_reduce(torch.ones(3) if rank else torch.ones(3, dtype=torch.float64)), "dtype=")
-        refused(lambda: dist.all_reduce(torch.ones(3)) if rank else dist.barrier(), "barrier")
+        assert_refused(lambda: dist.all_reduce(torch.ones(3 + rank)), "n=")
+        assert_refused(lambda: dist.all_reduce(torch.ones(3) if rank else torch.ones(3, dtype=torch.float64)), "dtype=")
+        assert_refused(lambda: dist.all_reduce(torch.ones(3)) if rank else dist.barrier(), "barrier")
     x = torch.ones(2)
     dist.all_reduce(x)
     assert x.tolist() == [size, size]
@@ -356,7 +356,7 @@ def test_sparse_tensors(ranks: Callable[[int], Ranks], size: int, seed: int) -> 
 def sparse_complex() -> None:
     """`torch.distributed` passes complex tensors to a backend as real ones, with real and imaginary parts."""
     rank, size = me()
-    for op, share in ((dist.ReduceOp.SUM, 1), (dist.ReduceOp.AVG, size)):
+    for op, divisor in ((dist.ReduceOp.SUM, 1), (dist.ReduceOp.AVG, size)):
         for dense in ((), (3,)):
             for dtype in (torch.complex64, torch.complex128):
                 places = torch.tensor([[1, 2 + rank], [0, 1]])
@@ -368,7 +368,7 @@ def sparse_complex() -> None:
                 want[1, 0] = size * (1 + 2j)
                 want[2 : 2 + size, 1] = 1 + 2j
                 assert z.dtype == dtype and z.is_coalesced() and z._nnz() == 1 + size
-                torch.testing.assert_close(z.to_dense(), want / share)
+                torch.testing.assert_close(z.to_dense(), want / divisor)
 
 
 @pytest.mark.parametrize("size", [1, 3])

@@ -90,7 +90,7 @@ def drawn(draws: random.Random, kind: str, n: int, dtype: Any) -> Any:
     return values
 
 
-def same(ours: Any, theirs: Any) -> None:
+def assert_same(ours: Any, theirs: Any) -> None:
     """Assert the same bits, except that any NaN equals any other."""
     ours, theirs = ours.cpu(), theirs.cpu()
     assert (ours.dtype, ours.shape) == (theirs.dtype, theirs.shape)
@@ -127,7 +127,7 @@ def topk_is_as_native(device: str, name: str, kind: str) -> None:
             ours, given = residual.clone().to(device), gradient.clone().to(device)
             found = take(ours, given, k, bucket)
             for one, other in zip((*found, ours, given), (indices, values, theirs, gradient), strict=True):
-                same(one, other)
+                assert_same(one, other)
             assert len(found[0]) == plain.chosen_count(n, k, bucket)
 
 
@@ -152,7 +152,7 @@ def topk_is_as_plain(device: str, name: str, kind: str) -> None:
             again = take(residual2, gradient2, k, bucket, scale=given["scale"])
             both.append((*found, residual, velocity, *again, residual2))
         for one, other in zip(*both, strict=True):
-            same(one, other)
+            assert_same(one, other)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -169,9 +169,9 @@ def steps_are_as_topk() -> None:
         gradient = drawn(random.Random(step), "normal", residual.numel(), torch.float32).reshape(30, 41)
         vector = topk.compress(gradient)
         indices, values = gpu.take_topk(residual, gradient, 3, 50)
-        same(values, torch.from_numpy(np.array(vector.values)))
+        assert_same(values, torch.from_numpy(np.array(vector.values)))
         assert indices.tolist() == vector.indices.tolist()
-        same(residual, torch.from_numpy(topk.residual))
+        assert_same(residual, torch.from_numpy(topk.residual))
 
 
 def test_steps(interpreted: Callable[..., Any]) -> None:
@@ -223,12 +223,12 @@ def quantised_is_as_native(device: str, name: str, kind: str) -> None:
         values = torch.where(torch.isfinite(values.to(torch.float32)), values, torch.ones_like(values))
         theirs = values.clone()
         packed = gpu.quantise(values.to(device), how, call=call, rank=rank)
-        same(packed, plain.quantise(theirs, how, form.start_of(seed, call, rank, 0))[0])
+        assert_same(packed, plain.quantise(theirs, how, form.start_of(seed, call, rank, 0))[0])
         ours = gpu.dequantise(packed, how, n, dtype)
-        same(ours, plain.dequantise(packed, how, n, dtype)[0])
+        assert_same(ours, plain.dequantise(packed, how, n, dtype)[0])
         if scale == "max":
             native.topk_quantise(as_numbers(theirs), how._native(), call, rank)
-            same(ours, theirs)
+            assert_same(ours, theirs)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -248,7 +248,7 @@ def fetched_is_what_is_sent(device: str) -> None:
             fetched = fetch_quantised(values, how, 7, 3)
             assert fetched.device.type == "cpu" and fetched.dtype == values.dtype
             packed = gpu.quantise(values, how, call=7, rank=3)
-            same(fetched, plain.dequantise(packed.cpu(), how, n, fetched.dtype)[0])
+            assert_same(fetched, plain.dequantise(packed.cpu(), how, n, fetched.dtype)[0])
             again = fetched.clone()
             native.topk_quantise(as_numbers(again), how._native(), 1, 2)
             if name in ("float32", "float64"):
@@ -279,7 +279,7 @@ def test_euclidean_scale_is_as_native(bits: Any) -> None:
             how = sky.Quantize(bits, bucket, seed=5)
             theirs = comm.allreduce(values.numpy(), quantize=how)
             packed, _ = plain.quantise(values, how, form.start_of(5, call, 0, 1 << 63))
-            same(plain.dequantise(packed, how, 3000, torch.float32)[0], torch.from_numpy(theirs))
+            assert_same(plain.dequantise(packed, how, 3000, torch.float32)[0], torch.from_numpy(theirs))
 
 
 @pytest.mark.parametrize("scale", ["max", "l2"])
@@ -336,7 +336,7 @@ def refusals_of_numbers() -> None:
         for scale in ("l2", "max"):
             how = sky.Quantize(8, 8, scale=scale)
             packed = gpu.quantise(values, how)
-            same(packed, plain.quantise(values, how, form.start_of(0, 0, 0, 0))[0])
+            assert_same(packed, plain.quantise(values, how, form.start_of(0, 0, 0, 0))[0])
 
 
 def largest_stays_in_its_code() -> None:
@@ -387,8 +387,8 @@ def edges() -> None:
     many = drawn(random.Random(3), "normal", 20_000, torch.float32)
     residual, theirs = torch.zeros_like(many), torch.zeros_like(many)
     for one, other in zip(gpu.take_topk(residual, many, 9, 15_000), native_topk(theirs, many, 9, 15_000), strict=True):
-        same(one, other)
-    same(residual, theirs)
+        assert_same(one, other)
+    assert_same(residual, theirs)
     assert gpu.take_topk(residual.requires_grad_(), many.requires_grad_(), 1, 100)[1].requires_grad is False
     assert compress._kernels("topk", 15_000) is plain is not compress._kernels("topk", 512)
 

@@ -22,7 +22,7 @@ from torch_ranks import Ranks  # noqa: E402
 MakeRanks = Callable[[int], Ranks]
 
 
-def held_everywhere(state: Any, name: str, length: int) -> Any:
+def total_residual(state: Any, name: str, length: int) -> Any:
     """The sum of all ranks' residuals of a parameter."""
     everywhere: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(everywhere, state.state_dict()["residual"].get(name, ()))
@@ -52,7 +52,7 @@ def goes_back(reload_state: bool) -> None:
     if reload_state:
         state.load_state_dict(saved)
     assert step() == "nothing" and step() == "nothing"
-    got = held_everywhere(state, "w", 64) - weight.detach()
+    got = total_residual(state, "w", 64) - weight.detach()
     # Residuals of ranks without the NaN include the failed step's gradient, unless the saved state was loaded.
     expected = (3 * size + (0 if reload_state else size - 1)) * gradient
     if not reload_state:
@@ -82,7 +82,7 @@ def all_or_nothing(nonfinite: Any) -> None:
         said = said_by(optimizer.step)
         assert (said == "nothing") == (number != 1 or nonfinite == "skip"), said
         assert torch.equal(before, a.detach()) == (number == 1)
-    got = held_everywhere(state, "a", 64) - a.detach()
+    got = total_residual(state, "a", 64) - a.detach()
     torch.testing.assert_close(got, 4 * size * gradient, rtol=1e-12, atol=1e-12)
     assert state.skipped == (nonfinite == "skip")
 
@@ -365,7 +365,7 @@ def left_out(style: str) -> None:
         same = [torch.equal(old, new) for old, new in zip(before, net.parameters(), strict=True)]
         assert same == [step == bad] * len(same), (step, same)
     assert state.skipped == 1
-    held = held_everywhere(state, "2.weight", weight.numel()).view_as(weight)
+    held = total_residual(state, "2.weight", weight.numel()).view_as(weight)
     torch.testing.assert_close(applied + held / size, whole)
 
 

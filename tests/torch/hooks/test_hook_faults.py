@@ -216,7 +216,7 @@ def test_a_state_fits_any_order_of_buckets(ranks: MakeRanks, hosts: list[int]) -
 
 
 def unnamed() -> None:
-    """Two groups of parameters that have neither names nor other shapes."""
+    """Two groups of parameters without names and of the same shape, so that only their order tells them apart."""
 
     def make(values: list[Any]) -> tuple[list[Any], Any]:
         some = [nn.Parameter(value.clone()) for value in values]
@@ -375,7 +375,7 @@ def blamed(hosts: list[int], culprit: int) -> str:
         else:
             sent += net.second.weight.grad.reshape(-1)
         for source in range(size):
-            # The culprit's host has lost that gradient; others have it in their residuals.
+            # The culprit's host has lost its gradient of that step; the other hosts have theirs in their residuals.
             if step != 2 or hosts[source] != hosts[culprit]:
                 total += gradient_of(loss_of(net, samples(source, step)), net.second.weight) / size
     held: list[Any] = [None] * size
@@ -492,8 +492,8 @@ def test_one_state_for_two_models(ranks: MakeRanks) -> None:
     ranks(2).run(used_by_two_models)
 
 
-def some_of_all() -> None:
-    """A model that some ranks share: its own group counts, and another is refused."""
+def shared_by_some() -> None:
+    """A model that only some ranks share: the hook uses the model's group, and refuses a state with another group."""
     rank = dist.get_rank()
     pair = dist.new_group([0, 2])
     torch.manual_seed(rank)
@@ -509,7 +509,7 @@ def some_of_all() -> None:
 
 
 def test_a_model_that_some_ranks_share(ranks: MakeRanks) -> None:
-    ranks(3).run(some_of_all)
+    ranks(3).run(shared_by_some)
 
 
 def wrapped_again(elsewhere: bool) -> str:
@@ -732,10 +732,11 @@ def test_a_block_with_nan(ranks: MakeRanks) -> None:
     ranks(2).run(block_with_nan)
 
 
-# -- Steps to skip that no optimizer asks about, and a hook that one rank lacks.
+# -- Steps that should be skipped although the program never asks about them, and a hook that one rank lacks.
 
 
 def unguarded(asks: str) -> list[str]:
+    """``asks``: how the program asks whether to skip a step."""
     rank = dist.get_rank()
     net = Net(torch.float32)
     model = wrapped(net, None)
@@ -757,7 +758,7 @@ def unguarded(asks: str) -> list[str]:
 
 
 @pytest.mark.parametrize("asks", ["guard", "leaves_out", "nothing"])
-def test_unguarded_optimizers_do_not_skip_steps(ranks: MakeRanks, asks: str) -> None:
+def test_a_step_to_skip_that_nobody_asks_about_is_an_error(ranks: MakeRanks, asks: str) -> None:
     for said in ranks(2).run(unguarded, asks):
         assert said[0] == said[2] == "nothing"
         assert ("call guard(optimizer)" in said[1]) == (asks == "nothing"), said

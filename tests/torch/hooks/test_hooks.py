@@ -133,7 +133,7 @@ def test_small_buckets(ranks: Callable[[int], Ranks], ddp: dict[str, Any]) -> No
 @pytest.mark.parametrize("hosts", [[0, 0, 1], [0, 1, 1], [0, 0, 0], [0, 1, 2]], ids=str)
 @pytest.mark.parametrize("momentum", [None, 0.7])
 def test_two_levels_uneven(ranks: Callable[[int], Ranks], hosts: list[int], momentum: float | None) -> None:
-    """One share a host; a host alone reduces densely."""
+    """On hosts of unequal size one rank of each host compresses the host's whole sum; a single host sends nothing."""
     options = {"k": 3, "momentum_correction": momentum}
     ranks(3).run(compare, hosts, 2, options, {"bucket_cap_mb": 0.01})
 

@@ -129,7 +129,7 @@ def three_models(name: str, dtype: Any = torch.float64) -> tuple[Any, Any, Any]:
     return ours, wrapped(copy.deepcopy(alone), outer=False), alone
 
 
-def same_gradients(ours: Any, *others: Any) -> None:
+def assert_same_gradients(ours: Any, *others: Any) -> None:
     for other in others:
         for (name, one), (_, expected) in zip(ours.named_parameters(), other.named_parameters(), strict=True):
             torch.testing.assert_close(
@@ -158,7 +158,7 @@ def trains_as_ddp(name: str, accumulate: int, counts: list[int]) -> None:
         for part in range(accumulate):
             for each in range(size):
                 (loss(alone, samples(each, 10 * step + part, counts[each])) / size).backward()
-        same_gradients(ours.module, plain.module, alone)
+        assert_same_gradients(ours.module, plain.module, alone)
         assert all(one.dim() == 1 for one in ours._build_params_for_reducer()[0]), "DDP reduces a weight too"
         for optimizer in optimizers:
             optimizer.step()
@@ -212,7 +212,7 @@ def uses_some(used: list[tuple[int, ...]]) -> None:
         ours(samples(rank, step), used[(rank + step) % size]).pow(2).sum().backward()
         for each in range(size):
             (alone(samples(each, step), used[(each + step) % size]).pow(2).sum() / size).backward()
-        same_gradients(ours.module, alone)
+        assert_same_gradients(ours.module, alone)
     assert ours.module.layers[3].weight.grad is None
 
 
@@ -241,16 +241,16 @@ def without_ddp() -> None:
     alone.zero_grad()
     for each in range(size):
         loss(alone, samples(each, 0)).backward()
-    same_gradients(model, alone)
+    assert_same_gradients(model, alone)
     model.zero_grad()
     with no_sync(model):
         loss(model, samples(rank, 1)).backward()
     model.zero_grad()  # which also drops what no_sync kept
     loss(model, samples(rank, 0)).backward()
-    same_gradients(model, alone)
+    assert_same_gradients(model, alone)
     model[1].weight.requires_grad_(False)
     model(samples(rank, 0).requires_grad_()).sum().backward()
-    same_gradients(model, alone)
+    assert_same_gradients(model, alone)
 
 
 def test_without_ddp(ranks: Callable[[int], Ranks]) -> None:
@@ -349,7 +349,7 @@ def not_finite() -> None:
     for model in (ours, plain):
         model.zero_grad()
         loss(model, x).backward()
-    same_gradients(ours.module, plain.module)
+    assert_same_gradients(ours.module, plain.module)
     loose = outer_product(nn.Linear(3, 4), layers="*", nonfinite="pass")
     loose(torch.tensor([[float("inf"), 0.0, 1.0]])).sum().backward()
     assert loose.weight.grad.isinf().any()
@@ -510,14 +510,14 @@ def forward_between() -> None:
         with model.no_sync():
             loss(model, samples(dist.get_rank(), 1))
         loss_first.backward()
-    same_gradients(ours, theirs)
+    assert_same_gradients(ours, theirs)
     # Then a backward that is kept, and one that is exchanged.
     for model in (ours, theirs):
         model.zero_grad()
         with model.no_sync():
             loss(model, samples(dist.get_rank(), 2)).backward()
         loss(model, samples(dist.get_rank(), 3)).backward()
-    same_gradients(ours, theirs)
+    assert_same_gradients(ours, theirs)
 
 
 def test_a_forward_between(ranks: Callable[[int], Ranks]) -> None:

@@ -1,4 +1,4 @@
-"""What PyTorch builds on a backend: sharded models, tensors, checkpoints and optimizers, and uneven inputs.
+"""PyTorch's features that build on a backend: sharded models, tensors, checkpoints and optimizers, and uneven inputs.
 
 Each test is compared with one process alone, and runs over Gloo too: what works over Gloo works over Skyphos.
 """
