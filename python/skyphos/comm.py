@@ -178,8 +178,8 @@ class Comm:
         return self._native.replication
 
     def health(self) -> list[Health]:
-        """State of all processes of this group's connections, by number: lost or late ones, and whose messages arrived
-        first. Not collective.
+        """State of each process of the group that :func:`skyphos.init` made, by number: whether it is lost or late, and
+        how many chunks of messages arrived from it first. Not collective.
 
         Examples
         --------

@@ -191,7 +191,10 @@ class SkyphosBackend(Backend):
     # -- Messages between two ranks.
 
     def send(self, tensors: Tensors, to: int, tag: int) -> TorchWork:
-        """Send a tensor to one rank. Over once the bytes are handed over: up to 8 MB before the receiver calls."""
+        """Send a tensor to one rank.
+
+        The work is over once the transport has the bytes. It takes up to 8 MB before the receiver calls.
+        """
         tensor = only(tensors, "send", strided=True)
         self._check_message(to, tag, "send")
         work = self._messages.send(to, tag, _described(tensor), as_moved(tensor.contiguous()))

@@ -23,7 +23,7 @@ SUMS = 16
 GOLDEN = 0x9E3779B97F4A7C15
 #: Shifts and factors of the 64-bit mixer's rounds, then its last shift.
 MIX = (30, 0xBF58476D1CE4E5B9, 27, 0x94D049BB133111EB, 31)
-#: Likewise for the 32-bit mixer, which mixes in the key's upper half between its rounds.
+#: The same for the 32-bit mixer, which mixes in the key's upper half between its rounds.
 MIX32 = (16, 0x7FEB352D, 15, 0x846CA68B, 16)
 
 _MASK = (1 << 64) - 1
