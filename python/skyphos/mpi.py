@@ -27,7 +27,7 @@ _open: weakref.WeakSet[Comm] = weakref.WeakSet()
 
 
 def _candidates() -> list[str]:
-    """Where to look for a library, in this order: files, folders of this environment, the folder next to ``mpiexec``."""
+    """Where to look for a library, in order: files, folders of this environment, the folder next to ``mpiexec``."""
     # These imports take 10 ms, and few groups go over MPI.
     import shutil
     from importlib.util import find_spec

@@ -34,7 +34,7 @@ _HOSTS, _ONE_HOST = Profile.network(1e9), Profile.one_host(1)
     type=click.Choice(["allreduce", "reduce_scatter", "reduce"]),
     default="allreduce",
     show_default=True,
-    help="allreduce and reduce_scatter: of indices that change; reduce: of a plan that is configured once.",
+    help="allreduce and reduce_scatter: indices may change in each call; reduce: by a plan, configured once.",
 )
 @shared_options.density
 @click.option("--entries", type=Size(), default=None, help="Instead of --density: entries of a rank.")

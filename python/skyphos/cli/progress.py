@@ -56,14 +56,14 @@ class Progress:
         elif self._visible:
             click.echo(step, err=True)
 
-    def share(self, step: str, share: float) -> None:
+    def show_share(self, step: str, share: float) -> None:
         """Show the name of the next step, and the share that is done."""
         if self._bar is not None:
             self._bar.update(self._task, description=step, completed=share, total=1.0)
         elif self._visible:
             click.echo(step, err=True)
 
-    def residual(self, iteration: int, residual: float) -> None:
+    def show_iteration(self, iteration: int, residual: float) -> None:
         """Show that an iteration is done."""
         if not self._visible:
             return

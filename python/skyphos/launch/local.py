@@ -241,7 +241,7 @@ def command_line(
 
 
 def _open_descriptors(command: Sequence[str]) -> tuple[int, ...]:
-    """Open descriptors that arguments name, such as ``/dev/fd/63``."""
+    """The descriptors that arguments name, such as ``/dev/fd/63``, and that are open."""
     found = []
     for argument in command:
         named = re.search(r"(?:^|=)/(?:dev|proc/self)/fd/(\d{1,9})$", argument)

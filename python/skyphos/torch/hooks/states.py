@@ -88,8 +88,9 @@ class TopK(HookState):
     uses the gradients of dense training. :class:`DistributedOptimizer` is the algorithm to the letter.
 
     A state is for one model. A rank sends nothing of a parameter whose gradient is all zero there (unused, or the rank
-    has no more batches and is in ``join()``). Memory: a residual as large as the model, twice that with ``momentum_correction``; with
-    ``levels=2`` the ranks of a host share it. Save :meth:`state_dict` on each rank, because each has other residuals.
+    is in ``join()`` without batches). Memory: a residual as large as the model, twice that with
+    ``momentum_correction``; with ``levels=2`` the ranks of a host share it. Save :meth:`state_dict` on each rank,
+    because each has other residuals.
 
     Examples
     --------

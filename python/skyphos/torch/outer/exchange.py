@@ -1,9 +1,9 @@
 """Exchange of factors: weight gradients are summed over ranks from their factors while backward goes on.
 
 Each use of a layer y = x Wᵀ has two factors: the gradients of its outputs (rows of N numbers) and its inputs (rows of
-M numbers). The weight's gradient is the sum of their outer products over all uses and ranks (*DSOP*, section 3), made by one
-``outer_product_sum`` a weight. The call starts when autograd has passed the last use, in an order that all ranks share.
-Calls that have not started when backward ends start then; a rank that did not use the weight passes no rows.
+M numbers). The weight's gradient is the sum of their outer products over all uses and ranks (*DSOP*, section 3), made
+by one ``outer_product_sum`` a weight. The call starts when autograd has passed the last use, in an order that all ranks
+share. Calls that have not started when backward ends start then; a rank that did not use the weight passes no rows.
 
 Not promised: ``.grad`` changes at the end of backward, not before.
 """

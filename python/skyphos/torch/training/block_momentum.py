@@ -43,8 +43,8 @@ def block_momentum(
     """Average an optimizer's parameters over ranks every few steps, with block momentum (BMUF). Collective.
 
     For training without ``DistributedDataParallel``: within a block each rank steps by itself. All ranks must make the
-    same number of steps. But a ``GradScaler`` skips steps on single ranks. If you use one, set ``every`` so large that it
-    is never reached, and call ``synchronize`` after the same number of batches on all ranks.
+    same number of steps. But a ``GradScaler`` skips steps on single ranks. If you use one, set ``every`` so large that
+    it is never reached, and call ``synchronize`` after the same number of batches on all ranks.
 
     Parameters
     ----------
