@@ -35,6 +35,7 @@ __all__ = ["reduce_numbers"]
 #: Lists of at most this many numbers are sent with their description.
 _INLINE = 256
 
+#: Range of the integers that may be passed and returned.
 _LEAST, _MOST = -(2**63), 2**64 - 1
 
 _UFUNCS: dict[str, np.ufunc] = {

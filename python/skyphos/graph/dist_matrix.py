@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 __all__ = ["DistMatrix"]
 
 Array = npt.NDArray[Any]
-# Most rows and columns of a matrix, including its slots.
+# Largest number of rows, and of columns, of a matrix, including its slots.
 _MAX_SIDE = 2**63
 
 
@@ -54,7 +54,7 @@ class DistMatrix:
     slots : int
         Number of scalars that are summed along with each product, see :meth:`matvec_with`.
     degrees : sequence of int, optional
-        Layers of the butterfly, see ``Comm.configure``.
+        Degrees of the butterfly's layers, see ``Comm.configure``.
 
     Attributes
     ----------
@@ -246,12 +246,12 @@ class DistMatrix:
         divided._buffers = {}
         return divided
 
-    def first_entry(self, which: Callable[[Array], Array]) -> tuple[int, int, Any] | None:
-        """Return row, column and value of this rank's first entry for whose value ``which`` is true."""
+    def first_entry(self, mask_of: Callable[[Array], Array]) -> tuple[int, int, Any] | None:
+        """Return row, column and value of the first entry of this rank that is true in ``mask_of(values)``."""
         local = self._local
         if local.values is None:
             return None
-        found = np.flatnonzero(which(local.values))
+        found = np.flatnonzero(mask_of(local.values))
         if len(found) == 0:
             return None
         row = int(np.searchsorted(local.starts, found[0], side="right")) - 1

@@ -18,7 +18,7 @@ from ..errors import BadInput
 from ..inputs.arguments import as_values
 from ..inputs.arrays import as_numpy, refuse_masked, supported
 from ..inputs.units import as_bytes
-from ..vectors.booleans import as_native_out, settled
+from ..vectors.booleans import as_native_out, as_result
 from ..vectors.kinds import open_vector
 from .combine import Combine, is_debug
 from .keys import Keys, hashable, listed, open_keys, select
@@ -304,7 +304,7 @@ class Gatherer:
             return np.empty(0, form.keys), np.empty((0, *form.row), form.dtype)
         keys, rows, _ = self._stores[0].take()
         self.close()
-        return np.asarray(default_back(form)(keys)), settled(rows, np.dtype(form.dtype)).reshape(-1, *form.row)
+        return np.asarray(default_back(form)(keys)), as_result(rows, np.dtype(form.dtype)).reshape(-1, *form.row)
 
     def _take_form(self, form: Form) -> None:
         """Convert to the form that all ranks agreed on, which gives integers of lists a type."""

@@ -16,7 +16,7 @@ from ..errors import BadInput
 from ..inputs.arguments import Op
 from ..inputs.settings import whole
 from ..inputs.units import as_bytes
-from ..vectors.booleans import settled
+from ..vectors.booleans import as_result
 from .combine import Combine, Function
 from .explanation import ShuffleExplanation
 from .gatherer import Gatherer, default_back, identity
@@ -225,7 +225,7 @@ class Shuffle(Gatherer):
             return to_keys(arrays_of(form.keys, list(whole))), list(whole.values())
         taken = [store.take() for store in stores]
         keys = to_keys(joined([keys for keys, _, _ in taken]))
-        rows = settled(np.concatenate([rows for _, rows, _ in taken]), np.dtype(form.dtype)).reshape(-1, *form.row)
+        rows = as_result(np.concatenate([rows for _, rows, _ in taken]), np.dtype(form.dtype)).reshape(-1, *form.row)
         if not self._combine.lists:
             return keys, to_values(rows)
         counts = np.concatenate([counts for _, _, counts in taken if counts is not None])
