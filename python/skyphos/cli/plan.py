@@ -165,7 +165,7 @@ def _show(found: Forecast, everything: bool) -> None:
     if found.best_butterfly is not None:
         _layers(found.best_butterfly)
     if found.ranks > 1:
-        degrees = "x".join(map(str, found.papers_degrees))
+        degrees = "x".join(map(str, found.kylix_degrees))
         click.echo(
             f"Kylix's rule (messages of at least {human_bytes(found.min_packet_bytes)}, or all ranks that are left in "
             f"one layer): degrees {degrees}."

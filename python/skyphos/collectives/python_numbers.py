@@ -36,7 +36,7 @@ __all__ = ["reduce_numbers"]
 _INLINE = 256
 
 #: Range of the integers that may be passed and returned.
-_LEAST, _MOST = -(2**63), 2**64 - 1
+_MIN, _MAX = -(2**63), 2**64 - 1
 
 _UFUNCS: dict[str, np.ufunc] = {
     "sum": np.add,
@@ -199,7 +199,7 @@ def _check_kind(kind: type, what: str) -> None:
 
 def _check_range(array: npt.NDArray[Any]) -> None:
     for number in array.flat:
-        if not _LEAST <= number <= _MOST:
+        if not _MIN <= number <= _MAX:
             raise BadInput(f"integers must fit 64 bits, but {number} does not: use float(x)")
 
 
@@ -315,7 +315,7 @@ def _exact(rows: list[npt.NDArray[Any]], dtype: np.dtype[Any] | None, op: Op) ->
             total = ufunc(total, row)
     else:
         total = _custom([row.astype(np.uint64 if max(row, default=0) >= 2**63 else np.int64) for row in numbers], op)
-    least, most, what = _LEAST, _MOST, "64 bits"
+    least, most, what = _MIN, _MAX, "64 bits"
     if dtype is not None:
         limits = np.iinfo(dtype) if dtype != np.bool_ else None
         least, most = (0, 1) if limits is None else (int(limits.min), int(limits.max))

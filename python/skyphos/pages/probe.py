@@ -22,10 +22,10 @@ __all__ = ["render"]
 Matrix = npt.NDArray[np.float64]
 
 #: Up to this many ranks a map has numbers in its cells, and up to this many ranks each has a row.
-_WITH_NUMBERS, _MOST_ROWS = 8, 64
+_WITH_NUMBERS, _MAX_ROWS = 8, 64
 
 #: Most hosts of a rack that are listed.
-_MOST_HOSTS = 32
+_MAX_HOSTS = 32
 
 
 def render(found: Measured) -> str:
@@ -69,7 +69,7 @@ def _racks(found: Measured) -> list[tuple[list[tuple[str, str]], int]]:
     """For each rack: hosts with their ranks, and the number of hosts that are not listed."""
     names = host_names(found)
     return [
-        ([(names[host], _ranges(found.hosts[host].ranks)) for host in rack[:_MOST_HOSTS]], len(rack[_MOST_HOSTS:]))
+        ([(names[host], _ranges(found.hosts[host].ranks)) for host in rack[:_MAX_HOSTS]], len(rack[_MAX_HOSTS:]))
         for rack in found.topology.racks
     ]
 
@@ -145,7 +145,7 @@ def _maps(found: Measured) -> list[tuple[str, Markup, str]]:
     topology = found.topology
     groups = [list(found.hosts[host].ranks) for rack in topology.racks for host in rack]
     latency, rate = topology.latency_s, topology.rate
-    if found.ranks > _MOST_ROWS and len(groups) > 1:
+    if found.ranks > _MAX_ROWS and len(groups) > 1:
         latency, rate = _by_group(latency, groups), _by_group(rate, groups)
         groups = [[k] for k in range(len(groups))]
     ends = np.cumsum([0] + [len(rack) for rack in topology.racks])

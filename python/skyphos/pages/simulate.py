@@ -23,7 +23,7 @@ _ROUNDS = ("clay", "apricot", "olive", "teal", "violet", "plum", "ochre", "grey"
 _LABEL_WIDTH = 160.0
 
 #: Most intervals of work in a row of the timeline; adjacent ones are joined.
-_MOST_STRETCHES = 400
+_MAX_STRETCHES = 400
 
 
 def render(network: Network, n: int | None, entries: float | None, found: Simulation, *, row_bytes: int = 4) -> str:
@@ -135,7 +135,7 @@ def _timeline(phase: Phase, colours: dict[str, str]) -> Markup:
 
 def _joined(busy: Sequence[tuple[float, float]], end: float) -> list[tuple[float, float]]:
     """Intervals of work; those too close to each other to be seen apart are joined."""
-    gap = end / _MOST_STRETCHES
+    gap = end / _MAX_STRETCHES
     joined: list[tuple[float, float]] = []
     for first, last in busy:
         if joined and first - joined[-1][1] < gap:

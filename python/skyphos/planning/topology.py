@@ -257,7 +257,7 @@ def cluster(distance: Matrix, gap: float = GAP) -> list[list[int]]:
     distance : array of shape (m, m)
         Symmetric; NaN for unknown distances. The diagonal is ignored.
     gap : float
-        Ratio of the distances of a merge and the one before at which the clustering ends.
+        Clustering ends before a merge whose distance is at least this many times that of the previous merge.
 
     Returns
     -------

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import BadInput
-from ..inputs.arguments import NAMES, Op, checked_op, python_name
+from ..inputs.arguments import NAMES, Op, checked_op, name_of_function
 from ..vectors.booleans import result_type
 from .user_code import raised
 
@@ -111,7 +111,7 @@ class Combine:
 def _check_function(combine: Any) -> None:
     """Refuse functions that do not take a key and two values: they would fail, or use the key, when a key repeats."""
     is_bare = isinstance(combine, functools.partial) and not (combine.args or combine.keywords)
-    name = python_name(combine.func if is_bare else combine)
+    name = name_of_function(combine.func if is_bare else combine)
     if name is not None:
         raise BadInput(f"combine={combine!r} would use the key as a value: pass {name!r}")
     if isinstance(combine, (types.BuiltinFunctionType, type)) or getattr(combine, "__module__", None) == "numpy":
