@@ -236,7 +236,7 @@ class MapReduce:
                 continue
             iteration.total = perf_counter() - start
             self.iterations.append(iteration)
-        return self._everywhere() if self._combine is not None else result
+        return self._broadcast_state() if self._combine is not None else result
 
     @_collective(lambda job: job.comm)
     def report(self, path: str | os.PathLike[str]) -> None:
@@ -265,7 +265,7 @@ class MapReduce:
             tasks.deal(comm)
             self._is_dealt = True
         with iteration.time("broadcast"):
-            state = self._everywhere()
+            state = self._broadcast_state()
         waves = 1 if self._reducers is None else -(-self._reducers // comm.size)
         shuffle = Shuffle(comm, self._merge, waves=waves)
         shuffle.in_turn = tasks.in_turn
@@ -389,8 +389,8 @@ class MapReduce:
         self._root, self._is_everywhere = 0, True
         return bool(by_rank[0, 1])
 
-    def _everywhere(self) -> Any:
-        """Bring the last state to all ranks, and return it."""
+    def _broadcast_state(self) -> Any:
+        """Bring the newest state to all ranks, if they do not have it yet, and return it."""
         if self.comm.size > 1 and not self._is_everywhere:
             self._state = self.comm.broadcast(self._state, self._root)
         return self._state

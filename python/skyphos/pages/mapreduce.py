@@ -64,7 +64,7 @@ def render(report: JobReport) -> str:
     # The slowest iteration, and the last one.
     drawn = dict.fromkeys((max(numbers, key=lengths.__getitem__), numbers[-1])) if numbers else {}
     stages = {stage for spans in report.spans for _, stage, *_ in spans}
-    names = {"moving": "transfer of the next keys, meanwhile"}
+    names = {"moving": "transfer of the next keys while earlier ones are reduced"}
     return fill(
         "mapreduce.html",
         facts=_facts(report, lengths),

@@ -49,7 +49,7 @@ def render(found: Measured) -> str:
         ("ranks", f"{found.ranks} over {transport(found)}"),
         ("hosts", ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")),
         *([("racks", f"{len(racks)}")] if len(racks) > 1 else []),
-        ("half of the best rate at", half_rate(found)),
+        ("half of the best rate at messages of", half_rate(found)),
         ("all ranks at once", f"{together(profile)}; {human_bytes(profile.rate)}/s"),
         ("measured", f"{found.measured[:16].replace('T', ' ')} UTC"),
     ]
@@ -258,8 +258,16 @@ def _numbers(found: Measured) -> list[tuple[str, list[tuple[str, str, str]]]]:
                 ("array byte", times(p.array_byte_s), "for a byte in frames of 128 KB, at either end"),
                 ("encode", times(p.encode_s), "to encode an entry of a sparse vector"),
                 ("place", times(p.place_s), "to write a received entry into the result"),
-                ("merge", f"{times(p.merge_s)} + {times(p.merge_more_s)}", "to merge an entry; more for each source"),
-                ("block", f"{times(p.block_s)}; {times(p.position_s)}", "to add an entry by blocks; skip a position"),
+                (
+                    "merge",
+                    f"{times(p.merge_s)} + {times(p.merge_more_s)}",
+                    "to merge an entry; more for each further source",
+                ),
+                (
+                    "block",
+                    f"{times(p.block_s)}; {times(p.position_s)}",
+                    "to add an entry by blocks; to skip a position",
+                ),
                 ("dense byte", times(p.dense_byte_s), "to read, add or copy a byte of an array"),
                 ("fresh byte", times(p.fresh_byte_s), "to allocate a byte of an array"),
                 ("bitmap", times(p.bitmap_s), "more for an entry of an array with a bitmap"),

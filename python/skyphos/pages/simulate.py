@@ -67,7 +67,7 @@ def _stragglers(network: Network) -> str:
 
 
 def _phase(phase: Phase) -> dict[str, object]:
-    """Variables of a phase's section."""
+    """Variables of the template for one phase."""
     colours = {r.name: _ROUNDS[k % len(_ROUNDS)] for k, r in enumerate(phase.rounds)}
     first, last = human_seconds(min(phase.seconds)), human_seconds(phase.last_s)
     together = first == last
@@ -75,7 +75,7 @@ def _phase(phase: Phase) -> dict[str, object]:
         "heading": f"{phase_summary(phase)}: {last}",
         "layers": _layers(phase.rounds, len(phase.seconds)) if phase.rounds else None,
         "timeline": _timeline(phase, colours) if phase.rounds else None,
-        "key": [*((colour, name) for name, colour in colours.items()), ("ink", "work")],
+        "key": [*((colour, name) for name, colour in colours.items()), ("ink", "computing")],
         "together": last if together and len(phase.seconds) > 1 else None,
         "ends": None if together else _ends(phase.seconds),
     }

@@ -156,12 +156,12 @@ class Checker:
 
         if len(values) == 2:
             a, b = values
-            self._same(key, "commutative", f"f({a!r}, {b!r})", f(a, b), f(b, a))
+            self._require_same(key, "commutative", f"f({a!r}, {b!r})", f(a, b), f(b, a))
         elif len(values) == 3:
             a, b, c = values
-            self._same(key, "associative", f"f of {a!r}, {b!r}, {c!r}", f(f(a, b), c), f(a, f(b, c)))
+            self._require_same(key, "associative", f"f of {a!r}, {b!r}, {c!r}", f(f(a, b), c), f(a, f(b, c)))
 
-    def _same(self, key: Any, what: str, call: str, left: Any, right: Any) -> None:
+    def _require_same(self, key: Any, what: str, call: str, left: Any, right: Any) -> None:
         if not _equal(left, right):
             raise BadInput(
                 f"rank {self._rank}: combine={self._combine.name} is not {what}: {call} for key {key!r} is {left!r} "

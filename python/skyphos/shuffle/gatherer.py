@@ -23,8 +23,8 @@ from ..vectors.kinds import open_vector
 from .combine import Combine, is_debug
 from .keys import Keys, hashable, listed, open_keys, select
 from .spill import Spill, memory_of_rank
-from .stages import only, stages_of
-from .stores import ObjectStore, Pair, RowStore, chosen, retype, split_by
+from .stages import only_wave, stages_of
+from .stores import ObjectStore, RowStore, SplitStore, chosen, mergeable_mask, retype
 from .survey import Form, row_form
 
 if TYPE_CHECKING:
@@ -180,7 +180,7 @@ class Gatherer:
         return Form(keys.form, rows.dtype.name, row_form(rows.shape[1:]), keys.signs, signs)
 
     def _open(self, form: Form, to_keys: Callable[[Any], Any], to_values: Callable[[Any], Any]) -> None:
-        """Take the kinds of keys and values from the first batch."""
+        """Take the kinds of keys and values from the first batch; refuse later batches of other kinds."""
         with self._lock:
             if self._form is None:
                 if form.dtype == "objects" and not self._comm._native.trusted:
@@ -202,7 +202,7 @@ class Gatherer:
 
     def _new_merging_store(self, form: Form) -> Any:
         store = self._new_store(form)
-        return store if self._mergeable is None else Pair(store, self._new_store(form, lists=True))
+        return store if self._mergeable is None else SplitStore(store, self._new_store(form, lists=True))
 
     def _new_rank_store(self, form: Form) -> Any:
         """A store for this rank's values. With ``local=False`` it merges nothing."""
@@ -231,7 +231,7 @@ class Gatherer:
             store.add(keys.arrays, bytes_of(rows))
         else:
             values = np.ones(keys.count, np.int64) if rows is None else rows
-            mask = split_by(self._mergeable, listed(keys.back(keys.arrays)), self._comm.rank)
+            mask = mergeable_mask(self._mergeable, listed(keys.back(keys.arrays)), self._comm.rank)
             for part, selected in ((store.store, mask), (store.apart, ~mask)):
                 part.add(select(keys.arrays, selected), bytes_of(values[selected]))
         self._spill_if_full(task, store)
@@ -242,7 +242,7 @@ class Gatherer:
         if self._mergeable is None:
             store.add(self._form.keys, *_as_lists(keys, values))
         else:
-            mask = split_by(self._mergeable, keys, self._comm.rank)
+            mask = mergeable_mask(self._mergeable, keys, self._comm.rank)
             for part, selected in ((store.store, mask), (store.apart, ~mask)):
                 part.add(self._form.keys, *_as_lists(list(chosen(selected, keys)), chosen(selected, list(values))))
         self._spill_if_full(task, store)
@@ -335,7 +335,7 @@ class Gatherer:
             merged.add_block(block)
         for store in tasks:
             owners, of_wave = store.places(1, waves)
-            merged.add_block(store.blocks(only(owners, of_wave, wave), 1)[0])
+            merged.add_block(store.blocks(only_wave(owners, of_wave, wave), 1)[0])
         return merged
 
     def close(self) -> None:

@@ -25,7 +25,7 @@ _DTYPES = (
     "bool",
 )
 
-#: The most axes that a row may have.
+#: Largest number of axes that a row may have.
 MAX_AXES = 4
 
 
