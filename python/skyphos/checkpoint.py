@@ -144,8 +144,8 @@ class Checkpoint:
         iteration : int
             Number of the iteration, 0 or more, the same on all ranks.
         state : mapping of str to array_like
-            The arrays that :meth:`restore` returns: numbers in any shape, of NumPy's types, or of those of the
-            package ``ml_dtypes`` (bfloat16, float8 …). A sparse vector or tensor is saved as its arrays.
+            The arrays that :meth:`restore` returns: numbers in any shape, of a type of NumPy or of the package
+            ``ml_dtypes`` (bfloat16, float8 …). A sparse vector or tensor is saved as its arrays.
 
         Returns
         -------
@@ -201,7 +201,7 @@ class Checkpoint:
         mine = _own_files(comm, files)
         tried = _ITERATION_LIMIT
         while True:
-            # Each rank's last iteration before the one tried; then the earliest of those, if all ranks have it.
+            # Each rank's last iteration before `tried`. The earliest of them is tried next: do all ranks have it?
             last = max((iteration for iteration in mine if iteration < tried), default=-1)
             tried = int(gather_numbers(comm, last).min())
             state = together(comm, partial(_read, mine.get(tried)))

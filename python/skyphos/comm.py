@@ -301,8 +301,8 @@ class Comm:
         Raises
         ------
         PeerLost
-            If this rank cannot continue: the others exclude it because some of them cannot reach it, or there are too
-            few ranks to be sure that no others continue without them. Ranks whose process has ended are known not to
+            If this rank cannot continue: other ranks exclude it because some of them cannot reach it; or too few take
+            part to be sure that no other ranks continue without them. Ranks whose process has ended are known not to
             continue, silent ranks may. So more than half of the ranks that may be alive must take part, or half of them
             including the lowest.
         Timeout

@@ -67,7 +67,7 @@ def _read(comm: Comm, received: Sequence[Any], *, is_agreed: bool) -> list[Any]:
 
 
 def allgather_bytes(comm: Comm, block: Bytes, finish: Callable[[list[Bytes]], Any], *, async_op: bool) -> Any:
-    """Gather the bytes of all ranks, padded with zeros to a multiple of 64; return ``finish`` of them. Collective."""
+    """Gather the bytes of all ranks, padded with zeros to a multiple of 64; return ``finish(blocks)``. Collective."""
     started = native.allgather(comm._native, _words_of(block, NUMBERS), "auto", async_op)
     return perform(started, async_op, lambda result: finish([_bytes_of(one) for one in result.vectors]))
 

@@ -253,7 +253,7 @@ def _reduced(comm: Comm, all_given: list[_Given], mine: npt.NDArray[Any], op: Op
 
 
 def _common(kinds: list[str], op: Op) -> np.dtype[Any] | None:
-    """The type of the result by NumPy's rules, in which Python numbers take the type of the others. None: exact Python
+    """The type of the result by NumPy's rules, in which Python numbers take the type of NumPy's. None: exact Python
     integers, because all numbers are Python integers, or ranks mix int64 and uint64."""
     known = set(kinds) - {"none"}
     strong = [type_named(kind) for kind in sorted(known - {"bool", "int", "float"})]

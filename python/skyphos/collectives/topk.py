@@ -35,7 +35,7 @@ _QUANTISED_TOGETHER = 1024
 
 
 class TopK:
-    """Choose the largest values of each gradient and add the others to the next one: Top-k SGD.
+    """Choose the largest values of each gradient and add the rest to the next gradient: Top-k SGD.
 
     A TopK stores the residual of one array of parameters on one rank. Each call adds the gradient to it, removes the
     values of largest magnitude from the sum, and stores the rest: ``acc = residual + gradient``, send
@@ -187,7 +187,7 @@ class TopK:
         op : {"sum", "mean"} or any other operation, if ``bits`` is None
             As in :meth:`Comm.allreduce`.
         algorithm : str
-            As in :meth:`Comm.allreduce`, those for sparse vectors.
+            An algorithm of :meth:`Comm.allreduce` for sparse vectors.
         dense : bool
             Return the gradient's kind and shape, with zeros where no rank sent a value.
         async_op : bool

@@ -289,8 +289,8 @@ class MapReduce:
         over = False
         if self._combine is not None:
             with iteration.time("combine"):
-                combined = self._combined if sums is None else self._combined_everywhere
-                over = combined(keys, results, state, until)
+                combine = self._combine_on_rank_0 if sums is None else self._combine_on_all_ranks
+                over = combine(keys, results, state, until)
         self._done += 1
         if self._saves is not None:
             with iteration.time("checkpoint"):
@@ -345,7 +345,9 @@ class MapReduce:
         all_keys = [key for keys, _ in done_parts for key in listed(keys)]
         return all_keys, [result for _, results in done_parts for result in results]
 
-    def _combined(self, keys: Any, results: Any, before: Any, until: Callable[[Any, Any], bool] | None) -> bool:
+    def _combine_on_rank_0(
+        self, keys: Any, results: Any, before: Any, until: Callable[[Any, Any], bool] | None
+    ) -> bool:
         """Make the next state on rank 0; return on all ranks whether to stop."""
         comm = self.comm
         keys, results = to_root(comm, keys, results)
@@ -366,7 +368,7 @@ class MapReduce:
         self._root, self._is_everywhere = 0, False
         return bool(gather_numbers(comm, enough)[0])
 
-    def _combined_everywhere(
+    def _combine_on_all_ranks(
         self, keys: Any, results: Any, before: Any, until: Callable[[Any, Any], bool] | None
     ) -> bool:
         """Make the next state on every rank; return rank 0's decision to stop."""

@@ -42,8 +42,8 @@ class Explanation:
     notes : tuple of str
         Hints for a faster call.
     tried : tuple of (str, float)
-        Algorithms that earlier calls tried before this one was chosen, with their measured seconds, none of which is
-        less than this one's. Empty before the choice, and if no other algorithm was worth a try.
+        Algorithms that earlier calls tried, and that were not faster than the chosen one, with their measured
+        seconds. Empty before the choice, and if no other algorithm was worth a try.
 
     Examples
     --------

@@ -21,7 +21,7 @@ from ..inputs.units import as_bytes
 from ..vectors.booleans import as_native_out, as_result
 from ..vectors.kinds import open_vector
 from .combine import Combine, is_debug
-from .keys import Keys, hashable, listed, open_keys, select
+from .keys import Keys, listed, open_hashable, open_keys, select
 from .spill import Spill, memory_of_rank
 from .stages import only_wave, stages_of
 from .stores import ObjectStore, RowStore, SplitStore, chosen, mergeable_mask, retype
@@ -128,7 +128,7 @@ class Gatherer:
             rows, back = self._rows(values)
             objects = rows is None
         if objects:
-            opened, key_list = hashable(keys)
+            opened, key_list = open_hashable(keys)
             refuse_masked(values, "values")
             if not hasattr(values, "__len__") or isinstance(values, (dict, set, str, bytes)):
                 raise BadInput(f"values must be a list or an array, not {type(values).__name__}: pass list(values)")

@@ -19,7 +19,7 @@ __all__ = ["BucketLayouts"]
 
 
 class BucketLayouts:
-    """The layout of each bucket, made when the bucket first comes and again when its parameters change."""
+    """The layout of each bucket, made at its first use, and again when its parameters change."""
 
     def __init__(self) -> None:
         self._layouts: dict[int, Layout] = {}

@@ -109,7 +109,7 @@ class Weight:
         if not pairs:
             return
         n, m = self.parameter.shape
-        # In the parameter's type, because many small sums are added. A copy, because callers may reuse their input.
+        # The parameter's type, because many small sums are added; a copy, because callers may reuse their input.
         wide = self.parameter.dtype
         a, b = (torch.cat([one.to(wide) for one in each]) for each in zip(*self._waiting(), *pairs, strict=True))
         if len(a) * (n + m) > n * m:
@@ -178,7 +178,7 @@ class _Backward:
         comm = exchange.comm
         try:
             a, b = weight.take(self.rows.pop(weight), exchange.has_accumulated)
-            if exchange.nonfinite == "raise" and not (_finite(a) and _finite(b)):
+            if exchange.nonfinite == "raise" and not (_is_finite(a) and _is_finite(b)):
                 error = BadInput(f"rank {comm.rank}: factors of the gradient of {weight.name} are not finite")
                 fail(comm, error, goes_on=True)
             if a.dtype in _WIDE and exchange.scale != 1.0:
@@ -215,7 +215,7 @@ class _Backward:
         if self._error is not None:
             raise self._error
         is_skipped = exchange.nonfinite == "skip" and exchange.agree_to_skip(
-            any(not _finite(out) for _, out, pairs in sums if pairs)
+            any(not _is_finite(out) for _, out, pairs in sums if pairs)
         )
         for weight, out, pairs in sums:
             if pairs and not is_skipped:  # a weight that no rank used keeps its gradient
@@ -341,7 +341,7 @@ def _array(matrix: torch.Tensor) -> npt.NDArray[Any]:
     return as_numbers(matrix).reshape(matrix.shape)
 
 
-def _finite(rows: torch.Tensor) -> bool:
+def _is_finite(rows: torch.Tensor) -> bool:
     """Whether no number is NaN or infinite."""
     # A finite sum proves it and is fast. An infinite one may be an overflow.
     return math.isfinite(rows.sum().item()) or bool(rows.isfinite().all())

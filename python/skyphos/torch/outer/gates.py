@@ -97,7 +97,7 @@ class Gates(Protocol):
 
 
 def _fit(state: Tensor, others: Tensor, size: int) -> Tensor:
-    """The state of ``size`` sequences: the first of ``state``, and for sequences that join, those of ``others``."""
+    """The state of the first ``size`` sequences: from ``state``, and for sequences that join from ``others``."""
     count = state.shape[0]
     if count == size:
         return state
