@@ -63,7 +63,7 @@ def handle_of(comm: Any) -> int:
 
 
 def _leave_before_finalize() -> None:
-    """Make mpi4py's ``MPI.Finalize`` wait until no thread of this library is in MPI, which would crash."""
+    """Make mpi4py's ``MPI.Finalize`` wait until no thread of this library is in MPI; else it would crash."""
     module = sys.modules.get("mpi4py.MPI")
     if module is None:
         return

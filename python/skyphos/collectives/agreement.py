@@ -128,8 +128,7 @@ def report_error(comm: Comm, error: BaseException, *, goes_on: bool = False) -> 
     """Make the group's next call fail on all ranks with an error found on this one; return what to raise here.
 
     A Python exception becomes a :class:`BadInput` with the same text; Ctrl-C and ``sys.exit()`` are not changed.
-    With ``goes_on`` this rank still makes the calls that follow, as ranks do that are in this call and have not
-    received the error yet.
+    With ``goes_on`` this rank still makes the calls that follow, like ranks that have not received the error yet.
     """
     wire, text, raised = error_for_peers(error, comm.rank)
     if comm.size > 1 and not comm._native.closed:

@@ -6,9 +6,9 @@ SIGKILL after a grace. It is one loop over file descriptors in one thread, which
 
 Children are process groups of their own, so that Ctrl-C at a terminal reaches them once, through the launcher, and
 so that a child can be ended together with what it started (:mod:`.leftovers`). On Linux the kernel kills a child
-whose launcher died, even by SIGKILL (``PR_SET_PDEATHSIG``, set between fork and exec: it costs nothing, where a small
-Python process in between would cost each rank the start of an interpreter, 15 ms of CPU). Elsewhere, or for what a
-child started in turn, that guarantee is missing.
+whose launcher died, even by SIGKILL (``PR_SET_PDEATHSIG``, set between fork and exec: it costs nothing, while a small
+Python process between launcher and rank would cost each rank the start of an interpreter, 15 ms of CPU). Elsewhere,
+and for processes that a child has started, that guarantee is missing.
 """
 
 from __future__ import annotations

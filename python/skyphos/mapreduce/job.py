@@ -181,7 +181,7 @@ class MapReduce:
         self._state: Any = None
         # Whether all ranks have the newest state.
         self._is_everywhere = False
-        self._is_dealt = False
+        self._is_assigned = False
 
     @_collective(lambda job: job.comm)
     def run(self, state: Any = None) -> Any:
@@ -261,9 +261,9 @@ class MapReduce:
         """Run an iteration; return its result, and whether to stop."""
         comm, tasks = self.comm, self._tasks
         before = tasks.read_bytes, tasks.remote_bytes
-        if not self._is_dealt:
-            tasks.deal(comm)
-            self._is_dealt = True
+        if not self._is_assigned:
+            tasks.assign_partitions(comm)
+            self._is_assigned = True
         with iteration.time("broadcast"):
             state = self._broadcast_state()
         waves = 1 if self._reducers is None else -(-self._reducers // comm.size)
@@ -404,7 +404,7 @@ class MapReduce:
         self.comm = self.comm.shrink()
         done = gather_numbers(self.comm, self._done)
         self._root, self._done = int(np.argmax(done)), int(done.max())
-        self._is_dealt = self._is_everywhere = False
+        self._is_assigned = self._is_everywhere = False
 
     def _description(self) -> str:
         """Names of the job's functions and data; a checkpoint with other names is refused."""

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from markupsafe import Markup
 
 from ..planning.profile_file import Measured
-from ..probe.summary import half_rate, host_names, together, transport
+from ..probe.summary import exchange_time, half_rate, host_names, transport
 from ..text.quantities import fine_seconds, human_bytes
 from .chart import Chart, scale
 from .template import fill
@@ -50,7 +50,7 @@ def render(found: Measured) -> str:
         ("hosts", ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")),
         *([("racks", f"{len(racks)}")] if len(racks) > 1 else []),
         ("half of the best rate at messages of", half_rate(found)),
-        ("all ranks at once", f"{together(profile)}; {human_bytes(profile.rate)}/s"),
+        ("all ranks at once", f"{exchange_time(profile)}; {human_bytes(profile.rate)}/s"),
         ("measured", f"{found.measured[:16].replace('T', ' ')} UTC"),
     ]
     return fill(

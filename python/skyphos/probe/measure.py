@@ -22,7 +22,7 @@ from ..collectives.agreement import collective
 from ..comm import Comm
 from ..errors import BadInput
 from ..launch.local import cores as usable_cores
-from ..planning.loggp import LogGP, half_rate_bytes, incast_share, line
+from ..planning.loggp import LogGP, fit_line, half_rate_bytes, incast_share
 from ..planning.planner import Profile
 from ..planning.profile_choice import host_and_address
 from ..planning.profile_file import Host, Measured, Point
@@ -324,7 +324,7 @@ class _Probe:
             sending.append(every[pair[0], 0])
             receiving.append(every[pair[1], 0])
         both = (np.asarray(sending) + np.asarray(receiving)) / 2
-        frame_s, _ = line(_OVERHEAD_SIZES, both[:-1].tolist())
+        frame_s, _ = fit_line(_OVERHEAD_SIZES, both[:-1].tolist())
         byte_s, array_byte_s = (
             max(0.0, took / size - frame_s / _FRAME) for took, size in ((both[-2], _SEGMENT), (both[-1], _FRAME))
         )

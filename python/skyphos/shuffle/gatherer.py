@@ -30,7 +30,7 @@ from .survey import Form, row_form
 if TYPE_CHECKING:
     from ..comm import Comm
 
-__all__ = ["Gatherer", "default_back", "identity"]
+__all__ = ["Gatherer", "default_back", "unchanged"]
 
 
 class Gatherer:
@@ -118,7 +118,7 @@ class Gatherer:
         start = perf_counter()
         objects = self._combine.function is not None or self._objects
         rows: npt.NDArray[Any] | None = None
-        back: Callable[[Any], Any] = identity
+        back: Callable[[Any], Any] = unchanged
         if self._combine.counts:
             if values is not None:
                 raise BadInput('combine="count" counts keys: it takes no values')
@@ -150,7 +150,7 @@ class Gatherer:
 
     def _rows(self, values: Any) -> tuple[npt.NDArray[Any] | None, Callable[[Any], Any]]:
         """Values as an array of numbers, and the conversion back; None for objects that are listed."""
-        back: Callable[[Any], Any] = identity
+        back: Callable[[Any], Any] = unchanged
         refuse_masked(values, "values")
         try:
             if isinstance(values, (list, tuple)):
@@ -360,7 +360,7 @@ def _signs_of(values: Any, rows: npt.NDArray[Any] | None) -> str | None:
     return "signed" if rows.min(initial=0) < 0 else "any"
 
 
-def identity(x: Any) -> Any:
+def unchanged(x: Any) -> Any:
     """Return the argument."""
     return x
 

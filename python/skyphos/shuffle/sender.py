@@ -19,7 +19,7 @@ from ..inputs.units import as_bytes
 from ..vectors.booleans import as_result
 from .combine import Combine, Function
 from .explanation import ShuffleExplanation
-from .gatherer import Gatherer, default_back, identity
+from .gatherer import Gatherer, default_back, unchanged
 from .keys import arrays_of, joined
 from .spill import PARTS
 from .stages import Failed, Link, stages_of, unless_failed
@@ -219,7 +219,7 @@ class Shuffle(Gatherer):
         return owners.astype(np.uint32)
 
     def _result(self, form: Form, stores: list[Any]) -> tuple[Any, Any]:
-        to_keys, to_values = self._back or (default_back(form), identity)
+        to_keys, to_values = self._back or (default_back(form), unchanged)
         if form.dtype == "objects":
             whole = {key: value for store in stores for key, value in store.take().items()}
             return to_keys(arrays_of(form.keys, list(whole))), list(whole.values())

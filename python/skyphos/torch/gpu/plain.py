@@ -97,7 +97,7 @@ def quantise(values: torch.Tensor, how: Quantize, start: int) -> tuple[torch.Ten
     scales = rows.abs().amax(1) if how.scale == "max" else _lengths(rows)
     scales = torch.where(finite, scales, torch.nan)
 
-    lift, factor = _level_factors(scales, form.levels(bits))
+    lift, factor = _level_factors(scales, form.highest_level(bits))
     exact = torch.where(finite[:, None], rows * lift[:, None] * factor[:, None], 0.0).to(torch.int64)
     drawn = _random(start, buckets, bucket, values.device) >> (32 - form.FRACTION)
     levels = exact + drawn >> form.FRACTION

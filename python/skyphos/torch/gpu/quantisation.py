@@ -49,7 +49,7 @@ def quantise(values: torch.Tensor, how: Quantize, start: int) -> tuple[torch.Ten
     packed = torch.empty(form.quantised_bytes(n, how), dtype=torch.uint8, device=values.device)
     bad = torch.zeros(1, dtype=torch.int32, device=values.device)
     shape = _shape(how, n)
-    constants = {"TOP": float(form.levels(how.bits) << form.FRACTION), "LENGTH": how.scale == "l2", **shape}
+    constants = {"TOP": float(form.highest_level(how.bits) << form.FRACTION), "LENGTH": how.scale == "l2", **shape}
     args = (values, packed, bad, n, form.signed(start))
     launch(_encode, -(-n // shape["BUCKET"]), values, shape["WIDTH"], *args, **constants)
     return packed, bad
