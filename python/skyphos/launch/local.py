@@ -1,8 +1,8 @@
 """Local launcher: starts the ranks of a group on this machine (``skyphos run`` and others).
 
 :func:`run_local` opens the socket on which rank 0 will listen, on a port that the kernel picks, and passes the open
-socket on: no other program can take the port meanwhile, and no rank can connect too early. Each job has a random token, passed in
-the environment, without which nothing joins the group.
+socket on: no other program can take the port meanwhile, and no rank can connect too early. Each job has a random token,
+passed in the environment, without which nothing joins the group.
 
 For the machines of a host file see :mod:`.hosts`.
 """
