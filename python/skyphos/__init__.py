@@ -36,7 +36,7 @@ from .vectors.low_rank import LowRank
 from .vectors.sparse_vector import SparseVector
 from .work import Work
 
-renamed.install()
+renamed.install()  # makes the old names of moved modules import the new ones
 
 if TYPE_CHECKING:
     from . import errors as errors
@@ -111,7 +111,7 @@ def __getattr__(name: str) -> Any:
     if not name.startswith("_") and hasattr(Comm, name):
         arguments = "" if name in ("barrier", "dup", "shrink", "close", "health", "fuse") else "x"
         call = f"comm.{name}" if isinstance(getattr(Comm, name), property) else f"comm.{name}({arguments})"
-        raise AttributeError(f"{name} is a group's, not the module's: comm = sky.init(); {call}")
+        raise AttributeError(f"{name} belongs to a group, not to the module: comm = sky.init(); {call}")
     from .mpi_names import equivalent_of
 
     here = equivalent_of(name)

@@ -44,10 +44,10 @@ _KEEP = 2
 #: Hexadecimal digits of a checksum in a name.
 _DIGITS = 32
 
-_NAMED = re.compile(r"iteration-(\d{1,18})\.rank-(\d+)-of-(\d+)\.([0-9a-f]{32})\.npz")
+_FILE_NAME = re.compile(r"iteration-(\d{1,18})\.rank-(\d+)-of-(\d+)\.([0-9a-f]{32})\.npz")
 
-#: Upper bound of iteration numbers, so that their digits fit the pattern of names.
-_MOST = 10**18
+#: Iteration numbers are below this, so that their digits fit the pattern of names.
+_ITERATION_LIMIT = 10**18
 
 
 class Restored:
@@ -144,8 +144,8 @@ class Checkpoint:
         iteration : int
             Number of the iteration, 0 or more, the same on all ranks.
         state : mapping of str to array_like
-            The arrays that :meth:`restore` returns: numbers in any shape, of NumPy's types, or of those of the
-            package ``ml_dtypes`` (bfloat16, float8 …). A sparse vector or tensor is saved as its arrays.
+            The arrays that :meth:`restore` returns: numbers in any shape, of a type of NumPy or of the package
+            ``ml_dtypes`` (bfloat16, float8 …). A sparse vector or tensor is saved as its arrays.
 
         Returns
         -------
@@ -163,7 +163,7 @@ class Checkpoint:
         if not self.is_due(iteration):
             return False
         number = _whole(iteration)
-        with _named(f"Checkpoint.save of iteration {number}"):
+        with _errors_name(f"Checkpoint.save of iteration {number}"):
             _refuse_different(gather_numbers(comm, number))
             together(comm, lambda: self._write(comm, number, state))
             # All ranks have written this iteration now.
@@ -184,7 +184,7 @@ class Checkpoint:
             On all ranks, if a folder cannot be read, or its last checkpoint is from a group of another size. If
             replicas of this rank have different files: one of them may have returned, and raises in its next call.
         """
-        with _named("Checkpoint.restore"):
+        with _errors_name("Checkpoint.restore"):
             try:
                 return self._restore(comm)
             except SkyphosError as error:
@@ -199,9 +199,9 @@ class Checkpoint:
     def _restore(self, comm: Comm) -> Restored | None:
         files = together(comm, lambda: self._files(comm))
         mine = _own_files(comm, files)
-        tried = _MOST
+        tried = _ITERATION_LIMIT
         while True:
-            # Each rank's last iteration before the one tried; then the earliest of those, if all ranks have it.
+            # Each rank's last iteration before `tried`. The earliest of them is tried next: do all ranks have it?
             last = max((iteration for iteration in mine if iteration < tried), default=-1)
             tried = int(gather_numbers(comm, last).min())
             state = together(comm, partial(_read, mine.get(tried)))
@@ -226,7 +226,7 @@ class Checkpoint:
             if unfinished.fullmatch(name):  # of a killed process, because this one is not writing now
                 with suppress(OSError):
                     (self.path / name).unlink()
-        matches = [_NAMED.fullmatch(name) for name in names]
+        matches = [_FILE_NAME.fullmatch(name) for name in names]
         return [(self.path / m[0], int(m[1]), int(m[2]), int(m[3])) for m in matches if m]
 
     def _refuse_later(self, comm: Comm, iteration: int, files: list[_File]) -> None:
@@ -238,7 +238,7 @@ class Checkpoint:
         if not any(number > iteration for number in last.values()):
             return
         there = " and ".join(f"iteration {last[size]} saved by a group of {size} ranks" for size in sorted(last))
-        ours = f"{comm.size} and {'no whole iteration' if iteration < 0 else f'iteration {iteration}'}"
+        ours = f"{comm.size} ranks and {'no whole iteration' if iteration < 0 else f'iteration {iteration}'}"
         do = "start that many ranks, name another folder, or remove the files of the others (…-of-N.…)"
         raise BadInput(f"rank {comm.rank}: {self.path}: {there}, this one has {ours}: {do}")
 
@@ -299,7 +299,7 @@ def _process(comm: Comm) -> str:
 
 def _whole(iteration: int) -> int:
     """Check an iteration's number: a file with another form of name would never be found."""
-    return whole(iteration, "iteration", 0, _MOST - 1)
+    return whole(iteration, "iteration", 0, _ITERATION_LIMIT - 1)
 
 
 def _refuse_different(numbers: npt.NDArray[np.int64]) -> None:
@@ -311,7 +311,7 @@ def _refuse_different(numbers: npt.NDArray[np.int64]) -> None:
 
 
 @contextmanager
-def _named(call: str) -> Iterator[None]:
+def _errors_name(call: str) -> Iterator[None]:
     """Make errors of internal calls name the call that the user made."""
     try:
         yield
@@ -331,12 +331,12 @@ def _array(comm: Comm, name: str, value: npt.ArrayLike) -> npt.NDArray[Any]:
     except (BadInput, RuntimeError) as error:
         raise BadInput(f"rank {comm.rank}: {name!r} is not an array of numbers and cannot be saved: {error}") from None
     kind = array.dtype
-    if kind.hasobject or (not _is_kept(kind) and name_of(kind) is None):
+    if kind.hasobject or (not _is_recorded(kind) and name_of(kind) is None):
         raise BadInput(f"rank {comm.rank}: {name!r} is not an array of numbers and cannot be saved (dtype {kind})")
     return array
 
 
-def _is_kept(dtype: np.dtype[Any]) -> bool:
+def _is_recorded(dtype: np.dtype[Any]) -> bool:
     """True if NumPy's file format records the dtype; of other packages' types it records only the size."""
     try:
         return np.lib.format.descr_to_dtype(np.lib.format.dtype_to_descr(dtype)) == dtype
@@ -348,7 +348,7 @@ def _numbered(arrays: dict[str, npt.NDArray[Any]]) -> dict[str, Any]:
     """Arrays under numbers, and their names as another array, because not every name is valid in an archive. Types that
     NumPy's format does not record are stored by name, and their arrays as bytes."""
     names = {"names": np.frombuffer(json.dumps(list(arrays)).encode(), np.uint8)}
-    types = {str(k): array.dtype.name for k, array in enumerate(arrays.values()) if not _is_kept(array.dtype)}
+    types = {str(k): array.dtype.name for k, array in enumerate(arrays.values()) if not _is_recorded(array.dtype)}
     if types:
         names["types"] = np.frombuffer(json.dumps(types).encode(), np.uint8)
     for k, array in enumerate(arrays.values()):
@@ -367,10 +367,10 @@ def _checksum(file: IO[bytes]) -> str:
 def _read(paths: list[Path] | None) -> dict[str, npt.NDArray[Any]] | None:
     """The saved state, from the first of these files that is complete."""
     for path in paths or []:
-        named = _NAMED.fullmatch(path.name)
+        match = _FILE_NAME.fullmatch(path.name)
         try:
             with open(path, "rb") as file:
-                if named is None or _checksum(file) != named[4]:
+                if match is None or _checksum(file) != match[4]:
                     continue
                 file.seek(0)
                 with np.load(file, allow_pickle=False) as arrays:

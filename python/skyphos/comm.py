@@ -41,11 +41,13 @@ __all__ = ["Comm"]
 class Comm:
     """A group of ranks: made by :func:`skyphos.init`, :func:`skyphos.local` or :meth:`split`.
 
-    All methods except the properties, :meth:`close` and point-to-point messages (:meth:`send`, :meth:`recv`,
-    :meth:`probe` and variants) are collective: every rank calls the same ones in the same order. An error on one rank
-    is raised on all. Every collective except :meth:`split` takes ``async_op=True`` and then returns a :class:`Work`;
-    the order is that of the calls, not of their completion. Calls on one Comm from several threads run in an undefined
-    order, so give each thread a group of its own (:meth:`dup`). A context manager closes the group at its end.
+    Methods are collective: every rank calls the same ones in the same order, and an error on one rank is raised on all.
+    Not collective are the properties, :meth:`address`, :meth:`close`, :meth:`fuse`, :meth:`health`,
+    :meth:`owned_range` and point-to-point messages (:meth:`send`, :meth:`recv`, :meth:`probe` and variants). Every
+    collective except :meth:`split`, :meth:`dup` and :meth:`shrink` takes ``async_op=True`` and then returns a
+    :class:`Work`; the order is that of the calls, not of their completion. Calls on one Comm from several threads run
+    in an undefined order, so give each thread a group of its own (:meth:`dup`). A context manager closes the group at
+    its end.
     """
 
     # Collectives, each in a module of its name. Functions of a class are its methods: ``comm`` is self there.
@@ -178,8 +180,8 @@ class Comm:
         return self._native.replication
 
     def health(self) -> list[Health]:
-        """State of all processes of this group's connections, by number: lost or late ones, and whose messages arrived
-        first. Not collective.
+        """State of each process of the group that :func:`skyphos.init` made, by number: whether it is lost or late, and
+        how many chunks of messages arrived from it first. Not collective.
 
         Examples
         --------
@@ -301,8 +303,8 @@ class Comm:
         Raises
         ------
         PeerLost
-            If this rank cannot continue: the others exclude it because some of them cannot reach it, or there are too
-            few ranks to be sure that no others continue without them. Ranks whose process has ended are known not to
+            If this rank cannot continue: other ranks exclude it because some of them cannot reach it; or too few take
+            part to be sure that no other ranks continue without them. Ranks whose process has ended are known not to
             continue, silent ranks may. So more than half of the ranks that may be alive must take part, or half of them
             including the lowest.
         Timeout

@@ -21,8 +21,8 @@ from .planning.profile_choice import ProfileSource, TopologySource, begin_replic
 
 __all__ = ["init", "local"]
 
-# Variables that set the profile and topology of a group. A group of one does not use the user's own profile.
-_BEGIN = ("SKYPHOS_PROFILE", "SKYPHOS_ADAPT", "SKYPHOS_TOPOLOGY")
+# Variables for profile, learning and topology. A group of one uses none of the three unless it is set or passed.
+_PROFILE_VARIABLES = ("SKYPHOS_PROFILE", "SKYPHOS_ADAPT", "SKYPHOS_TOPOLOGY")
 
 _HEARTBEAT_S = 10.0
 
@@ -30,7 +30,7 @@ _HEARTBEAT_S = 10.0
 _warned: list[bool] = []
 
 # Largest in-process group: each rank needs a thread of the caller.
-_MOST_LOCAL = 4096
+_MAX_LOCAL_RANKS = 4096
 
 
 def init(
@@ -174,7 +174,7 @@ def init(
             # A group of one has no peers, but must refuse the same settings as larger groups.
             _skyphos.connect_tcp(options)
         alone = _skyphos.local(1, timeout, threads, 1)[0]
-        named = any(given is not None for given in (profile, adapt, topology, *map(variables.text, _BEGIN)))
+        named = any(given is not None for given in (profile, adapt, topology, *map(variables.text, _PROFILE_VARIABLES)))
         return Comm(begin_with(alone, profile, adapt, topology) if named else alone)
     if process.launcher == "torchrun" and rendezvous is None:
         from .launch import torchrun
@@ -248,7 +248,7 @@ def local(size: int, *, timeout: float = 300.0, threads: int | None = None, repl
     >>> sky.local(4).run(lambda comm: comm.configure_reduce([comm.rank, 9], [9], np.array([1, 10]), n=10)[0].item())
     [40, 40, 40, 40]
     """
-    size = whole(size, "the number of ranks of a group inside one process", 1, _MOST_LOCAL)
+    size = whole(size, "the number of ranks of a group inside one process", 1, _MAX_LOCAL_RANKS)
     timeout, replication = real(timeout, "timeout"), _replication(replication)
     _check_replication(replication, size, "asked for")
     natives = _skyphos.local(size, timeout, thread_count(threads, size), int(replication))

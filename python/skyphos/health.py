@@ -55,6 +55,6 @@ class Health:
 
 
 def health_of(comm: native.Comm) -> list[Health]:
-    """All processes of a group's connections, by number."""
+    """State of each process of the group that :func:`skyphos.init` made, by number."""
     names = [field.name for field in fields(Health)]
     return [Health(*(getattr(one, name) for name in names)) for one in comm.health()]

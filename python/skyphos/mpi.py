@@ -27,8 +27,8 @@ _open: weakref.WeakSet[Comm] = weakref.WeakSet()
 
 
 def _candidates() -> list[str]:
-    """Paths to look for a library: files, this environment's folder, then the one next to ``mpiexec``."""
-    # Imported here: they take 10 ms, and few groups go over MPI.
+    """Where to look for a library, in order: files, folders of this environment, the folder next to ``mpiexec``."""
+    # These imports take 10 ms, and few groups go over MPI.
     import shutil
     from importlib.util import find_spec
     from pathlib import Path
@@ -44,8 +44,8 @@ def _candidates() -> list[str]:
 
 
 def is_chosen(process: Bootstrap) -> bool:
-    """True if a group without a named rendezvous uses MPI: under ``mpiexec``, and under ``srun`` with a process
-    manager, if there is a library; and if there is no other transport."""
+    """True if a group whose rendezvous the user has not named uses MPI: under ``mpiexec`` and, with a process manager,
+    under ``srun`` if there is a library; under ``mpiexec`` also if TCP would have no rendezvous."""
     if process.launcher == "mpi" and process.rendezvous is None:
         return True
     managed = process.launcher == "mpi" or (process.launcher == "slurm" and any(map(os.environ.get, _MANAGERS)))
@@ -63,7 +63,7 @@ def handle_of(comm: Any) -> int:
 
 
 def _leave_before_finalize() -> None:
-    """Make mpi4py's ``MPI.Finalize`` wait until no thread of this library is in MPI, which would crash."""
+    """Make mpi4py's ``MPI.Finalize`` wait until no thread of this library is in MPI; else it would crash."""
     module = sys.modules.get("mpi4py.MPI")
     if module is None:
         return

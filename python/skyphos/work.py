@@ -72,7 +72,7 @@ class Work(Generic[T]):
         Timeout
             If the call is not done after ``timeout``; it continues, and may be waited for again.
         SkyphosError
-            The error of the call, at each wait. Ctrl-C is raised once, and later an error that says so.
+            The error of the call, at each wait. Ctrl-C is raised once; later waits raise an error that names it.
         """
         self._settle(timeout)
         error = self._error
@@ -113,8 +113,11 @@ class Work(Generic[T]):
 
 
 def perform(
-    done: Any, async_op: bool, finish: Callable[[Any], T], failed: Callable[[], None] | None = None
+    started: Any, async_op: bool, finish: Callable[[Any], T], failed: Callable[[], None] | None = None
 ) -> T | Work[T]:
-    """Return the native result converted by ``finish``, or the Work that converts it when waited for. ``failed`` is
-    called if the Work ends with an error."""
-    return Work(done, finish, failed) if async_op else finish(done)
+    """The result of a native call, converted by ``finish``; with ``async_op`` the Work that will convert it.
+
+    ``started`` is the call's native result, or with ``async_op`` its native work. ``failed`` is called if the Work ends
+    with an error.
+    """
+    return Work(started, finish, failed) if async_op else finish(started)

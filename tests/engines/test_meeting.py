@@ -11,7 +11,7 @@ import pytest
 
 import skyphos as sky
 from skyphos.engines import RankFailed
-from skyphos.engines._meeting import Outcome, Outcomes, address_toward, hold
+from skyphos.engines._meeting import Outcome, Outcomes, address_toward, listen
 
 
 def test_engines_are_imported_when_they_are_used() -> None:
@@ -44,7 +44,7 @@ def test_errors_travel() -> None:
 
 
 def test_a_port_is_held_even_at_an_address_that_this_host_lacks() -> None:
-    listener, address = hold("192.0.2.77")  # an address reserved for documentation
+    listener, address = listen("192.0.2.77")  # an address reserved for documentation
     with listener:
         assert address == f"192.0.2.77:{listener.getsockname()[1]}"
         socket.create_connection(("127.0.0.1", listener.getsockname()[1]), timeout=5).close()

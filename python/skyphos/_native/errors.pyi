@@ -1,4 +1,4 @@
 """Errors as bytes."""
 
-# The error that other ranks raise if a rank leaves a call without an error of its program.
+# The error that other ranks raise if Ctrl-C or sys.exit() ends this rank's call; cause says which.
 def wire_of_leaving(rank: int, cause: str) -> bytes: ...

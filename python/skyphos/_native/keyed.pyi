@@ -12,6 +12,7 @@ Strings = tuple[npt.NDArray[np.int64], Bytes]
 Keys = npt.NDArray[np.uint64] | Strings
 Places = npt.NDArray[np.uint32]
 
+# The owner of each key, and its wave, by a hash of the key.
 def key_places(keys: Keys, ranks: int, waves: int) -> tuple[Places, Places]: ...
 def strings_of(strings: list[str] | list[bytes]) -> Strings: ...
 

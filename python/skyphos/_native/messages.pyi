@@ -15,6 +15,7 @@ class MessageStatus:
     @property
     def bytes(self) -> int: ...
 
+# Memory for the second part of a message whose first part is `first`. Any other message is received elsewhere.
 @final
 class ReceiveInto:
     def __new__(cls, first: bytes, out: Bytes) -> ReceiveInto: ...

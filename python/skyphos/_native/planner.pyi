@@ -13,6 +13,7 @@ class UnionModel:
     @staticmethod
     def measured(points: list[tuple[float, float]]) -> UnionModel: ...
 
+# to_parts: a reduce_scatter, instead of an allreduce.
 def predict_reductions(
     ranks: int, n: int, row_bytes: int, model: UnionModel, profile: Any, to_parts: bool
 ) -> list[RoutePrediction]: ...

@@ -30,9 +30,9 @@ class SimulatedPhase:
     busy: list[tuple[int, list[tuple[float, float]]]]
     trace: str
 
-# asked: a _Request of skyphos.simulate.run.
+# fields: a _Request of skyphos.simulate.run.
 def simulate(
-    network: Any, asked: Any, traced: bool, progress: Callable[[str, int, float], None] | None
+    network: Any, fields: Any, traced: bool, progress: Callable[[str, int, float], None] | None
 ) -> list[SimulatedPhase]: ...
 def simulated_collectives() -> list[str]: ...
 def simulated_hosts(network: Any, seed: int) -> list[int]: ...

@@ -26,7 +26,7 @@ def topk_take(
     threshold: Array | None = None,
 ) -> tuple[Array, Array]: ...
 
-# Returns indices, values, and the position of the first value that is not finite.
+# Returns indices, values, and the number (from 0) of the first of these values that is not finite.
 def topk_take_layers(
     residual: Array,
     gradient: Array,

@@ -11,7 +11,7 @@ from .vector import Vector
 class TopkSum:
     @property
     def sum(self) -> Vector: ...
-    # Indices of this rank's values that entered the sum.
+    # Indices of the values that this rank offered for the sum; not all are among the k largest of the sum.
     @property
     def offered(self) -> Array: ...
     @property

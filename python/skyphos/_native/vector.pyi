@@ -1,4 +1,4 @@
-"""Vectors whose memory Python arrays hold."""
+"""Vectors of indices and values in Python arrays."""
 
 from typing import final
 

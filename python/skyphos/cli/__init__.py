@@ -79,7 +79,7 @@ def _report(error: Exception) -> int:
         if _rank() == 0:
             click.echo(f"skyphos: {one_line(error.format_message())}", err=True)
         return error.exit_code
-    if isinstance(error, OSError) and _is_of_output(error):
+    if isinstance(error, OSError) and _is_from_printing(error):
         click.echo(f"skyphos: standard output: {error.strerror}", err=True)
         return 1
     if not isinstance(error, SkyphosError):
@@ -91,7 +91,7 @@ def _report(error: Exception) -> int:
     return 2 if isinstance(error, BadInput) else 1
 
 
-def _is_of_output(error: OSError) -> bool:
+def _is_from_printing(error: OSError) -> bool:
     """True if printing raised the error: such an error names no file."""
     *_, (innermost, _) = traceback.walk_tb(error.__traceback__)
     return innermost.f_code in (click.echo.__code__, _LazyGroup.main.__code__)

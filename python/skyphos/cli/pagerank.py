@@ -61,7 +61,7 @@ class Settings:
         given += [] if self.weights else ["--unweighted"]
         return [*given, "--", self.graph]
 
-    def layers(self) -> list[int] | None:
+    def parsed_degrees(self) -> list[int] | None:
         """The degrees as numbers; None if they were not given."""
         if self.degrees is None:
             return None
@@ -85,7 +85,7 @@ class Settings:
     help="How edges are distributed over ranks.",
 )
 @click.option(
-    "--degrees", metavar="AxB", help="Layers of the butterfly; their product is the number of ranks. Default: chosen."
+    "--degrees", metavar="AxB", help="Degrees of the butterfly; their product is the number of ranks. Default: chosen."
 )
 @click.option("--damping", type=float, default=0.85, show_default=True, help="Chance of following an edge.")
 @click.option(
@@ -154,9 +154,9 @@ def _check(settings: Settings, n: int) -> None:
     from ..graph.spool import is_stream
 
     check_settings(settings.damping, settings.tol, settings.max_iterations)
-    layers = settings.layers()
+    degrees = settings.parsed_degrees()
     product = 1
-    for degree in layers or [n]:
+    for degree in degrees or [n]:
         product *= degree
     if product != n:
         raise BadInput(f"--degrees {settings.degrees} multiply to {product}, but there are {n} ranks")
@@ -174,7 +174,7 @@ def _check(settings: Settings, n: int) -> None:
 
 def _run(settings: Settings) -> None:
     """Run one rank."""
-    # Imported here, so that no part of the time split includes loading SciPy.
+    # Imported here, so that none of the reported times includes loading SciPy.
     import scipy.sparse  # noqa: F401
 
     import skyphos
@@ -210,8 +210,8 @@ def _run(settings: Settings) -> None:
             damping=settings.damping,
             tol=settings.tol,
             max_iterations=settings.max_iterations,
-            degrees=settings.layers(),
-            callback=progress.residual,
+            degrees=settings.parsed_degrees(),
+            callback=progress.show_iteration,
             checkpoint=_checkpoint(settings),
         )
         facts = [("edges", f"{reduce_number(comm, len(edges)):,}"), *settings.facts()]

@@ -34,7 +34,7 @@ _HOSTS, _ONE_HOST = Profile.network(1e9), Profile.one_host(1)
     type=click.Choice(["allreduce", "reduce_scatter", "reduce"]),
     default="allreduce",
     show_default=True,
-    help="allreduce and reduce_scatter: of indices that change; reduce: of a plan that is configured once.",
+    help="allreduce and reduce_scatter: indices may change in each call; reduce: by a plan, configured once.",
 )
 @shared_options.density
 @click.option("--entries", type=Size(), default=None, help="Instead of --density: entries of a rank.")
@@ -165,7 +165,7 @@ def _show(found: Forecast, everything: bool) -> None:
     if found.best_butterfly is not None:
         _layers(found.best_butterfly)
     if found.ranks > 1:
-        degrees = "x".join(map(str, found.papers_degrees))
+        degrees = "x".join(map(str, found.kylix_degrees))
         click.echo(
             f"Kylix's rule (messages of at least {human_bytes(found.min_packet_bytes)}, or all ranks that are left in "
             f"one layer): degrees {degrees}."

@@ -75,7 +75,7 @@ def command(
 
 
 def _check(path: str, chart: str | None, *, make_folder: bool) -> None:
-    """Refuse paths that cannot be written before anything is measured; only rank 0 writes."""
+    """Before anything is measured, refuse paths that cannot be written; only rank 0 writes."""
     from .output import PAGES, check_writable
 
     if discover().rank != 0:
@@ -109,7 +109,7 @@ def _take_part(path: str, chart: str | None, seconds: float, as_json: bool, time
         sys.exit(2 if isinstance(error, BadInput) else 1)
     with comm, Progress(1.0, visible=comm.rank == 0) as progress:
         try:
-            found = probe(comm, seconds=seconds, report=progress.share)
+            found = probe(comm, seconds=seconds, report=progress.show_share)
         except (PeerLost, Timeout) as error:
             _lost(error)
         comm.barrier()

@@ -28,7 +28,7 @@ class Progress:
 
     def __init__(self, tol: float, *, visible: bool) -> None:
         self._tol, self._visible = tol, visible
-        self._first: float | None = None
+        self._first_residual: float | None = None
         self._bar: RichProgress | None = None
 
     def __enter__(self) -> Progress:
@@ -56,14 +56,14 @@ class Progress:
         elif self._visible:
             click.echo(step, err=True)
 
-    def share(self, step: str, share: float) -> None:
+    def show_share(self, step: str, share: float) -> None:
         """Show the name of the next step, and the share that is done."""
         if self._bar is not None:
             self._bar.update(self._task, description=step, completed=share, total=1.0)
         elif self._visible:
             click.echo(step, err=True)
 
-    def residual(self, iteration: int, residual: float) -> None:
+    def show_iteration(self, iteration: int, residual: float) -> None:
         """Show that an iteration is done."""
         if not self._visible:
             return
@@ -71,9 +71,9 @@ class Progress:
         if self._bar is None:
             click.echo(step, err=True)
             return
-        self._first = self._first or residual
+        self._first_residual = self._first_residual or residual
         done, total = 0.0, 1.0
-        if 0 < self._tol < self._first and residual > 0:
-            total = math.log(self._first / self._tol)
-            done = min(total, max(0.0, math.log(self._first / residual)))
+        if 0 < self._tol < self._first_residual and residual > 0:
+            total = math.log(self._first_residual / self._tol)
+            done = min(total, max(0.0, math.log(self._first_residual / residual)))
         self._bar.update(self._task, description=step, completed=done, total=total)

@@ -29,8 +29,8 @@ class _Run(click.Command):
         if not ctx.resilient_parsing:
             found, _, _ = self.make_parser(ctx).parse_args(list(args))
             given = found.get("arguments")
-            behind = 1 + (len(given) if isinstance(given, tuple) else 0)
-            ctx.meta[_SEPARATED] = args[:-behind][-1:] == ["--"]
+            from_target = 1 + (len(given) if isinstance(given, tuple) else 0)
+            ctx.meta[_SEPARATED] = args[:-from_target][-1:] == ["--"]
         return super().parse_args(ctx, args)
 
 

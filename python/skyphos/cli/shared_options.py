@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from ..planning.planner import MOST_ROW_BYTES
+from ..planning.planner import MAX_ROW_BYTES
 
 __all__ = [
     "HOSTFILE_NAMES",
@@ -63,7 +63,7 @@ chart: _Decorator = click.option(
 
 row_bytes: _Decorator = click.option(
     "--row-bytes",
-    type=click.IntRange(min=1, max=MOST_ROW_BYTES),
+    type=click.IntRange(min=1, max=MAX_ROW_BYTES),
     default=4,
     show_default=True,
     help="Bytes of an index's values.",

@@ -64,7 +64,7 @@ _STRAGGLERS = 'write SHARE:DISTRIBUTION, such as "0.05:uniform(2, 4)"'
     "--degrees",
     type=Degrees(),
     default=None,
-    help="Layers of a butterfly, as 8x4x2. Default: chosen. For an allreduce only with --algorithm butterfly.",
+    help="Degrees of a butterfly, as 8x4x2. Default: chosen. For an allreduce only with --algorithm butterfly.",
 )
 @click.option(
     "--sized", is_flag=True, help="Lengths in place of data: configure, reduce, broadcast, shuffle, outer_product_sum."

@@ -68,7 +68,7 @@ def entries_of(n: int, density: float | None, entries: int | None) -> float:
 
 
 class Degrees(click.ParamType[tuple[int, ...]]):
-    """Layers of a butterfly, written 8x4x2."""
+    """Degrees of a butterfly's layers, written 8x4x2."""
 
     name = "degrees"
 

@@ -112,7 +112,7 @@ def together(comm: Comm, work: Callable[[], T]) -> T:
     if comm.rank == first and error is not None:
         kind = "B" if isinstance(error, BadInput) else "S"
         is_ours = isinstance(error, SkyphosError)
-        said = text_of(error) if is_ours else f"rank {first}: {_named(error)}"
+        said = text_of(error) if is_ours else f"rank {first}: {_class_and_text(error)}"
         text = (kind + said).encode()[:_MESSAGE_BYTES]
     letters = np.frombuffer(text, np.uint8)
     positions = np.arange(_MESSAGE_BYTES)
@@ -128,8 +128,7 @@ def report_error(comm: Comm, error: BaseException, *, goes_on: bool = False) -> 
     """Make the group's next call fail on all ranks with an error found on this one; return what to raise here.
 
     A Python exception becomes a :class:`BadInput` with the same text; Ctrl-C and ``sys.exit()`` are not changed.
-    With ``goes_on`` this rank still makes the calls that follow, as ranks do that are in this call and have not
-    received the error yet.
+    With ``goes_on`` this rank still makes the calls that follow, like ranks that have not received the error yet.
     """
     wire, text, raised = error_for_peers(error, comm.rank)
     if comm.size > 1 and not comm._native.closed:
@@ -147,7 +146,7 @@ def error_for_peers(error: BaseException, rank: int) -> tuple[bytes | None, str,
     wire = error._wire if isinstance(error, SkyphosError) else None
     text, raised = text_of(error), error
     if not isinstance(error, Exception):
-        text = "interrupted" if isinstance(error, KeyboardInterrupt) else _named(error)
+        text = "interrupted" if isinstance(error, KeyboardInterrupt) else _class_and_text(error)
         wire = native.wire_of_leaving(rank, text)
     elif not isinstance(error, SkyphosError):
         raised = BadInput(text)
@@ -198,7 +197,7 @@ def collective(
     return decorate
 
 
-def _named(error: BaseException) -> str:
+def _class_and_text(error: BaseException) -> str:
     """An error's class and text."""
     text = text_of(error)
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
@@ -219,7 +218,7 @@ def agree_arguments(comm: Comm, function: str, **arguments: Any) -> None:
 
 
 # An argument's text is sent to other ranks up to this many characters; a longer one is cut, and gets a checksum.
-_MOST_CHARACTERS = 200
+_MAX_CHARACTERS = 200
 
 
 def _as_text(value: Any) -> str:
@@ -233,11 +232,11 @@ def _as_text(value: Any) -> str:
     except Exception:
         text = f"a {type(value).__name__}"
     text = text.encode("utf-8", "backslashreplace").decode()
-    if len(text) <= _MOST_CHARACTERS:
+    if len(text) <= _MAX_CHARACTERS:
         return text
     from zlib import crc32
 
-    return f"{text[:_MOST_CHARACTERS]}… ({len(text)} characters, checksum {crc32(text.encode()):08x})"
+    return f"{text[:_MAX_CHARACTERS]}… ({len(text)} characters, checksum {crc32(text.encode()):08x})"
 
 
 def raise_if(error: BaseException | None) -> None:

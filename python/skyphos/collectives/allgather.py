@@ -11,7 +11,7 @@ from .. import _skyphos as native
 from ..inputs.arguments import as_name
 from ..inputs.settings import truth
 from ..planning.explanation import WHY_SCHEDULE, Explanation, explanation_of
-from ..vectors.booleans import as_native_out, as_sent, settled
+from ..vectors.booleans import as_native_out, as_result, as_sent
 from ..vectors.kinds import is_vector
 from ..work import Work, perform
 from .agreement import collective
@@ -94,17 +94,17 @@ def allgather(
     if isinstance(vector, np.ndarray):
         array, out = vector, np.empty((comm.size, *vector.shape), kind)
         arrays = as_sent(array, kind), as_native_out(out)
-        done = native.move_arrays(comm._native, native.ArrayMove.allgather(algorithm), *arrays, async_op)
+        started = native.move_arrays(comm._native, native.ArrayMove.allgather(algorithm), *arrays, async_op)
         return perform(
-            done,
+            started,
             async_op,
-            lambda report: with_explanation(back(settled(out, kind)), report, array.size, out.size, True),
+            lambda report: with_explanation(back(as_result(out, kind)), report, array.size, out.size, True),
         )
-    done = native.allgather(comm._native, native_vector(vector), algorithm, async_op)
+    started = native.allgather(comm._native, native_vector(vector), algorithm, async_op)
 
     def finish(done: native.Gathered) -> Any:
         gathered = [vector_of(one, vector) for one in done.vectors]
         entries = sum(one.nnz for one in gathered) if explain else 0
         return with_explanation([back(one) for one in gathered], done.explanation, vector.nnz, entries, False)
 
-    return perform(done, async_op, finish)
+    return perform(started, async_op, finish)

@@ -13,7 +13,7 @@ from ..errors import BadInput, Mismatch
 from ..inputs.arguments import Op, as_degrees, as_expected, as_name, as_out, identity_of, resolve_op
 from ..inputs.settings import truth, whole
 from ..planning.explanation import WHY_ARRAY, Explanation, explanation_of
-from ..vectors.booleans import as_native_out, as_sent, result_type, settled
+from ..vectors.booleans import as_native_out, as_result, as_sent, result_type
 from ..vectors.kinds import AnyVector, is_number
 from ..vectors.scipy_kinds import matrix_shape
 from ..vectors.sparse_vector import SparseVector
@@ -138,13 +138,14 @@ def allreduce(
     out : array, optional
         Receives the result of a dense array.
     degrees : sequence of int, optional
-        Layers of ``butterfly``; their product is the group's size. None: one layer.
+        Degrees of the layers of ``butterfly``; their product is the group's size. None: one layer.
     split : {"quantiles", "even", "hash"}
         How indices are assigned to ranks: ranges with equal numbers of entries, from a sample; ranges of equal lengths;
         or ranges of hashed indices, which balances any data without a sample, but reorders input and result once each.
     dense_threshold : int or "paper", optional
-        Entries above which a vector becomes dense. "paper": N·isize/(c + isize), with isize bytes a value and c an
-        index (SparCML, section 5.1). None: that, or 0.3 N, where dense was measured to be faster, if it is smaller.
+        Entries above which a vector becomes dense. "paper": n·isize/(c + isize), with isize bytes a value and c bytes
+        an index (SparCML, section 5.1). None: the smaller of that and 0.3 n, above which dense was measured to be
+        faster.
     quantize : Quantize, optional
         Send values in a few bits each (:class:`skyphos.Quantize`). For op sum and mean of floats.
         "result" needs an algorithm in which each part has an owner: not ``recursive_doubling``, ``allgather``
@@ -268,15 +269,15 @@ def _allreduce(
         array = vector
         result = as_out(out, array.shape, kind, array)
         sent, target = as_sent(array, kind), as_native_out(result)
-        done = native.allreduce_dense(comm._native, sent, target, operation, native_options, async_op)
+        started = native.allreduce_dense(comm._native, sent, target, operation, native_options, async_op)
 
         def finish_array(report: native.Explanation) -> Any:
-            reduced = back(settled(result, kind))
+            reduced = back(as_result(result, kind))
             if not explain:
                 return reduced
             return reduced, explanation_of(algorithm, report, array.size, array.size, is_dense=True, why=WHY_ARRAY)
 
-        return perform(done, async_op, finish_array)
+        return perform(started, async_op, finish_array)
     if out is not None:
         raise BadInput("out= is for dense arrays")
 
@@ -284,12 +285,12 @@ def _allreduce(
         return native.allreduce(comm._native, native_vector(sent, kind), operation, native_options, async_op)
 
     try:
-        done = begin(vector, kind)
+        started = begin(vector, kind)
     except Mismatch as error:
         values = retyped(comm, error, vector._values, is_list=vector._is_of_list)
         vector = SparseVector._of(vector._indices, values, vector._present, vector.n)
         kind = result_type(op, vector.dtype)
-        done = begin(vector, kind)
+        started = begin(vector, kind)
 
     def finish(done: native.Allreduced) -> Any:
         reduced = vector_of(done.sum, vector, kind)
@@ -306,14 +307,14 @@ def _allreduce(
             returned.append(how)
         return tuple(returned) if len(returned) > 1 else returned[0]
 
-    return perform(done, async_op, finish)
+    return perform(started, async_op, finish)
 
 
 def reduce_shaped(comm: Comm, vector: SparseVector, op: Op, shape: Sequence[int], *, async_op: bool) -> Any:
     """Allreduce a sparse vector made from an object of this shape; different shapes raise ``Mismatch``."""
     options = native.AllreduceOptions(shape=list(shape))
-    done = native.allreduce(comm._native, native_vector(vector), resolve_op(op), options, async_op)
-    return perform(done, async_op, lambda done: vector_of(done.sum, vector))
+    started = native.allreduce(comm._native, native_vector(vector), resolve_op(op), options, async_op)
+    return perform(started, async_op, lambda reduced: vector_of(reduced.sum, vector))
 
 
 def options_of(

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from .. import _skyphos as native
 from ..errors import BadInput
 from ..inputs.settings import truth
-from ..vectors.booleans import as_native_out, as_sent, settled
+from ..vectors.booleans import as_native_out, as_result, as_sent
 from ..vectors.kinds import is_vector, open_vector
 from ..vectors.scipy_kinds import matrix_shape
 from ..work import Work, perform
@@ -72,8 +72,8 @@ def alltoall(comm: Comm, xs: Any, *, async_op: bool = False) -> Any:
         stacked, back = stack(xs, opened)
         out = np.empty_like(stacked)
         arrays = as_sent(stacked, stacked.dtype), as_native_out(out)
-        done = native.move_arrays(comm._native, native.ArrayMove.alltoall(), *arrays, async_op)
-        return perform(done, async_op, lambda _: back(settled(out, out.dtype)))
+        started = native.move_arrays(comm._native, native.ArrayMove.alltoall(), *arrays, async_op)
+        return perform(started, async_op, lambda _: back(as_result(out, out.dtype)))
     vectors, back = of_one_form(opened)
     shapes = {matrix_shape(x) for x in xs} - {None}
     if len(shapes) > 1:
@@ -81,5 +81,5 @@ def alltoall(comm: Comm, xs: Any, *, async_op: bool = False) -> Any:
     agree_on_shape(comm, "alltoall", xs[0])
     first = vectors[0]
     sent = [native_vector(vector) for vector in vectors]
-    done = native.alltoall(comm._native, sent, sent[0], async_op)
-    return perform(done, async_op, lambda found: [back(vector_of(one, first)) for one in found])
+    started = native.alltoall(comm._native, sent, sent[0], async_op)
+    return perform(started, async_op, lambda found: [back(vector_of(one, first)) for one in found])

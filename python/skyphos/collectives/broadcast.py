@@ -157,8 +157,8 @@ def broadcast(
         needs ``token=`` (or TLS).
     PeerLost
         If a rank was lost. Ranks that waited for it have requested the rest from another, and every remaining rank has
-        the object as ``result``. There is none if root was lost before another rank had all of it, and in groups with
-        replicas if all replicas of a rank are lost.
+        the object as ``result``. There is no result if root was lost before another rank had all of the object, and in
+        groups with replicas if all replicas of a rank are lost.
     Timeout
         If ranks did not acknowledge within ``ack_timeout``; ``missing`` lists them.
 
@@ -183,7 +183,7 @@ def broadcast(
     explain, async_op = truth(explain, "explain"), truth(async_op, "async_op")
     parts = _packed(comm, obj) if comm.rank == root_rank else None
     options = native.BroadcastOptions(algorithm, chunk, limit_s)
-    done = native.broadcast(comm._native, parts, root_rank, options, async_op)
+    started = native.broadcast(comm._native, parts, root_rank, options, async_op)
 
     def finish(done: native.Broadcasted) -> Any:
         received: list[Bytes] = done.parts
@@ -209,7 +209,7 @@ def broadcast(
             raise lost
         return result
 
-    return perform(done, async_op, finish)
+    return perform(started, async_op, finish)
 
 
 def _packed(comm: Comm, obj: Any) -> list[Bytes]:

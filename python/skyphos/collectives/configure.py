@@ -12,7 +12,7 @@ from ..errors import BadInput, Mismatch
 from ..inputs.arguments import Op, as_degrees, as_expected, as_indices, as_n, as_out, as_values, resolve_op
 from ..inputs.arrays import as_numpy
 from ..inputs.settings import real, truth, whole
-from ..vectors.booleans import as_native_out, as_sent, result_type, settled
+from ..vectors.booleans import as_native_out, as_result, as_sent, result_type
 from ..work import Work, perform
 from .agreement import collective
 from .list_types import retyped
@@ -228,7 +228,7 @@ def configure_reduce(
     sets = native.IndexSets(contribute, want)
     call = (sets, as_sent(array, kind), as_native_out(result), operation, options, async_op)
     try:
-        done = comm._native.configure_reduce(*call)
+        started = comm._native.configure_reduce(*call)
     except Mismatch as error:
         return configure_reduce(
             comm,
@@ -247,9 +247,9 @@ def configure_reduce(
 
     def finish(made: native.Plan) -> npt.NDArray[Any]:
         comm._stats = stats_of(made)
-        return settled(result, kind)
+        return as_result(result, kind)
 
-    return perform(done, async_op, finish)
+    return perform(started, async_op, finish)
 
 
 def _options(

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from .. import _skyphos as native
 from ..inputs.arguments import as_rank
 from ..inputs.settings import truth
-from ..vectors.booleans import as_native_out, as_sent, settled
+from ..vectors.booleans import as_native_out, as_result, as_sent
 from ..vectors.kinds import is_vector
 from ..work import Work, perform
 from .agreement import collective
@@ -66,11 +66,11 @@ def gather(comm: Comm, x: Any, *, root: int = 0, async_op: bool = False) -> Any:
     if isinstance(vector, np.ndarray):
         out = np.empty((comm.size if comm.rank == root else 0, *vector.shape), kind)
         arrays = as_sent(vector, kind), as_native_out(out)
-        done = native.move_arrays(comm._native, native.ArrayMove.gather(root), *arrays, async_op)
-        return perform(done, async_op, lambda _: back(settled(out, kind)) if comm.rank == root else None)
-    done = native.gather(comm._native, native_vector(vector), root, async_op)
+        started = native.move_arrays(comm._native, native.ArrayMove.gather(root), *arrays, async_op)
+        return perform(started, async_op, lambda _: back(as_result(out, kind)) if comm.rank == root else None)
+    started = native.gather(comm._native, native_vector(vector), root, async_op)
 
     def finish(found: list[native.Vector]) -> Any:
         return [back(vector_of(one, vector)) for one in found] if comm.rank == root else None
 
-    return perform(done, async_op, finish)
+    return perform(started, async_op, finish)

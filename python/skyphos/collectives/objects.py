@@ -67,15 +67,15 @@ def _read(comm: Comm, received: Sequence[Any], *, is_agreed: bool) -> list[Any]:
 
 
 def allgather_bytes(comm: Comm, block: Bytes, finish: Callable[[list[Bytes]], Any], *, async_op: bool) -> Any:
-    """Gather the bytes of all ranks, padded with zeros to a multiple of 64; return ``finish`` of them. Collective."""
-    done = native.allgather(comm._native, _words_of(block, NUMBERS), "auto", async_op)
-    return perform(done, async_op, lambda result: finish([_bytes_of(one) for one in result.vectors]))
+    """Gather the bytes of all ranks, padded with zeros to a multiple of 64; return ``finish(blocks)``. Collective."""
+    started = native.allgather(comm._native, _words_of(block, NUMBERS), "auto", async_op)
+    return perform(started, async_op, lambda result: finish([_bytes_of(one) for one in result.vectors]))
 
 
 def allgather_objects(comm: Comm, x: Any, algorithm: str, *, explain: bool, async_op: bool) -> Any:
     """The objects of all ranks, by rank."""
     mine = _packed(comm, x)
-    done = native.allgather(comm._native, mine, algorithm, async_op)
+    started = native.allgather(comm._native, mine, algorithm, async_op)
 
     def finish(result: native.Gathered) -> Any:
         received = result.vectors
@@ -89,30 +89,30 @@ def allgather_objects(comm: Comm, x: Any, algorithm: str, *, explain: bool, asyn
             algorithm, result.explanation, len(mine.values), words, is_dense=False, why=WHY_SCHEDULE
         )
 
-    return perform(done, async_op, finish)
+    return perform(started, async_op, finish)
 
 
 def gather_objects(comm: Comm, x: Any, root: int, *, async_op: bool) -> Any:
     """The objects of all ranks on ``root``."""
     mine = _packed(comm, x)
-    done = native.gather(comm._native, mine, root, async_op)
+    started = native.gather(comm._native, mine, root, async_op)
 
     def finish(received: Any) -> Any:
         objects = _read(comm, received if comm.rank == root else [], is_agreed=not async_op)
         return objects if comm.rank == root else None
 
-    return perform(done, async_op, finish)
+    return perform(started, async_op, finish)
 
 
 def alltoall_objects(comm: Comm, xs: Sequence[Any], *, async_op: bool) -> Any:
     """The objects that each rank sent to this one."""
     mine = [_packed(comm, x) for x in xs]
-    done = native.alltoall(comm._native, mine, _NO_WORDS, async_op)
-    return perform(done, async_op, lambda received: _read(comm, received, is_agreed=not async_op))
+    started = native.alltoall(comm._native, mine, _NO_WORDS, async_op)
+    return perform(started, async_op, lambda received: _read(comm, received, is_agreed=not async_op))
 
 
 def scatter_objects(comm: Comm, xs: Sequence[Any] | None, root: int, *, async_op: bool) -> Any:
     """The object that ``root`` sends to this rank."""
     mine = [_packed(comm, x) for x in ([] if xs is None else xs)] if comm.rank == root else []
-    done = native.scatter(comm._native, mine, _NO_WORDS, root, async_op)
-    return perform(done, async_op, lambda received: _read(comm, [received], is_agreed=not async_op)[0])
+    started = native.scatter(comm._native, mine, _NO_WORDS, root, async_op)
+    return perform(started, async_op, lambda received: _read(comm, [received], is_agreed=not async_op)[0])

@@ -12,7 +12,7 @@ from ..errors import BadInput
 from ..inputs.arguments import as_one_of
 from ..inputs.settings import truth, whole
 from ..planning.planner import Stage
-from ..vectors.factors import DenseFactors, Factors, open_factors
+from ..vectors.factors import DenseFactors, SparseFactors, open_factors
 from ..vectors.low_rank import LowRank
 from ..work import perform
 from .agreement import collective
@@ -215,7 +215,7 @@ def outer_product_sum(
     as_one_of(algorithm, get_args(Algorithm), "algorithm")
     as_one_of(exchange, get_args(Exchange), "exchange")
     as_one_of(owners, get_args(Owners), "owners")
-    pair = open_factors(a, b)
+    opened = open_factors(a, b)
     blocks = None if grid is None else _grid(grid)
     named_owners = None if owners == "all" and blocks is None else owners
     options = native.OuterOptions(
@@ -226,41 +226,41 @@ def outer_product_sum(
         scatter=scatter,
         fresh=out is None,
     )
-    if out is not None and (factors or not isinstance(pair, DenseFactors)):
+    if out is not None and (factors or not isinstance(opened, DenseFactors)):
         raise BadInput("out= is for the sum of dense factors")
     matrix = None
-    if not factors and isinstance(pair, DenseFactors):
-        rows = len(comm.owned_range(pair.n)) if scatter else pair.n
-        matrix = pair.matrix(rows, out)
+    if not factors and isinstance(opened, DenseFactors):
+        rows = len(comm.owned_range(opened.n)) if scatter else opened.n
+        matrix = opened.matrix(rows, out)
 
     def with_explanation(result: Any, report: native.OuterReport) -> Any:
         return (result, _explanation(report)) if explain else result
 
-    if isinstance(pair, DenseFactors):
-        return _dense(comm, pair, matrix, options, with_explanation, async_op)
-    return _sparse(comm, pair, options, with_explanation, async_op, scatter=scatter, factors=factors)
+    if isinstance(opened, DenseFactors):
+        return _dense(comm, opened, matrix, options, with_explanation, async_op)
+    return _sparse(comm, opened, options, with_explanation, async_op, scatter=scatter, factors=factors)
 
 
 def _dense(
-    comm: Comm, pair: DenseFactors, matrix: Any, options: native.OuterOptions, with_explanation: Any, async_op: bool
+    comm: Comm, opened: DenseFactors, matrix: Any, options: native.OuterOptions, with_explanation: Any, async_op: bool
 ) -> Any:
-    shape, factors = native.OuterShape(pair.n, pair.m, pair.pairs), (pair.a, pair.b)
+    shape, factors = native.OuterShape(opened.n, opened.m, opened.pairs), (opened.a, opened.b)
     if matrix is not None:
-        done = native.outer_product_sum(comm._native, factors, matrix, shape, options, async_op)
-        return perform(done, async_op, lambda report: with_explanation(pair.back(matrix), report))
-    done = native.outer_factors(comm._native, factors, shape, options, async_op)
+        started = native.outer_product_sum(comm._native, factors, matrix, shape, options, async_op)
+        return perform(started, async_op, lambda report: with_explanation(opened.back(matrix), report))
+    started = native.outer_factors(comm._native, factors, shape, options, async_op)
 
     def finish(gathered: native.GatheredFactors) -> Any:
         return with_explanation(
-            LowRank(gathered.a.reshape(-1, pair.n), gathered.b.reshape(-1, pair.m)), gathered.report
+            LowRank(gathered.a.reshape(-1, opened.n), gathered.b.reshape(-1, opened.m)), gathered.report
         )
 
-    return perform(done, async_op, finish)
+    return perform(started, async_op, finish)
 
 
 def _sparse(
     comm: Comm,
-    pair: Factors,
+    opened: SparseFactors,
     options: native.OuterOptions,
     with_explanation: Any,
     async_op: bool,
@@ -268,18 +268,20 @@ def _sparse(
     scatter: bool,
     factors: bool,
 ) -> Any:
-    shape = native.OuterShape(pair.n, pair.m, pair.pairs)
-    entries = native.FactorEntries(*pair.a), native.FactorEntries(*pair.b)
+    shape = native.OuterShape(opened.n, opened.m, opened.pairs)
+    entries = native.FactorEntries(*opened.a), native.FactorEntries(*opened.b)
     if factors:
-        done = native.sparse_outer_factors(comm._native, *entries, shape, options, async_op)
+        started = native.sparse_outer_factors(comm._native, *entries, shape, options, async_op)
 
         def finish_factors(gathered: native.GatheredFactors) -> Any:
             def matrix(one: native.FactorEntries, width: int) -> Any:
-                return pair.matrix_of((one.indices, one.values), gathered.report.pairs, width)
+                return opened.matrix_of((one.indices, one.values), gathered.report.pairs, width)
 
-            return with_explanation(LowRank(matrix(gathered.a, pair.n), matrix(gathered.b, pair.m)), gathered.report)
+            return with_explanation(
+                LowRank(matrix(gathered.a, opened.n), matrix(gathered.b, opened.m)), gathered.report
+            )
 
-        return perform(done, async_op, finish_factors)
-    done = native.sparse_outer_product_sum(comm._native, *entries, shape, options, async_op)
-    rows = len(comm.owned_range(pair.n)) if scatter else pair.n
-    return perform(done, async_op, lambda made: with_explanation(pair.back(made.sum, rows), made.report))
+        return perform(started, async_op, finish_factors)
+    started = native.sparse_outer_product_sum(comm._native, *entries, shape, options, async_op)
+    rows = len(comm.owned_range(opened.n)) if scatter else opened.n
+    return perform(started, async_op, lambda made: with_explanation(opened.back(made.sum, rows), made.report))

@@ -48,7 +48,7 @@ _JSON, _PICKLE = b"J", b"P"
 _PLAIN = (type(None), bool, int, float, str)
 
 #: A list of up to this many elements is described in JSON; longer lists of mixed kinds are pickled.
-_MOST_LISTED = 256
+_MAX_LISTED = 256
 
 #: Alignment of the parts of a joined block, which suits numbers of any type.
 _ALIGN = 64
@@ -144,8 +144,8 @@ def unpack(parts: list[Bytes]) -> Any:
             raise BadInput(f"an object was received that cannot be read here: {error}; {_ADVICE}") from error
     try:
         text = head.tobytes()
-        is_kept = text.startswith(_OF_ARRAY) and len(text) < _MOST_KEPT
-        header = _read_head_of_array(text) if is_kept else json.loads(text)
+        is_cached = text.startswith(_ARRAY_HEAD) and len(text) < _MAX_CACHED_BYTES
+        header = _read_head_of_array(text) if is_cached else json.loads(text)
         return _READERS[header["kind"]](header, blocks)
     except ImportError as error:
         raise BadInput(f"an object was received that cannot be read here: {error}; {_ADVICE}") from error
@@ -190,8 +190,8 @@ def _encoded(header: dict[str, Any]) -> bytes:
     return _JSON + json.dumps(header).encode()
 
 
-#: Beginning of the description of an array, and the most bytes of a description that is cached.
-_OF_ARRAY, _MOST_KEPT = b'{"kind": "array"', 512
+#: How the description of an array begins, and the length below which it is cached.
+_ARRAY_HEAD, _MAX_CACHED_BYTES = b'{"kind": "array"', 512
 
 
 @lru_cache(maxsize=256)
@@ -251,7 +251,7 @@ def _is_plain_data(x: Any) -> bool:
     if type(x) is int:
         return -(2**63) <= x < 2**64  # Python parses numbers of many digits slowly, and refuses very long ones
     if type(x) is list:
-        return len(x) <= _MOST_LISTED and all(type(one) is not list and _is_plain_data(one) for one in x)
+        return len(x) <= _MAX_LISTED and all(type(one) is not list and _is_plain_data(one) for one in x)
     return type(x) in _PLAIN
 
 

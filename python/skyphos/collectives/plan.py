@@ -11,7 +11,7 @@ from ..errors import BadInput, Mismatch
 from ..inputs.arguments import Op, as_out, as_values, resolve_op
 from ..inputs.settings import truth
 from ..planning.explanation import PlanExplanation
-from ..vectors.booleans import as_native_out, as_sent, result_type, settled
+from ..vectors.booleans import as_native_out, as_result, as_sent, result_type
 from ..work import Work, perform
 from .agreement import collective
 from .list_types import retyped
@@ -265,8 +265,8 @@ class Plan:
         async_op = truth(async_op, "async_op")
         sent, target = (as_sent(array, kind), as_native_out(result)) if array.dtype.kind == "b" else (array, result)
         try:
-            done = self._native.reduce(sent, target, operation, order == "arrival", async_op)
+            started = self._native.reduce(sent, target, operation, order == "arrival", async_op)
         except Mismatch as error:
             array = retyped(self._comm, error, array, is_list=isinstance(values, (list, tuple)))
             return self.reduce(array, op=op, out=out, order=order)
-        return perform(done, async_op, lambda _: settled(result, kind))
+        return perform(started, async_op, lambda _: as_result(result, kind))

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Status", "iprobe", "irecv", "isend", "probe", "recv", "send", "sendrecv"]
 
-_MOST_TAG = 2**31 - 1
+_MAX_TAG = 2**31 - 1
 
 
 @dataclass(frozen=True)
@@ -203,21 +203,21 @@ def sendrecv(
     >>> sky.local(3).run(lambda comm: comm.sendrecv(comm.rank, dest=(comm.rank + 1) % comm.size))
     [2, 0, 1]
     """
-    receiving = _receive_arguments(comm, source, recvtag, out, return_status)
-    sent = _send(comm, x, dest, sendtag, receiving=out, async_op=True)
+    arguments = _receive_arguments(comm, source, recvtag, out, return_status)
+    sending = _send(comm, x, dest, sendtag, receiving=out, async_op=True)
     try:
-        sent._native.advance()
-        if sent.done():
-            sent.wait()
-        received = _receive(comm, *receiving, paired_send=sent, async_op=False)
+        sending._native.advance()
+        if sending.done():
+            sending.wait()
+        received = _receive(comm, *arguments, paired_send=sending, async_op=False)
     except Exception:
-        sent.exception()  # the receiver must not get values that the caller writes after this call
+        sending.exception()  # the receiver must not get values that the caller writes after this call
         raise
     except BaseException:
-        sent._native.withdraw()
+        sending._native.withdraw()
         raise
     try:
-        sent.wait()
+        sending.wait()
     except SkyphosError as error:
         error.result = received
         raise
@@ -251,7 +251,7 @@ def iprobe(comm: Comm, source: int | None = None, tag: int | None = None) -> Sta
 
 def _send(comm: Comm, x: Any, dest: int, tag: int, *, receiving: npt.NDArray[Any] | None = None, async_op: bool) -> Any:
     """``receiving``: an array that receives at the same time; sent parts that share its memory are copied."""
-    dest, tag = as_rank(dest, comm.size, "dest"), whole(tag, "tag", 0, _MOST_TAG)
+    dest, tag = as_rank(dest, comm.size, "dest"), whole(tag, "tag", 0, _MAX_TAG)
     try:
         parts = pack_plain(x)
         if is_pickle(parts) and not comm._native.trusted:
@@ -260,8 +260,8 @@ def _send(comm: Comm, x: Any, dest: int, tag: int, *, receiving: npt.NDArray[Any
             parts = [part.copy() if np.may_share_memory(part, receiving) else part for part in parts]
     except BaseException as error:
         _fail_send(comm, error, dest, tag)
-    done = native.send(comm._native, dest, tag, parts, async_op)
-    return perform(done, async_op, lambda _: None)
+    started = native.send(comm._native, dest, tag, parts, async_op)
+    return perform(started, async_op, lambda _: None)
 
 
 def _fail_send(comm: Comm, error: BaseException, dest: int, tag: int) -> NoReturn:
@@ -297,7 +297,7 @@ def _receive(
     if out is not None and out.flags.c_contiguous and (described := described_array(out)) is not None:
         into = native.ReceiveInto(described, array_bytes(out))
     send: Any = None if paired_send is None else paired_send._native
-    done = native.recv(comm._native, source, tag, into, async_op, send)
+    started = native.recv(comm._native, source, tag, into, async_op, send)
 
     def finish(message: native.ReceivedMessage) -> Any:
         parts: list[Bytes] = message.parts
@@ -306,7 +306,7 @@ def _receive(
             received = _put(received, out, message.status, comm.rank)
         return (received, _status(message.status)) if return_status else received
 
-    return perform(done, async_op, finish)
+    return perform(started, async_op, finish)
 
 
 def _status(status: native.MessageStatus) -> Status:
@@ -316,7 +316,7 @@ def _status(status: native.MessageStatus) -> Status:
 def _filter(comm: Comm, source: Any, tag: Any) -> tuple[int | None, int | None]:
     """Source and tag of a receive. MPI's ``ANY_SOURCE`` and ``ANY_TAG``, negative numbers, get an error that helps."""
     source = None if source is None else _or_any(source, "source", lambda: as_rank(source, comm.size, "source"))
-    tag = None if tag is None else _or_any(tag, "tag", lambda: whole(tag, "tag", 0, _MOST_TAG))
+    tag = None if tag is None else _or_any(tag, "tag", lambda: whole(tag, "tag", 0, _MAX_TAG))
     return source, tag
 
 

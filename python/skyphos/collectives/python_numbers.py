@@ -35,7 +35,8 @@ __all__ = ["reduce_numbers"]
 #: Lists of at most this many numbers are sent with their description.
 _INLINE = 256
 
-_LEAST, _MOST = -(2**63), 2**64 - 1
+#: Range of the integers that may be passed and returned.
+_MIN, _MAX = -(2**63), 2**64 - 1
 
 _UFUNCS: dict[str, np.ufunc] = {
     "sum": np.add,
@@ -198,7 +199,7 @@ def _check_kind(kind: type, what: str) -> None:
 
 def _check_range(array: npt.NDArray[Any]) -> None:
     for number in array.flat:
-        if not _LEAST <= number <= _MOST:
+        if not _MIN <= number <= _MAX:
             raise BadInput(f"integers must fit 64 bits, but {number} does not: use float(x)")
 
 
@@ -252,7 +253,7 @@ def _reduced(comm: Comm, all_given: list[_Given], mine: npt.NDArray[Any], op: Op
 
 
 def _common(kinds: list[str], op: Op) -> np.dtype[Any] | None:
-    """The type of the result by NumPy's rules, in which Python numbers take the type of the others. None: exact Python
+    """The type of the result by NumPy's rules, in which Python numbers take the type of NumPy's. None: exact Python
     integers, because all numbers are Python integers, or ranks mix int64 and uint64."""
     known = set(kinds) - {"none"}
     strong = [type_named(kind) for kind in sorted(known - {"bool", "int", "float"})]
@@ -314,7 +315,7 @@ def _exact(rows: list[npt.NDArray[Any]], dtype: np.dtype[Any] | None, op: Op) ->
             total = ufunc(total, row)
     else:
         total = _custom([row.astype(np.uint64 if max(row, default=0) >= 2**63 else np.int64) for row in numbers], op)
-    least, most, what = _LEAST, _MOST, "64 bits"
+    least, most, what = _MIN, _MAX, "64 bits"
     if dtype is not None:
         limits = np.iinfo(dtype) if dtype != np.bool_ else None
         least, most = (0, 1) if limits is None else (int(limits.min), int(limits.max))

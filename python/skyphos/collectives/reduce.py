@@ -9,7 +9,7 @@ import numpy as np
 from .. import _skyphos as native
 from ..inputs.arguments import Op, as_rank
 from ..inputs.settings import truth
-from ..vectors.booleans import as_native_out, as_sent, settled
+from ..vectors.booleans import as_native_out, as_result, as_sent
 from ..vectors.kinds import AnyVector, is_number
 from ..work import Work, perform
 from .agreement import collective
@@ -62,11 +62,11 @@ def reduce(comm: Comm, x: Any, *, root: int = 0, op: Op = "sum", async_op: bool 
     if isinstance(vector, np.ndarray):
         out = np.empty(vector.shape if comm.rank == root else 0, kind)
         arrays = as_sent(vector, kind), as_native_out(out)
-        done = native.reduce_arrays(comm._native, *arrays, operation, root, async_op)
-        return perform(done, async_op, lambda _: back(settled(out, kind)) if comm.rank == root else None)
-    done = native.reduce(comm._native, native_vector(vector, kind), operation, root, async_op)
+        started = native.reduce_arrays(comm._native, *arrays, operation, root, async_op)
+        return perform(started, async_op, lambda _: back(as_result(out, kind)) if comm.rank == root else None)
+    started = native.reduce(comm._native, native_vector(vector, kind), operation, root, async_op)
 
     def finish(found: native.Vector | None) -> Any:
         return None if found is None else back(vector_of(found, vector, kind))
 
-    return perform(done, async_op, finish)
+    return perform(started, async_op, finish)

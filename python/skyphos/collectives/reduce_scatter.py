@@ -12,7 +12,7 @@ from ..errors import BadInput
 from ..inputs.arguments import Op, as_degrees, as_expected, as_n, as_rank
 from ..inputs.settings import truth
 from ..planning.explanation import WHY_PARTS, Explanation, explanation_of
-from ..vectors.booleans import as_native_out, as_sent, settled
+from ..vectors.booleans import as_native_out, as_result, as_sent
 from ..vectors.kinds import AnyVector, is_number
 from ..work import Work, perform
 from .agreement import collective
@@ -87,7 +87,7 @@ def reduce_scatter(
         As in :meth:`allreduce`. A sparse matrix of several rows is scattered by rows, with op ``sum`` or ``mean``; a
         list of numbers is scattered like an array; a single number is refused.
     degrees : sequence of int, optional
-        Layers of the butterfly for sparse vectors; their product is the group's size. None: those with
+        Degrees of the butterfly's layers, for sparse vectors; their product is the group's size. None: those with
         the least predicted time, as for an :meth:`allreduce` by ``auto``. In the first layer distant ranks exchange
         messages, so that each rank ends with its own range.
     expected_nnz : int, optional
@@ -121,10 +121,10 @@ def reduce_scatter(
             raise BadInput("degrees= and explain= are for sparse vectors")
         out = np.empty(len(comm.owned_range(vector.size)), kind)
         arrays = as_sent(vector, kind), as_native_out(out)
-        done = native.reduce_arrays(comm._native, *arrays, operation, None, async_op)
-        return perform(done, async_op, lambda _: back(settled(out, kind)))
+        started = native.reduce_arrays(comm._native, *arrays, operation, None, async_op)
+        return perform(started, async_op, lambda _: back(as_result(out, kind)))
     options = native.AllreduceOptions(degrees=layers, split="even", expected_nnz=expected)
-    done = native.reduce_scatter(comm._native, native_vector(vector, kind), operation, options, async_op)
+    started = native.reduce_scatter(comm._native, native_vector(vector, kind), operation, options, async_op)
 
     def finish(done: native.Scattered) -> Any:
         part = vector_of(done.part, vector, kind)
@@ -136,4 +136,4 @@ def reduce_scatter(
         how = explanation_of(requested, done.explanation, vector.nnz, part.nnz, is_dense=part.is_dense, why=WHY_PARTS)
         return returned, how
 
-    return perform(done, async_op, finish)
+    return perform(started, async_op, finish)

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from .. import _skyphos as native
 from ..inputs.arguments import as_rank
 from ..inputs.settings import truth
-from ..vectors.booleans import as_native_out, as_sent, settled
+from ..vectors.booleans import as_native_out, as_result, as_sent
 from ..vectors.kinds import AnyVector, is_vector, open_vector
 from ..work import Work, perform
 from .agreement import collective
@@ -80,9 +80,9 @@ def scatter(comm: Comm, xs: Any, like: Any = None, *, root: int = 0, async_op: b
         stacked = stacked_like(xs, template) if comm.rank == root else np.empty(0, kind)
         out = np.empty_like(template)
         arrays = as_sent(stacked, kind), as_native_out(out)
-        done = native.move_arrays(comm._native, native.ArrayMove.scatter(root), *arrays, async_op)
-        return perform(done, async_op, lambda _: back(settled(out, kind)))
+        started = native.move_arrays(comm._native, native.ArrayMove.scatter(root), *arrays, async_op)
+        return perform(started, async_op, lambda _: back(as_result(out, kind)))
     vectors = of_one_form([open_vector(x) for x in (*(xs or ()), like)])[0][:-1] if comm.rank == root else []
     sent = [native_vector(vector) for vector in vectors]
-    done = native.scatter(comm._native, sent, native_vector(template), root, async_op)
-    return perform(done, async_op, lambda found: back(vector_of(found, template)))
+    started = native.scatter(comm._native, sent, native_vector(template), root, async_op)
+    return perform(started, async_op, lambda found: back(vector_of(found, template)))

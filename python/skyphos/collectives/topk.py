@@ -35,7 +35,7 @@ _QUANTISED_TOGETHER = 1024
 
 
 class TopK:
-    """Choose the largest values of each gradient and add the others to the next one: Top-k SGD.
+    """Choose the largest values of each gradient and add the rest to the next gradient: Top-k SGD.
 
     A TopK stores the residual of one array of parameters on one rank. Each call adds the gradient to it, removes the
     values of largest magnitude from the sum, and stores the rest: ``acc = residual + gradient``, send
@@ -138,7 +138,7 @@ class TopK:
         Returns
         -------
         SparseVector
-            The chosen values, by position in the flattened gradient; quantised ones as decoded from their codes.
+            The chosen values, by index in the flattened gradient; quantised ones as decoded from their codes.
 
         Raises
         ------
@@ -153,17 +153,17 @@ class TopK:
         array([1, 2], dtype=uint32)
         """
         array, _ = self._open(gradient)
-        positions, picked = self._take(array)
+        indices, picked = self._take(array)
         if self._bits is not None:
             exact, quantize = picked.copy(), Quantize(self._bits, _QUANTISED_TOGETHER, "input", "max", self._seed)
             try:
                 native.topk_quantise(picked, quantize._native(), self._steps, whole(rank, "rank", 0, 2**32 - 1))
             except BaseException:
-                self._restore(positions, exact)
+                self._restore(indices, exact)
                 raise
-            self._put_back(positions, exact, picked)
+            self._put_back(indices, exact, picked)
         self._steps += 1
-        return SparseVector._of(positions, picked, None, array.size)
+        return SparseVector._of(indices, picked, None, array.size)
 
     @collective(argument=1)
     def allreduce(
@@ -187,7 +187,7 @@ class TopK:
         op : {"sum", "mean"} or any other operation, if ``bits`` is None
             As in :meth:`Comm.allreduce`.
         algorithm : str
-            As in :meth:`Comm.allreduce`, those for sparse vectors.
+            An algorithm of :meth:`Comm.allreduce` for sparse vectors.
         dense : bool
             Return the gradient's kind and shape, with zeros where no rank sent a value.
         async_op : bool
@@ -225,15 +225,15 @@ class TopK:
         if self._bits is not None:
             quantize = Quantize(self._bits, _QUANTISED_TOGETHER, "input", "max", self._seed)
         options = options_of(algorithm, quantize=quantize, tell_sent=quantize is not None)
-        positions, picked = self._take(array)
-        mine = SparseVector._of(positions, picked, None, array.size)
+        indices, picked = self._take(array)
+        mine = SparseVector._of(indices, picked, None, array.size)
         work = reduce_chosen(
             comm,
             mine,
             operation,
             options,
-            sent=lambda sent: self._put_back(positions, picked, sent),
-            restore=lambda: self._restore(positions, picked),
+            on_sent=lambda sent: self._put_back(indices, picked, sent),
+            restore=lambda: self._restore(indices, picked),
             finish=lambda reduced, _: back(reduced.to_dense().reshape(np.shape(gradient))) if dense else reduced,
             async_op=async_op,
         )
@@ -325,16 +325,16 @@ class TopK:
             residual = self._residual.reshape(-1)
         return native.topk_take(residual, array.reshape(-1), k=self._k, bucket=self._bucket, threshold=threshold)
 
-    def _put_back(self, positions: _Array, picked: _Array, sent: _Array) -> None:
+    def _put_back(self, indices: _Array, picked: _Array, sent: _Array) -> None:
         """Add the errors of quantisation to the residual, if ``feedback`` is "quantised"."""
         if self._feedback == "quantised" and self._residual is not None:
-            native.topk_put_back(self._residual.reshape(-1), positions, picked, sent)
+            native.topk_put_back(self._residual.reshape(-1), indices, picked, sent)
 
-    def _restore(self, positions: _Array, picked: _Array) -> None:
+    def _restore(self, indices: _Array, picked: _Array) -> None:
         """Add chosen values that were not sent back to the residual."""
         if self._residual is not None:
-            # Later gradients may have changed these positions.
-            self._residual.reshape(-1)[positions] += picked
+            # Later gradients may have changed these indices.
+            self._residual.reshape(-1)[indices] += picked
 
 
 def check_feedback(bits: int | None, feedback: object) -> None:
@@ -353,25 +353,25 @@ def reduce_chosen(
     op: native.Operation,
     options: native.AllreduceOptions,
     *,
-    sent: Callable[[_Array], None],
+    on_sent: Callable[[_Array], None],
     restore: Callable[[], None],
     finish: Callable[[SparseVector, native.Explanation], Any],
     async_op: bool,
 ) -> Any:
     """Reduce the chosen values of all ranks, and return ``finish(result, report)``.
 
-    If inputs are quantised, ``sent`` is called with this rank's quantised values; ``restore`` is called if the call
+    If inputs are quantised, ``on_sent`` is called with this rank's quantised values; ``restore`` is called if the call
     ends with an error.
     """
     try:
-        done = native.allreduce(comm._native, native_vector(mine), op, options, bool(async_op))
+        started = native.allreduce(comm._native, native_vector(mine), op, options, bool(async_op))
     except BaseException:
         restore()
         raise
 
     def finish_all(done: native.Allreduced) -> Any:
         if done.sent is not None:
-            sent(done.sent)
+            on_sent(done.sent)
         return finish(vector_of(done.sum, mine), done.explanation)
 
-    return perform(done, async_op, finish_all, restore)
+    return perform(started, async_op, finish_all, restore)

@@ -78,7 +78,7 @@ def topk_allreduce(
     Notes
     -----
     Ok-Topk (Li & Hoefler, PPoPP 2022), with exact selections instead of thresholds estimated from earlier calls:
-    no rank sends or receives more than 6k words (an index or a value each). NaN counts as largest.
+    no rank sends or receives more than 6·k words (an index or a value each). NaN counts as largest.
 
     Examples
     --------
@@ -95,7 +95,7 @@ def topk_allreduce(
     require_floats(vector.dtype, "topk_allreduce")
     if vector.width != 1:
         raise BadInput(f"topk_allreduce takes one number an index, not rows of {vector.width}")
-    done = native.topk_allreduce(comm._native, native_vector(vector), k, resolve_op(op), async_op)
+    started = native.topk_allreduce(comm._native, native_vector(vector), k, resolve_op(op), async_op)
 
     def finish(done: native.TopkSum) -> Any:
         total = vector_of(done.sum, vector)
@@ -103,4 +103,4 @@ def topk_allreduce(
             return total
         return total, np.intersect1d(done.offered, total.indices, assume_unique=True)
 
-    return perform(done, async_op, finish)
+    return perform(started, async_op, finish)

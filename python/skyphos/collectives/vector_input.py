@@ -11,7 +11,7 @@ import numpy.typing as npt
 from .. import _skyphos as native
 from ..errors import BadInput
 from ..inputs.arguments import Op, as_array, resolve_op
-from ..vectors.booleans import as_sent, result_type, settled
+from ..vectors.booleans import as_result, as_sent, result_type
 from ..vectors.kinds import open_vector
 from ..vectors.scipy_kinds import matrix_shape
 from ..vectors.sparse_vector import SparseVector
@@ -56,7 +56,7 @@ def agree_on_shape(comm: Comm, function: str, x: Any) -> None:
 
 
 def stacked_like(xs: Sequence[Any] | None, like: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """The list that this rank scatters as one array."""
+    """The arrays that this rank scatters, as one array."""
     opened = [] if isinstance(xs, np.ndarray) else [open_vector(x) for x in xs or ()]
     stacked, _ = stack(xs, opened)
     if (stacked.dtype, stacked.shape[1:]) != (like.dtype, like.shape):
@@ -126,6 +126,6 @@ def vector_of(found: native.Vector, like: SparseVector, kind: np.dtype[Any] | No
     indices = found.indices
     if indices is not None and like._indices is not None and indices.dtype != like._indices.dtype:
         indices = indices.view(like._indices.dtype) if indices.itemsize == like._indices.itemsize else indices
-    rows = settled(found.values, like.dtype if kind is None else kind)
+    rows = as_result(found.values, like.dtype if kind is None else kind)
     shape = like._values.shape[1:]
     return SparseVector._of(indices, rows.reshape(-1, *shape) if shape else rows, found.present, like._n)

@@ -1,7 +1,7 @@
 """Groups of an engine's workers: rendezvous, running the function on each rank, and collecting the outcomes.
 
 1. The driver makes a random token (:func:`settings_of` checks the arguments).
-2. Rank 0's worker listens on a free port (:func:`hold`); the engine passes its address to the others.
+2. Rank 0's worker listens on a free port (:func:`listen`); the engine passes its address to the others.
 3. Each worker joins the group, runs the function and returns an :class:`Outcome` (:func:`take_part`). An error is an
    outcome too: engines retry a function that raises, and a single rank must not be run again.
 4. The driver waits until all have ended, or a short time after the first failure, and returns the results or raises
@@ -30,7 +30,7 @@ __all__ = [
     "RankFailed",
     "address_toward",
     "failed",
-    "hold",
+    "listen",
     "pack",
     "package",
     "settings_of",
@@ -142,14 +142,14 @@ def _why_not(name: str) -> str:
     return "the engine sets it"
 
 
-def hold(host: str) -> tuple[socket.socket, str]:
+def listen(host: str) -> tuple[socket.socket, str]:
     """A socket that listens on a free port, and its ``host:port``; it stays open, so that no other program gets the
     port.
 
     Examples
     --------
-    >>> from skyphos.engines._meeting import hold
-    >>> listener, address = hold("127.0.0.1")
+    >>> from skyphos.engines._meeting import listen
+    >>> listener, address = listen("127.0.0.1")
     >>> address == f"127.0.0.1:{listener.getsockname()[1]}"
     True
     >>> listener.close()

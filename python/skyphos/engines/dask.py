@@ -16,7 +16,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from ..errors import BadInput, PeerLost, Timeout
-from ._meeting import Member, Outcome, Outcomes, failed, hold, package, settings_of, take_part
+from ._meeting import Member, Outcome, Outcomes, failed, listen, package, settings_of, take_part
 
 __all__ = ["run"]
 
@@ -75,25 +75,28 @@ def run(
 
     try:
         if size > 1:
-            rendezvous = _follow(client, [submit(0, _hold, token)], workers, timeout).results()[0]
+            rendezvous = _collect_outcomes(client, [submit(0, _listen, token)], workers, timeout).results()[0]
         members = (Member(rank, size, rendezvous, token, settings) for rank in range(size))
-        return _follow(client, [submit(one.rank, _part, one, fn, *args) for one in members], workers).results()
+        return _collect_outcomes(
+            client, [submit(one.rank, _part, one, fn, *args) for one in members], workers
+        ).results()
     finally:
         client.cancel(futures)
 
 
-def _follow(client: Any, futures: list[Any], workers: list[str], within_s: float = math.inf) -> Outcomes:
+def _collect_outcomes(client: Any, futures: list[Any], workers: list[str], within_s: float = math.inf) -> Outcomes:
+    """Wait for the task of each rank. A task that ends without an outcome, or whose worker is gone, is a lost rank."""
     distributed = package("distributed", "dask")
     outcomes, until = Outcomes(len(futures)), time.monotonic() + within_s
     while awaited := outcomes.awaited:
         with suppress(distributed.TimeoutError):
             distributed.wait([futures[rank] for rank in awaited], timeout=0.5, return_when="FIRST_COMPLETED")
-        there = client.nthreads()
+        present = client.nthreads()
         for rank in awaited:
             if (future := futures[rank]).status == "finished":
                 with suppress(distributed.TimeoutError):  # its worker may have just been lost
                     outcomes.add(future.result(timeout=10))
-            elif future.status == "pending" and workers[rank] in there:
+            elif future.status == "pending" and workers[rank] in present:
                 pass
             elif future.status == "error" and not isinstance(error := future.exception(), distributed.KilledWorker):
                 outcomes.add(failed(rank, error, package("cloudpickle", "dask").dumps))
@@ -104,10 +107,10 @@ def _follow(client: Any, futures: list[Any], workers: list[str], within_s: float
     return outcomes
 
 
-def _hold(token: str) -> Outcome:
+def _listen(token: str) -> Outcome:
     worker = package("distributed", "dask").get_worker()
     own = urlsplit(worker.address)  # the address that others use; without a host name in a cluster inside one process
-    listener, address = hold("127.0.0.1" if own.scheme == "inproc" else str(own.hostname))
+    listener, address = listen("127.0.0.1" if own.scheme == "inproc" else str(own.hostname))
     _listeners[worker.address] = listener, token
     return Outcome(0, socket.gethostname(), address)
 

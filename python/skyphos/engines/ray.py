@@ -14,7 +14,7 @@ from typing import Any
 
 from ..errors import BadInput, Timeout
 from ..text.plain_text import one_line
-from ._meeting import Member, Outcome, Outcomes, failed, hold, package, settings_of, take_part
+from ._meeting import Member, Outcome, Outcomes, failed, listen, package, settings_of, take_part
 
 __all__ = ["run"]
 
@@ -76,10 +76,10 @@ def run(
         given = [one if isinstance(one, ray.ObjectRef) else ray.put(one) for one in (fn, *args)]
         rendezvous, token = None, secrets.token_hex(16)
         if num_workers > 1:
-            rendezvous = _follow(ray, [actors[0].hold.remote()]).results()[0]
+            rendezvous = _collect_outcomes(ray, [actors[0].listen.remote()]).results()[0]
         member = Member(0, num_workers, rendezvous, token, settings)
         parts = [one.take_part.remote(replace(member, rank=rank), num_cpus, *given) for rank, one in enumerate(actors)]
-        return _follow(ray, parts).results()
+        return _collect_outcomes(ray, parts).results()
     finally:
         for actor in actors:
             ray.kill(actor)
@@ -97,7 +97,7 @@ def _check_room(nodes: list[Any], need: Mapping[str, float], num_workers: int) -
         )
 
 
-def _follow(ray: Any, tasks: list[Any]) -> Outcomes:
+def _collect_outcomes(ray: Any, tasks: list[Any]) -> Outcomes:
     outcomes = Outcomes(len(tasks))
     while awaited := {tasks[rank]: rank for rank in outcomes.awaited}:
         for task in ray.wait(list(awaited), timeout=1.0)[0]:
@@ -113,8 +113,8 @@ def _follow(ray: Any, tasks: list[Any]) -> Outcomes:
 class _Worker:
     _listener: socket.socket | None = None
 
-    def hold(self) -> Outcome:
-        self._listener, address = hold(package("ray.util", "ray").get_node_ip_address())
+    def listen(self) -> Outcome:
+        self._listener, address = listen(package("ray.util", "ray").get_node_ip_address())
         return Outcome(0, socket.gethostname(), address)
 
     def take_part(self, member: Member, cpus: float, fn: Callable[..., Any], *args: Any) -> Outcome:

@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Any
 
 from ..errors import BadInput, PeerLost
-from ._meeting import Member, Outcomes, address_toward, hold, pack, package, settings_of, take_part
+from ._meeting import Member, Outcomes, address_toward, listen, pack, package, settings_of, take_part
 
 __all__ = ["run"]
 
@@ -112,7 +112,7 @@ def _part(batches: Iterator[Any], member: Member, fn: Callable[..., Any], schema
     if rank == 0 and member.size > 1:
         hosts = [info.address.rpartition(":")[0].strip("[]") for info in context.getTaskInfos()]
         other_host = next((host for host in hosts if host != hosts[0]), None)
-        listener, address = hold("127.0.0.1" if other_host is None else address_toward(other_host))
+        listener, address = listen("127.0.0.1" if other_host is None else address_toward(other_host))
     member = replace(member, rank=rank, rendezvous=context.allGather(address)[0] or None)
     outcome = take_part(member, fn, args, listener=listener, cpus=context.cpus(), dumps=pickler.dumps)
     packed = pack(outcome, pickler.dumps)

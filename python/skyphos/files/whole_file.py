@@ -25,7 +25,7 @@ from ..errors import BadInput
 __all__ = ["is_special", "replacing"]
 
 _DESCRIPTOR = re.compile(r"/dev/fd/(\d+)|/proc/self/fd/(\d+)|/dev/std(?:in|out|err)")
-_MOST_LINKS = 40
+_MAX_LINKS = 40
 # Errors of making or renaming the temporary file after which the file itself may still be writable.
 _IN_PLACE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EBUSY)
 
@@ -105,7 +105,7 @@ def is_special(path: str) -> bool:
 
 def _end_of_links(path: str) -> tuple[str, int | None]:
     """The target of a name after all links, and its number if it is an open descriptor of this process."""
-    for _ in range(_MOST_LINKS):
+    for _ in range(_MAX_LINKS):
         found = _DESCRIPTOR.fullmatch(os.path.abspath(path))
         if found is not None:
             standard = {"/dev/stdin": 0, "/dev/stdout": 1, "/dev/stderr": 2}

@@ -105,7 +105,7 @@ class Columns:
         return Roles(source, target, weight)
 
     def are_numbers(self) -> bool:
-        """True if all columns may be given by number."""
+        """True if every column is given as a number, not by a name."""
         return all(name is None or (name.isascii() and name.isdigit()) for name in self._all())
 
     def _all(self) -> tuple[str, str, str | None]:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 __all__ = ["DistMatrix"]
 
 Array = npt.NDArray[Any]
-# Most rows and columns of a matrix, including its slots.
+# Largest number of rows, and of columns, of a matrix, including its slots.
 _MAX_SIDE = 2**63
 
 
@@ -54,7 +54,7 @@ class DistMatrix:
     slots : int
         Number of scalars that are summed along with each product, see :meth:`matvec_with`.
     degrees : sequence of int, optional
-        Layers of the butterfly, see ``Comm.configure``.
+        Degrees of the butterfly's layers, see ``Comm.configure``.
 
     Attributes
     ----------
@@ -117,7 +117,7 @@ class DistMatrix:
         mine = self._owned_rows(my_rows, my_columns if square else None, every_vertex and square)
         self.index: Ids = _union(my_columns, mine) if square else my_columns
         self.row_index: Ids = self.index if square else mine
-        self.owned: npt.NDArray[np.bool_] = _is_in(self.row_index, mine)
+        self.owned: npt.NDArray[np.bool_] = _membership(self.row_index, mine)
         at = np.searchsorted(self.index, my_columns).astype(np.int32)
         self._local = _by_rows(local_row, at[local_column], value, len(my_rows), len(self.index))
         # The scalars of matvec_with are reduced as additional rows after the last one.
@@ -246,12 +246,12 @@ class DistMatrix:
         divided._buffers = {}
         return divided
 
-    def first_entry(self, which: Callable[[Array], Array]) -> tuple[int, int, Any] | None:
-        """Return row, column and value of this rank's first entry for whose value ``which`` is true."""
+    def first_entry(self, mask_of: Callable[[Array], Array]) -> tuple[int, int, Any] | None:
+        """Return row, column and value of the first entry of this rank that is true in ``mask_of(values)``."""
         local = self._local
         if local.values is None:
             return None
-        found = np.flatnonzero(which(local.values))
+        found = np.flatnonzero(mask_of(local.values))
         if len(found) == 0:
             return None
         row = int(np.searchsorted(local.starts, found[0], side="right")) - 1
@@ -272,7 +272,7 @@ class DistMatrix:
         touched = my_rows if my_columns is None else _union(my_rows, my_columns)
         bid = ((rank + touched) % size).astype(np.int32)
         if my_columns is not None:
-            bid[~_is_in(touched, my_columns)] += size
+            bid[~_membership(touched, my_columns)] += size
         n = self.shape[0]
         mine_if_free = np.arange(n * rank // size, n * (rank + 1) // size) if every_vertex else np.empty(0, np.int64)
         want = np.concatenate([touched, mine_if_free])
@@ -388,7 +388,7 @@ def _union(a: Ids, b: Ids) -> Ids:
     return union
 
 
-def _is_in(sorted_ids: Ids, subset: Ids) -> npt.NDArray[np.bool_]:
+def _membership(sorted_ids: Ids, subset: Ids) -> npt.NDArray[np.bool_]:
     """Mask of the sorted distinct ids that are in a sorted subset of them."""
     mask = np.zeros(len(sorted_ids), np.bool_)
     mask[np.searchsorted(sorted_ids, subset)] = True

@@ -13,7 +13,7 @@ from ..inputs.arrays import refuse_masked
 
 __all__ = ["Edges", "Ids", "Weights"]
 
-_MOST = 2**63 - 1
+_MAX_ID = 2**63 - 1
 
 Ids = npt.NDArray[np.int64]
 Weights = npt.NDArray[np.float64]
@@ -125,7 +125,7 @@ class Edges:
         array([3.])
         """
         width = int(self.target.max(initial=0)) + 1
-        if (int(self.source.max(initial=0)) + 1) * width > _MOST:
+        if (int(self.source.max(initial=0)) + 1) * width > _MAX_ID:
             # A pair of larger ids does not fit in one 64-bit key: replace the ids by their positions first.
             sources, source = np.unique(self.source, return_inverse=True)
             targets, target = np.unique(self.target, return_inverse=True)
@@ -168,7 +168,7 @@ def _ids(given: Any, name: str) -> Ids:
         raise BadInput(f"{name} must be ids of vertices in one dimension, not {array.dtype} of shape {array.shape}")
     if array.dtype.kind == "f" and not (np.isfinite(array) & (array == np.floor(array)) & (abs(array) < 2**53)).all():
         raise BadInput(f"{name} must be ids, which are whole numbers; it holds other numbers, of type {array.dtype}")
-    if array.dtype.kind == "u" and array.max() > _MOST:
+    if array.dtype.kind == "u" and array.max() > _MAX_ID:
         raise BadInput(f"{name} holds the id {array.max()}, which is above 2^63 - 1")
     return array.astype(np.int64)
 

@@ -37,7 +37,7 @@ def open_binary(path: str, *, packed: bool = False) -> Iterator[BinaryIO]:
     ...
     skyphos.errors.BadInput: nowhere.txt: No such file or directory
     """
-    with _named(path), _open(path) as stored:
+    with _errors_name(path), _open(path) as stored:
         kind = None if packed else _compression(path, stored)
         if kind is None:
             yield stored
@@ -65,7 +65,7 @@ def _compression(path: str, stored: BinaryIO) -> str | None:
 
 def size_of(path: str) -> int:
     """Bytes of a file as it is stored."""
-    with _named(path):
+    with _errors_name(path):
         if not _SCHEME.match(path):
             return os.path.getsize(path)
         with _open(path) as stream:
@@ -93,7 +93,8 @@ def _open(path: str) -> BinaryIO:
 
 
 @contextmanager
-def _named(path: str) -> Iterator[None]:
+def _errors_name(path: str) -> Iterator[None]:
+    """Within this context errors of the file system become :class:`BadInput`, and name the file."""
     try:
         yield
     except BadInput:

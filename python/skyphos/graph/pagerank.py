@@ -160,7 +160,7 @@ def pagerank(
     callback : callable, optional
         Called on every rank with (iteration, residual) once the residual of an iteration is known.
     degrees : sequence of int, optional
-        Layers of the butterfly; default chosen by ``Comm.configure``.
+        Degrees of the butterfly's layers; default chosen by ``Comm.configure``.
     checkpoint : Checkpoint or path, optional
         Where iterations are saved. If it holds a saved iteration of the same graph and settings, the call resumes from
         there, with bitwise the same result.

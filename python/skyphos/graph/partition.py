@@ -34,10 +34,10 @@ __all__ = ["PARTITIONS", "partition", "random_owners", "send", "weighted_alike"]
 
 PARTITIONS = ("random", "greedy", "row")
 
-# Samples of each rank's share from which the boundaries of ranges are computed.
+# Number of samples of each rank's share. The boundaries of ranges are computed from all ranks' samples.
 _SAMPLES = 1024
 
-# Largest size of a part over the average. Without a limit the rule puts most of a well-connected graph on one part: on
+# Largest size of a part, relative to the average. Without a limit most of a well-connected graph is on one part: on
 # citations in file order, 16 parts, the largest had 7.7 times the average. The other remedy, edges in random order
 # without a limit, also balances the parts, but puts a vertex on more of them: 4.2 on average; with this limit 3.8.
 _SLACK = 1.02

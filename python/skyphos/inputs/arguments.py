@@ -28,7 +28,7 @@ __all__ = [
     "as_values",
     "checked_op",
     "identity_of",
-    "python_name",
+    "name_of_function",
     "resolve_op",
 ]
 
@@ -192,7 +192,7 @@ def checked_op(op: Op) -> tuple[Any, Any]:
             raise BadInput(f"unknown operation {op!r}: use one of {', '.join(NAMES)}, or a ufunc with an identity")
         return op, None
     if not isinstance(op, np.ufunc) or op.nin != 2 or op.nout != 1:
-        name = python_name(op)
+        name = name_of_function(op)
         raise BadInput(f"op must be a name or a binary NumPy ufunc, not {op!r}{f': say {name!r}' if name else ''}")
     if op in NAMED_UFUNCS:
         return NAMED_UFUNCS[op], None
@@ -201,8 +201,8 @@ def checked_op(op: Op) -> tuple[Any, Any]:
     return op, np.asarray(op.identity)
 
 
-def python_name(op: Any) -> str | None:
-    """The operation of a Python function such as ``max`` or ``operator.add``, or of an mpi4py ``Op``."""
+def name_of_function(op: Any) -> str | None:
+    """The name of the operation of a Python function such as ``max`` or ``operator.add``, or of an mpi4py ``Op``."""
     try:
         known = _BUILTINS.get(op)
     except TypeError:  # not hashable

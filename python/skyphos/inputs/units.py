@@ -12,7 +12,7 @@ from .settings import whole
 __all__ = ["as_bytes", "parse_bytes", "parse_rate"]
 
 #: Largest size in bytes, and largest rate in bytes a second.
-_MOST = 1e15
+_MAX = 1e15
 
 _UNITS = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12}
 _UNITS |= {f"{unit}i": 1024.0**power for power, unit in enumerate("kmgt", 1)}
@@ -52,8 +52,8 @@ def _parse(text: str, units: str, kind: str, how: str) -> tuple[float, str]:
         number = math.nan
     if found is None or math.isnan(number):
         raise BadInput(f"{text!r} is not a {kind}: {how}")
-    if not 0 < number <= _MOST:
-        raise BadInput(f"{text!r} is not a {kind}: it must be above 0, and at most {_MOST:g} bytes")
+    if not 0 < number <= _MAX:
+        raise BadInput(f"{text!r} is not a {kind}: it must be above 0, and at most {_MAX:g} bytes")
     return number, found[3]
 
 

@@ -26,7 +26,7 @@ _MODULES = {"Bootstrap": "bootstrap", "discover": "bootstrap", "SSH": "hosts", "
 
 
 def __getattr__(name: str) -> Any:
-    """Import the launcher when a name of it is used: ranks that were started need only :mod:`.bootstrap`."""
+    """Import the launcher when one of its names is used: ranks that were started need only :mod:`.bootstrap`."""
     if name == "Place":
         warnings.warn(
             "skyphos.launch.Place is HostRanks now; the next version drops the old name", DeprecationWarning, 2

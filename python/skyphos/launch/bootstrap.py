@@ -48,8 +48,8 @@ class Bootstrap:
     token : str or None
         Shared secret that all ranks must show; not part of ``repr``.
     local_rank, local_size : int
-        The same among the ranks of this host. If the launcher does not set them: all ranks of the group if the
-        rendezvous is on the loopback, else 0 and 1.
+        This process's number among the ranks of this host, and their number. If the launcher does not set them: rank
+        and size of the group if the rendezvous is on the loopback, else 0 and 1.
     launcher : str
         Source of the settings: ``explicit``, ``skyphos``, ``torchrun``, ``environment``, ``slurm``, ``mpi`` or
         ``alone``.
@@ -165,7 +165,7 @@ def split_address(address: str, name: str = "rendezvous") -> tuple[str, int]:
     return bare, _port(port, name)
 
 
-#: Variables of launchers whose ranks are not supported here.
+#: Variables in which launchers that are not supported here set the rank.
 _RANKS = ("PMIX_RANK", "PALS_RANKID", "FLUX_TASK_RANK", "JSM_NAMESPACE_RANK", "MV2_COMM_WORLD_RANK", "ALPS_APP_PE")
 
 #: Variables of batch systems: the number of processes of a job.
@@ -255,7 +255,7 @@ def _from_torch(env: _Environment, rendezvous: str | None, token: str | None) ->
     if pair is None:
         return None
     # torchrun says "True" here when its own store listens on MASTER_PORT for the whole job. `init` asks that store
-    # (launch/torchrun.py); without torch the next port is ours.
+    # (launch/torchrun.py); without torch, rank 0 takes the next port.
     agent_holds_port = env.text("TORCHELASTIC_USE_AGENT_STORE") == "True"
     fix = "set MASTER_ADDR and MASTER_PORT, or SKYPHOS_RENDEZVOUS=host:port"
     address = _address(env, rendezvous, pair[1], fix, port_offset=int(agent_holds_port))

@@ -66,7 +66,7 @@ def parse_hostfile(path: str) -> list[tuple[str, int]]:
 
 
 def _line(words: list[str], where: str) -> tuple[str, int]:
-    """The host of a line, and its ranks."""
+    """The host of a line, and its number of ranks."""
     host, count = _host(words[0], where)
     counts: dict[str, int] = {}
     for word in words[1:]:

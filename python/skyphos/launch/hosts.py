@@ -227,7 +227,7 @@ class _Agents(Supervisor):
             rank, label, failure = message["failed"]
             self.note_failure(f"rank {rank} on {host}", label, Failure.of_json(failure))
 
-    def left(self) -> bool:
+    def any_left(self) -> bool:
         return any(self._running.values())
 
     def child_ended(self, child: Child) -> None:
@@ -272,7 +272,7 @@ class _Host(Supervisor):
         rank = self._first_rank + self.children.index(child)
         self.report_to_launcher({"ended": [rank, child.process.returncode]})
 
-    def failure_told(self, child: Child, failure: Failure) -> None:
+    def failure_reported(self, child: Child, failure: Failure) -> None:
         rank = self._first_rank + self.children.index(child)
         self.report_to_launcher({"failed": [rank, child.label, json.dumps(asdict(failure))]})
 

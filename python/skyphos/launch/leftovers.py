@@ -1,7 +1,7 @@
 """Leftovers: processes that a rank started and that outlive it.
 
 They are found by the rank's process group, and by the rank's variables in their environment, which a process keeps when
-it starts its own session (``setsid``, a daemon). This works on Linux only; elsewhere the group is sent a signal.
+it starts its own session (``setsid``, a daemon). This works on Linux only; elsewhere only the group gets signals.
 """
 
 from __future__ import annotations
@@ -67,7 +67,8 @@ def find(origins: Sequence[Origin]) -> dict[Origin, list[int]]:
 def adopt(wanted: bool) -> bool:
     """Set whether orphaned descendants become children of this process; return the setting before.
 
-    This process can then wait for them; the first process of a container may not.
+    Then this process can wait for them. Otherwise process 1 adopts them, which in a container may never wait for them,
+    so that zombies remain.
     """
     if not sys.platform.startswith("linux"):
         return False

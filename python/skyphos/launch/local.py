@@ -1,8 +1,8 @@
 """Local launcher: starts the ranks of a group on this machine (``skyphos run`` and others).
 
-:func:`run_local` opens the socket on which rank 0 will listen, on a port that the kernel picks, and passes it on open:
-no other program can take the port meanwhile, and no rank can connect too early. Each job has a random token, passed in
-the environment, without which nothing joins the group.
+:func:`run_local` opens the socket on which rank 0 will listen, on a port that the kernel picks, and passes the open
+socket on: no other program can take the port meanwhile, and no rank can connect too early. Each job has a random token,
+passed in the environment, without which nothing joins the group.
 
 For the machines of a host file see :mod:`.hosts`.
 """
@@ -241,7 +241,7 @@ def command_line(
 
 
 def _open_descriptors(command: Sequence[str]) -> tuple[int, ...]:
-    """Open descriptors that arguments name, such as ``/dev/fd/63``."""
+    """The descriptors that arguments name, such as ``/dev/fd/63``, and that are open."""
     found = []
     for argument in command:
         named = re.search(r"(?:^|=)/(?:dev|proc/self)/fd/(\d{1,9})$", argument)

@@ -64,8 +64,8 @@ class LocalGroup(list["Comm"]):
                 if failed is not None:
                     errors.append((process, failed))
                 ended.notify_all()
-                agreed = not isinstance(failed, SkyphosError) or ended.wait_for(lambda: not running, _AGREED_S)
-            if failed is not None and not (agreed and isinstance(failed, SkyphosError)):
+                all_ended = isinstance(failed, SkyphosError) and ended.wait_for(lambda: not running, _AGREED_S)
+            if failed is not None and not all_ended:
                 comm.close()
 
         threads = [threading.Thread(target=body, args=pair, name=f"rank {pair[0]}") for pair in enumerate(self)]

@@ -6,9 +6,9 @@ SIGKILL after a grace. It is one loop over file descriptors in one thread, which
 
 Children are process groups of their own, so that Ctrl-C at a terminal reaches them once, through the launcher, and
 so that a child can be ended together with what it started (:mod:`.leftovers`). On Linux the kernel kills a child
-whose launcher died, even by SIGKILL (``PR_SET_PDEATHSIG``, set between fork and exec: it costs nothing, where a small
-Python process in between would cost each rank the start of an interpreter, 15 ms of CPU). Elsewhere, or for what a
-child started in turn, that guarantee is missing.
+whose launcher died, even by SIGKILL (``PR_SET_PDEATHSIG``, set between fork and exec: it costs nothing, while a small
+Python process between launcher and rank would cost each rank the start of an interpreter, 15 ms of CPU). Elsewhere,
+and for processes that a child has started, that guarantee is missing.
 """
 
 from __future__ import annotations
@@ -51,6 +51,7 @@ _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 _FORWARDED = (*_ENDING, signal.SIGUSR1, signal.SIGUSR2)
 # Bytes of a line that are passed on at once; a longer line is cut, so that no child can fill the launcher's memory.
 _LONGEST_LINE = 1 << 16
+#: Longest time to wait for the last output of ended children, or for processes that cannot be killed.
 _DRAIN_S = 1.0
 #: Seconds between two checks of the processes that ended children left behind.
 _LOOK_S = 0.02
@@ -66,7 +67,7 @@ class Child:
     label: str
     who: str
     process: subprocess.Popen[bytes]
-    begun: dict[int, tuple[int, bytes]] = field(default_factory=dict)
+    incomplete: dict[int, tuple[int, bytes]] = field(default_factory=dict)
     has_ended: bool = False
     #: ``NAME=value`` in its environment, by which processes that it starts are found.
     mark: tuple[bytes, ...] = ()
@@ -101,8 +102,8 @@ class Supervisor:
         self._keep_going, self._report = keep_going, report
         self._grace_s = grace_s
         self._selector = selectors.DefaultSelector()
-        self._failed: int | None = None
-        self._interrupted: int | None = None
+        self._failed_status: int | None = None
+        self._interrupt: int | None = None
         self._term_at: float | None = None
         self._kill_at: float | None = None
         self._out_closed = False
@@ -116,7 +117,7 @@ class Supervisor:
         # Children that ended with an error before the launcher ended any.
         self._by_themselves: list[Exit] = []
         # Ended children whose own children must end too, with the time at which those are killed.
-        self._rest: dict[Child, float] = {}
+        self._with_leftovers: dict[Child, float] = {}
         self._give_up_at: float | None = None
 
     def __enter__(self) -> Self:
@@ -142,7 +143,7 @@ class Supervisor:
         for child in self.children:
             child.process.wait()
         if kind is not None:
-            self._end_rest(self.children, signal.SIGKILL)
+            self._signal_leftovers(self.children, signal.SIGKILL)
         for child in self.children:
             for stream in (child.process.stdin, child.process.stdout, child.process.stderr):
                 if stream is not None:
@@ -235,10 +236,10 @@ class Supervisor:
             0 if all children returned 0; else 128 + the signal that the launcher was sent; else the code of the
             first child that failed, or :func:`.group_status` if the others were to go on.
         """
-        while self._unnoted() or self._rest:
+        while self._unnoted() or self._with_leftovers:
             due = [at for at in (self._term_at, self._kill_at) if at is not None]
             # The end of a process that is not our child raises no signal, so such processes are polled.
-            due += [time.monotonic() + _LOOK_S] if self._rest else []
+            due += [time.monotonic() + _LOOK_S] if self._with_leftovers else []
             timeout = max(0.0, min(due) - time.monotonic()) if due else None
             for key, _ in self._selector.select(timeout):
                 key.data(key.fd)
@@ -248,13 +249,13 @@ class Supervisor:
             if self._kill_at is not None and time.monotonic() >= self._kill_at:
                 self.end_all(signal.SIGKILL)
                 self._kill_at = None
-            self._look_at_rest()
+            self._check_leftovers()
         self._drain()
         self._tell_cause()
-        failed = self._failed or any(exited.status for exited in self._exits)
-        if failed and self._interrupted is not None:
-            return 128 + self._interrupted
-        return self._failed or group_status(self._exits)
+        failed = self._failed_status or any(exited.status for exited in self._exits)
+        if failed and self._interrupt is not None:
+            return 128 + self._interrupt
+        return self._failed_status or group_status(self._exits)
 
     def end_all(self, number: int = signal.SIGTERM) -> None:
         """Send every child a signal, and SIGKILL after the grace."""
@@ -263,7 +264,7 @@ class Supervisor:
             self.signal_child(child, number)
         self._term_at = None
         self._kill_at = time.monotonic() + (0.0 if number == signal.SIGKILL else self._grace_s)
-        self._rest = {child: min(at, self._kill_at) for child, at in self._rest.items()}
+        self._with_leftovers = {child: min(at, self._kill_at) for child, at in self._with_leftovers.items()}
 
     def signal_child(self, child: Child, number: int) -> None:
         """Send a signal to a child and the processes that it started."""
@@ -274,7 +275,7 @@ class Supervisor:
         """Children that have not ended."""
         return [child for child in self.children if child.process.poll() is None]
 
-    def left(self) -> bool:
+    def any_left(self) -> bool:
         """Whether the exit of any child has not been recorded."""
         return self._unnoted()
 
@@ -289,30 +290,30 @@ class Supervisor:
             self._drain_one(child)  # its remaining output comes before the report of its exit
             if child.process.returncode or self._ends_all:
                 # Processes that it started may still run.
-                self._end_rest([child], signal.SIGTERM)
-                self._rest[child] = time.monotonic() + self._grace_s
+                self._signal_leftovers([child], signal.SIGTERM)
+                self._with_leftovers[child] = time.monotonic() + self._grace_s
             self.child_ended(child)
 
-    def _end_rest(self, children: Sequence[Child], number: int) -> None:
+    def _signal_leftovers(self, children: Sequence[Child], number: int) -> None:
         """Send a signal to processes that ended children started."""
         origins = [child.origin for child in children]
         leftovers.send(number, origins, leftovers.find(origins))
 
-    def _look_at_rest(self) -> None:
+    def _check_leftovers(self) -> None:
         """Forget ended children whose processes are all gone; after the grace, kill the remaining processes."""
-        if not self._rest:
+        if not self._with_leftovers:
             return
-        found = leftovers.find([child.origin for child in self._rest])
-        for child, kill_at in list(self._rest.items()):
+        found = leftovers.find([child.origin for child in self._with_leftovers])
+        for child, kill_at in list(self._with_leftovers.items()):
             if child.origin not in found:
-                del self._rest[child]
+                del self._with_leftovers[child]
             elif time.monotonic() >= kill_at:
                 leftovers.send(signal.SIGKILL, [child.origin], found)
                 # Processes that the system does not let us kill are not waited for.
-                self._rest[child] = math.inf
+                self._with_leftovers[child] = math.inf
                 self._give_up_at = self._give_up_at or time.monotonic() + _DRAIN_S
         if self._give_up_at is not None and time.monotonic() >= self._give_up_at:
-            self._rest = {child: at for child, at in self._rest.items() if at < math.inf}
+            self._with_leftovers = {child: at for child, at in self._with_leftovers.items() if at < math.inf}
             self._give_up_at = None
 
     def child_ended(self, child: Child) -> None:
@@ -324,22 +325,22 @@ class Supervisor:
         self._exits.append(exited)
         if exited.status and not self._ends_all:
             self._by_themselves.append(exited)
-        if not exited.status or self._failed is not None or self._ends_all:
+        if not exited.status or self._failed_status is not None or self._ends_all:
             return
         goes_on = self._keep_going and not ends_all
         reported = self._report == "failed" or (self._report == "killed" and exited.died)
-        if reported and (goes_on or self.left()):
+        if reported and (goes_on or self.any_left()):
             if goes_on:
-                self._say(f"skyphos: {exited}; the others go on" if self.left() else f"skyphos: {exited}")
+                self._say(f"skyphos: {exited}; the others go on" if self.any_left() else f"skyphos: {exited}")
             else:
                 # The cause is known only when all have ended.
-                self._first_end = exited, self.left()
+                self._first_end = exited, self.any_left()
         if not goes_on:
-            self._failed = self._failed or exited.status
+            self._failed_status = self._failed_status or exited.status
             # The other ranks receive the error from their peers, and get a short time to report their own.
             self._term_at = time.monotonic() + _LAST_WORDS_S
 
-    def failure_told(self, child: Child, failure: Failure) -> None:
+    def failure_reported(self, child: Child, failure: Failure) -> None:
         """Record the failure that a child reported."""
         self.note_failure(child.who, child.label, failure)
 
@@ -374,7 +375,7 @@ class Supervisor:
                 self._say(f"{label}{failure.summary}")
                 exited = silent
         if self._first_end is not None and exited is not None:
-            self._failed = exited.status
+            self._failed_status = exited.status
             # Only `skyphos run` reports every failure, and it has the option --keep-going.
             may_go_on = self._report == "failed" and exited.died and not self._keep_going
             hint = " (--keep-going: they go on)" if may_go_on else ""
@@ -405,7 +406,7 @@ class Supervisor:
                 failure = Failure.of_json(reported)
             except (ValueError, TypeError):  # it was cut off
                 continue
-            self.failure_told(child, failure)
+            self.failure_reported(child, failure)
         return lines
 
     def _drain_one(self, child: Child) -> None:
@@ -422,16 +423,16 @@ class Supervisor:
         while any([key.data(key.fd) for key, _ in self._selector.select(0)]) and time.monotonic() < until:
             pass
         for child in self.children:
-            for to, begun in child.begun.values():
-                if begun:
-                    self.deliver(child, to, begun + b"\n")
+            for to, line in child.incomplete.values():
+                if line:
+                    self.deliver(child, to, line + b"\n")
 
     def _woken(self, fd: int) -> bool:
         for number in os.read(fd, 4096):
             if number in _ENDING:
                 # A second signal means: do not wait for the grace.
-                self.end_all(number if self._interrupted is None else signal.SIGKILL)
-                self._interrupted = self._interrupted or number
+                self.end_all(number if self._interrupt is None else signal.SIGKILL)
+                self._interrupt = self._interrupt or number
             elif number != signal.SIGCHLD:
                 for child in self.alive():
                     self.signal_child(child, number)
@@ -443,13 +444,13 @@ class Supervisor:
             data = os.read(fd, 1 << 16)
         except BlockingIOError:
             return False
-        lines = child.begun.pop(fd, (to, b""))[1] + data
+        lines = child.incomplete.pop(fd, (to, b""))[1] + data
         if not data:
             self.unwatch(fd)
             lines += b"\n" if lines else b""
         elif len(lines) < _LONGEST_LINE:
             end = lines.rfind(b"\n") + 1
-            child.begun[fd] = to, lines[end:]
+            child.incomplete[fd] = to, lines[end:]
             lines = lines[:end]
         lines = self._without_failures(child, lines)
         if lines:
@@ -474,7 +475,7 @@ class Supervisor:
                     raise SkyphosError(f"{stream}: {error.strerror}") from None
                 # The reader of our output has gone (``| head``): end the children too.
                 self._out_closed = True
-                self._failed = self._failed or 128 + signal.SIGPIPE
+                self._failed_status = self._failed_status or 128 + signal.SIGPIPE
                 self.end_all()
 
 

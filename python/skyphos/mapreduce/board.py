@@ -33,7 +33,7 @@ class Status:
     seconds : float
         Time of a task on this rank; 0 while unknown.
     threads, idle : int
-        Number of threads, and of those without work.
+        Number of threads, and of threads without work.
     running : dict of int to float
         Seconds since their start, of tasks that run or that only this rank may start.
     done : list of int

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Fetch", "fetch", "plan"]
 
-# Larger files are announced, and sent only on request, so that no rank has to hold one before it can take it.
+# Larger files are announced, and sent only on request, so that a receiver holds one of them at a time.
 _PUSH_BYTES = 1 << 16
 
 

@@ -181,7 +181,7 @@ class MapReduce:
         self._state: Any = None
         # Whether all ranks have the newest state.
         self._is_everywhere = False
-        self._is_dealt = False
+        self._is_assigned = False
 
     @_collective(lambda job: job.comm)
     def run(self, state: Any = None) -> Any:
@@ -236,7 +236,7 @@ class MapReduce:
                 continue
             iteration.total = perf_counter() - start
             self.iterations.append(iteration)
-        return self._everywhere() if self._combine is not None else result
+        return self._broadcast_state() if self._combine is not None else result
 
     @_collective(lambda job: job.comm)
     def report(self, path: str | os.PathLike[str]) -> None:
@@ -261,11 +261,11 @@ class MapReduce:
         """Run an iteration; return its result, and whether to stop."""
         comm, tasks = self.comm, self._tasks
         before = tasks.read_bytes, tasks.remote_bytes
-        if not self._is_dealt:
-            tasks.deal(comm)
-            self._is_dealt = True
+        if not self._is_assigned:
+            tasks.assign_partitions(comm)
+            self._is_assigned = True
         with iteration.time("broadcast"):
-            state = self._everywhere()
+            state = self._broadcast_state()
         waves = 1 if self._reducers is None else -(-self._reducers // comm.size)
         shuffle = Shuffle(comm, self._merge, waves=waves)
         shuffle.in_turn = tasks.in_turn
@@ -289,8 +289,8 @@ class MapReduce:
         over = False
         if self._combine is not None:
             with iteration.time("combine"):
-                combined = self._combined if sums is None else self._combined_everywhere
-                over = combined(keys, results, state, until)
+                combine = self._combine_on_rank_0 if sums is None else self._combine_on_all_ranks
+                over = combine(keys, results, state, until)
         self._done += 1
         if self._saves is not None:
             with iteration.time("checkpoint"):
@@ -345,7 +345,9 @@ class MapReduce:
         all_keys = [key for keys, _ in done_parts for key in listed(keys)]
         return all_keys, [result for _, results in done_parts for result in results]
 
-    def _combined(self, keys: Any, results: Any, before: Any, until: Callable[[Any, Any], bool] | None) -> bool:
+    def _combine_on_rank_0(
+        self, keys: Any, results: Any, before: Any, until: Callable[[Any, Any], bool] | None
+    ) -> bool:
         """Make the next state on rank 0; return on all ranks whether to stop."""
         comm = self.comm
         keys, results = to_root(comm, keys, results)
@@ -366,7 +368,7 @@ class MapReduce:
         self._root, self._is_everywhere = 0, False
         return bool(gather_numbers(comm, enough)[0])
 
-    def _combined_everywhere(
+    def _combine_on_all_ranks(
         self, keys: Any, results: Any, before: Any, until: Callable[[Any, Any], bool] | None
     ) -> bool:
         """Make the next state on every rank; return rank 0's decision to stop."""
@@ -389,8 +391,8 @@ class MapReduce:
         self._root, self._is_everywhere = 0, True
         return bool(by_rank[0, 1])
 
-    def _everywhere(self) -> Any:
-        """Bring the last state to all ranks, and return it."""
+    def _broadcast_state(self) -> Any:
+        """Bring the newest state to all ranks, if they do not have it yet, and return it."""
         if self.comm.size > 1 and not self._is_everywhere:
             self._state = self.comm.broadcast(self._state, self._root)
         return self._state
@@ -402,7 +404,7 @@ class MapReduce:
         self.comm = self.comm.shrink()
         done = gather_numbers(self.comm, self._done)
         self._root, self._done = int(np.argmax(done)), int(done.max())
-        self._is_dealt = self._is_everywhere = False
+        self._is_assigned = self._is_everywhere = False
 
     def _description(self) -> str:
         """Names of the job's functions and data; a checkpoint with other names is refused."""

@@ -49,7 +49,8 @@ class Runner:
         self._exchanging, self._closed = False, False
         self._dropped: set[int] = set()
         self._output_locks: dict[int, threading.Lock] = {}
-        self._busy, self._count = 0.0, 0
+        #: Seconds of all tasks that this rank completed, and their number.
+        self._completed_s, self._completed = 0.0, 0
         self._exchange_s, self._exchange_start = 0.0, 0.0
         #: Tasks of other ranks that this rank took over, and those that it began a copy of.
         self.taken, self.copied = 0, 0
@@ -72,7 +73,7 @@ class Runner:
                     continue
                 if failed is None:
                     self._done.append(task)
-                    self._busy, self._count = self._busy + seconds, self._count + 1
+                    self._completed_s, self._completed = self._completed_s + seconds, self._completed + 1
                 elif task in self._copies:
                     self._dropped.add(task)  # the owner of the task will report the error
                 elif self._failed is None:
@@ -97,7 +98,7 @@ class Runner:
     def _seconds(self) -> float:
         """Mean seconds of a task; running tasks count once they have taken longer than completed ones."""
         now = perf_counter()
-        mean_seconds = self._busy / self._count if self._count else 0.0
+        mean_seconds = self._completed_s / self._completed if self._completed else 0.0
         running = (now - started for task, started in self._started.items() if task not in self._dropped)
         return max(mean_seconds, max(running, default=0.0))
 

@@ -105,7 +105,7 @@ class Tasks:
             return "the ranks' own data"
         return f"{len(self._parts)} partitions of {self._parts.rows} rows in {self._parts.bytes} bytes"
 
-    def deal(self, comm: Comm) -> None:
+    def assign_partitions(self, comm: Comm) -> None:
         """Assign partitions to ranks, and fetch files that only other hosts have. Collective.
 
         A rank keeps partitions that it has read.

@@ -26,7 +26,7 @@ _COLOURS = {
 }
 
 #: The page shows at most this many iterations and ranks: the first and the last ones.
-_MOST_ROWS = 64
+_MAX_ROWS = 64
 
 #: Iteration, stage, and seconds since the iteration began: start and end.
 Span = tuple[int, str, float, float]
@@ -64,7 +64,7 @@ def render(report: JobReport) -> str:
     # The slowest iteration, and the last one.
     drawn = dict.fromkeys((max(numbers, key=lengths.__getitem__), numbers[-1])) if numbers else {}
     stages = {stage for spans in report.spans for _, stage, *_ in spans}
-    names = {"moving": "transfer of the next keys, meanwhile"}
+    names = {"moving": "transfer of the next keys while earlier ones are reduced"}
     return fill(
         "mapreduce.html",
         facts=_facts(report, lengths),
@@ -100,8 +100,8 @@ def _end(spans: Sequence[Span], number: int) -> float:
 
 def _first_and_last(numbers: Sequence[int]) -> list[int]:
     """All numbers, or the first and the last ones if there are too many for a page."""
-    half = _MOST_ROWS // 2
-    return [*numbers] if len(numbers) <= _MOST_ROWS else [*numbers[:half], *numbers[-half:]]
+    half = _MAX_ROWS // 2
+    return [*numbers] if len(numbers) <= _MAX_ROWS else [*numbers[:half], *numbers[-half:]]
 
 
 def _iterations(report: JobReport, numbers: Sequence[int]) -> Markup:

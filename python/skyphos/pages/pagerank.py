@@ -25,10 +25,10 @@ _PARTS = {
 }
 
 #: Up to this many ranks have a bar each; of more ranks the mean and the slowest are shown.
-_MOST_RANKS = 16
+_MAX_RANKS = 16
 
 #: Up to this many iterations have a dot each.
-_MOST_DOTS = 80
+_MAX_DOTS = 80
 
 
 @dataclass(frozen=True)
@@ -169,7 +169,7 @@ def _residuals(residuals: Sequence[float], tol: float) -> Markup:
         chart.text(left + 8, y(tol) - 6, f"stop below {tol:.3g}", kind="note")
     points = [(x(k), y(value)) for k, value in enumerate(clamped)]
     chart.path(points, "clay")
-    if len(points) <= _MOST_DOTS:
+    if len(points) <= _MAX_DOTS:
         for point in points:
             chart.dot(point, "clay")
     chart.text(right, bottom + 38, "iteration", "end", "note")
@@ -180,7 +180,7 @@ def _seconds(seconds: Sequence[dict[str, float]], means: dict[str, float]) -> Ma
     """One bar per rank, split by activity; of many ranks the mean and the slowest."""
     totals = [sum(split.values()) for split in seconds]
     rows = [(f"rank {rank}", split) for rank, split in enumerate(seconds)]
-    if len(rows) > _MOST_RANKS:
+    if len(rows) > _MAX_RANKS:
         slowest = totals.index(max(totals))
         rows = [("mean", means), (f"rank {slowest}, slowest", seconds[slowest])]
     longest = max(1e-9, *totals)

@@ -14,7 +14,7 @@ __all__ = ["render"]
 
 #: Rows of the chart of times. Bars end at this multiple of the fastest time, else fast ones would be too short to
 #: compare.
-_MOST_ROWS, _LONGEST_BAR = 16, 4.0
+_MAX_ROWS, _LONGEST_BAR = 16, 4.0
 
 #: By collective: its name in the page's title, and what each bar stands for.
 _TITLES = {
@@ -68,7 +68,7 @@ def _facts(forecast: Forecast) -> list[tuple[str, str]]:
     if forecast.survey is not None:
         facts.append(("survey of the ranks, once", human_seconds(forecast.survey.seconds)))
     if forecast.ranks > 1:
-        degrees = "x".join(map(str, forecast.papers_degrees))
+        degrees = "x".join(map(str, forecast.kylix_degrees))
         packet = human_bytes(forecast.min_packet_bytes)
         facts.append((f"degrees by Kylix's rule, messages of at least {packet}", degrees))
     return facts
@@ -78,7 +78,7 @@ def _times(forecast: Forecast) -> Markup:
     """A bar for each algorithm: its predicted time, and the share of the processor."""
     found = forecast.found
     # After the fastest rows, list only other algorithms, no slow butterflies.
-    rows = [*found[:_MOST_ROWS], *(p for p in found[_MOST_ROWS:] if p.algorithm != "butterfly")]
+    rows = [*found[:_MAX_ROWS], *(p for p in found[_MAX_ROWS:] if p.algorithm != "butterfly")]
     longest = max(1e-12, min(rows[-1].seconds, _LONGEST_BAR * rows[0].seconds))
     left, right, height = 250.0, 690.0, 20.0
     chart, y = Chart("Predicted time of each algorithm"), 4.0

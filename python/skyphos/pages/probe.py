@@ -12,7 +12,7 @@ import numpy.typing as npt
 from markupsafe import Markup
 
 from ..planning.profile_file import Measured
-from ..probe.summary import half_rate, host_names, together, transport
+from ..probe.summary import exchange_time, half_rate, host_names, transport
 from ..text.quantities import fine_seconds, human_bytes
 from .chart import Chart, scale
 from .template import fill
@@ -22,10 +22,10 @@ __all__ = ["render"]
 Matrix = npt.NDArray[np.float64]
 
 #: Up to this many ranks a map has numbers in its cells, and up to this many ranks each has a row.
-_WITH_NUMBERS, _MOST_ROWS = 8, 64
+_WITH_NUMBERS, _MAX_ROWS = 8, 64
 
 #: Most hosts of a rack that are listed.
-_MOST_HOSTS = 32
+_MAX_HOSTS = 32
 
 
 def render(found: Measured) -> str:
@@ -49,8 +49,8 @@ def render(found: Measured) -> str:
         ("ranks", f"{found.ranks} over {transport(found)}"),
         ("hosts", ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")),
         *([("racks", f"{len(racks)}")] if len(racks) > 1 else []),
-        ("half of the best rate at", half_rate(found)),
-        ("all ranks at once", f"{together(profile)}; {human_bytes(profile.rate)}/s"),
+        ("half of the best rate at messages of", half_rate(found)),
+        ("all ranks at once", f"{exchange_time(profile)}; {human_bytes(profile.rate)}/s"),
         ("measured", f"{found.measured[:16].replace('T', ' ')} UTC"),
     ]
     return fill(
@@ -69,7 +69,7 @@ def _racks(found: Measured) -> list[tuple[list[tuple[str, str]], int]]:
     """For each rack: hosts with their ranks, and the number of hosts that are not listed."""
     names = host_names(found)
     return [
-        ([(names[host], _ranges(found.hosts[host].ranks)) for host in rack[:_MOST_HOSTS]], len(rack[_MOST_HOSTS:]))
+        ([(names[host], _ranges(found.hosts[host].ranks)) for host in rack[:_MAX_HOSTS]], len(rack[_MAX_HOSTS:]))
         for rack in found.topology.racks
     ]
 
@@ -145,7 +145,7 @@ def _maps(found: Measured) -> list[tuple[str, Markup, str]]:
     topology = found.topology
     groups = [list(found.hosts[host].ranks) for rack in topology.racks for host in rack]
     latency, rate = topology.latency_s, topology.rate
-    if found.ranks > _MOST_ROWS and len(groups) > 1:
+    if found.ranks > _MAX_ROWS and len(groups) > 1:
         latency, rate = _by_group(latency, groups), _by_group(rate, groups)
         groups = [[k] for k in range(len(groups))]
     ends = np.cumsum([0] + [len(rack) for rack in topology.racks])
@@ -258,8 +258,16 @@ def _numbers(found: Measured) -> list[tuple[str, list[tuple[str, str, str]]]]:
                 ("array byte", times(p.array_byte_s), "for a byte in frames of 128 KB, at either end"),
                 ("encode", times(p.encode_s), "to encode an entry of a sparse vector"),
                 ("place", times(p.place_s), "to write a received entry into the result"),
-                ("merge", f"{times(p.merge_s)} + {times(p.merge_more_s)}", "to merge an entry; more for each source"),
-                ("block", f"{times(p.block_s)}; {times(p.position_s)}", "to add an entry by blocks; skip a position"),
+                (
+                    "merge",
+                    f"{times(p.merge_s)} + {times(p.merge_more_s)}",
+                    "to merge an entry; more for each further source",
+                ),
+                (
+                    "block",
+                    f"{times(p.block_s)}; {times(p.position_s)}",
+                    "to add an entry by blocks; to skip a position",
+                ),
                 ("dense byte", times(p.dense_byte_s), "to read, add or copy a byte of an array"),
                 ("fresh byte", times(p.fresh_byte_s), "to allocate a byte of an array"),
                 ("bitmap", times(p.bitmap_s), "more for an entry of an array with a bitmap"),

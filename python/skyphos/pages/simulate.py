@@ -23,7 +23,7 @@ _ROUNDS = ("clay", "apricot", "olive", "teal", "violet", "plum", "ochre", "grey"
 _LABEL_WIDTH = 160.0
 
 #: Most intervals of work in a row of the timeline; adjacent ones are joined.
-_MOST_STRETCHES = 400
+_MAX_STRETCHES = 400
 
 
 def render(network: Network, n: int | None, entries: float | None, found: Simulation, *, row_bytes: int = 4) -> str:
@@ -67,7 +67,7 @@ def _stragglers(network: Network) -> str:
 
 
 def _phase(phase: Phase) -> dict[str, object]:
-    """Variables of a phase's section."""
+    """Variables of the template for one phase."""
     colours = {r.name: _ROUNDS[k % len(_ROUNDS)] for k, r in enumerate(phase.rounds)}
     first, last = human_seconds(min(phase.seconds)), human_seconds(phase.last_s)
     together = first == last
@@ -75,7 +75,7 @@ def _phase(phase: Phase) -> dict[str, object]:
         "heading": f"{phase_summary(phase)}: {last}",
         "layers": _layers(phase.rounds, len(phase.seconds)) if phase.rounds else None,
         "timeline": _timeline(phase, colours) if phase.rounds else None,
-        "key": [*((colour, name) for name, colour in colours.items()), ("ink", "work")],
+        "key": [*((colour, name) for name, colour in colours.items()), ("ink", "computing")],
         "together": last if together and len(phase.seconds) > 1 else None,
         "ends": None if together else _ends(phase.seconds),
     }
@@ -135,7 +135,7 @@ def _timeline(phase: Phase, colours: dict[str, str]) -> Markup:
 
 def _joined(busy: Sequence[tuple[float, float]], end: float) -> list[tuple[float, float]]:
     """Intervals of work; those too close to each other to be seen apart are joined."""
-    gap = end / _MOST_STRETCHES
+    gap = end / _MAX_STRETCHES
     joined: list[tuple[float, float]] = []
     for first, last in busy:
         if joined and first - joined[-1][1] < gap:

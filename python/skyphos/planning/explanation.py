@@ -23,7 +23,7 @@ class Explanation:
     reason : str
         Reason for the algorithm.
     degrees : tuple of int
-        Layers of a butterfly or a split.
+        Degrees of the layers of a butterfly or a split.
     dense_threshold : float
         Entries above which a vector becomes dense (δ); 0 if the algorithm never makes one dense.
     entries, result_entries : int
@@ -42,8 +42,8 @@ class Explanation:
     notes : tuple of str
         Hints for a faster call.
     tried : tuple of (str, float)
-        Algorithms that earlier calls tried before this one was chosen, with their measured seconds, none of which is
-        less than this one's. Empty before the choice, and if no other algorithm was worth a try.
+        Algorithms that earlier calls tried, and that were not faster than the chosen one, with their measured
+        seconds. Empty before the choice, and if no other algorithm was worth a try.
 
     Examples
     --------
@@ -163,7 +163,7 @@ _WHY_AUTO = {
     "dense_rabenseifner": "as arrays by halves, because nearly every index is an entry of some rank",
     "dense_mpi": "as arrays by the MPI library, because nearly every index is an entry of some rank",
 }
-#: Reasons of other collectives.
+#: Reasons of `auto` in other collectives: of dense arrays, allgather and reduce_scatter.
 WHY_ARRAY = {
     "dense": "a small array",
     "dense_ring": "a large array",
@@ -204,7 +204,7 @@ def explanation_of(
     tried: tuple[tuple[str, float], ...] = ()
     if found is not None:
         predicted = Prediction(algorithm, degrees, tuple(Stage._of(stage) for stage in found.stages))
-        others, tried = _named(found.others), _named(found.tried)
+        others, tried = _names_and_seconds(found.others), _names_and_seconds(found.tried)
         reason += _not_by_prediction(predicted, others, tried, limited=limited)
     notes = []
     if algorithm == "split_allgather" and result_entries > threshold:
@@ -236,5 +236,5 @@ def _not_by_prediction(
     return f"; a try, because it should take about as long as {least}"
 
 
-def _named(timed: list[native.TimedAlgorithm]) -> tuple[tuple[str, float], ...]:
+def _names_and_seconds(timed: list[native.TimedAlgorithm]) -> tuple[tuple[str, float], ...]:
     return tuple((Prediction(one.algorithm, tuple(one.degrees), ()).name, one.seconds) for one in timed)

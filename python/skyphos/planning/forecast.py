@@ -122,7 +122,7 @@ class Forecast:
     survey : Stage or None
         Cost of the survey of all ranks before a first call; None if there is no survey.
     min_packet_bytes : float
-    papers_degrees : tuple of int
+    kylix_degrees : tuple of int
         Degrees by Kylix's rule, for messages of at least ``min_packet_bytes``.
     """
 
@@ -139,7 +139,7 @@ class Forecast:
     configure: tuple[tuple[Stage, ...], ...]
     survey: Stage | None
     min_packet_bytes: float
-    papers_degrees: tuple[int, ...]
+    kylix_degrees: tuple[int, ...]
 
     @property
     def best_butterfly(self) -> Prediction | None:
@@ -195,7 +195,7 @@ class Forecast:
             "chosen": {"algorithm": self.chosen.algorithm, "degrees": list(self.chosen.degrees), "why": self.why()},
             "configure_seconds": self.configure_s,
             "survey": None if self.survey is None else asdict(self.survey),
-            "papers": {"min_packet_bytes": self.min_packet_bytes, "degrees": list(self.papers_degrees)},
+            "papers": {"min_packet_bytes": self.min_packet_bytes, "degrees": list(self.kylix_degrees)},
             "predictions": predictions,
         }
 
@@ -256,7 +256,7 @@ def forecast(
         configure=tuple(p.configure for p in plans),
         survey=predict_agreement(ranks, profile=assumed.profile) if has_survey else None,
         min_packet_bytes=min_packet_bytes,
-        papers_degrees=tuple(degrees),
+        kylix_degrees=tuple(degrees),
     )
 
 

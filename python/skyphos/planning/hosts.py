@@ -19,7 +19,7 @@ class Host:
 
 
 def read_hosts(at: JsonReader, ranks: int) -> list[Host]:
-    """The hosts of a file; each of its ranks is on one of them."""
+    """The hosts of a file, checked: each rank is on one of them."""
     hosts = [Host(host.text("name"), host.text("address"), tuple(host.wholes("ranks"))) for host in at.parts("hosts")]
     listed = sorted(rank for host in hosts for rank in host.ranks)
     # Compare without making a list of a size that an untrusted file states.

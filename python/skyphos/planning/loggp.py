@@ -14,7 +14,7 @@ from itertools import pairwise
 
 import numpy as np
 
-__all__ = ["LogGP", "half_rate_bytes", "incast_share", "line"]
+__all__ = ["LogGP", "fit_line", "half_rate_bytes", "incast_share"]
 
 
 @dataclass(frozen=True)
@@ -40,13 +40,13 @@ class LogGP:
     G_s: float
 
 
-def line(x: Sequence[float], y: Sequence[float]) -> tuple[float, float]:
+def fit_line(x: Sequence[float], y: Sequence[float]) -> tuple[float, float]:
     """Intercept and slope, neither below 0, of the line with the least error relative to ``y``.
 
     Examples
     --------
-    >>> from skyphos.planning.loggp import line
-    >>> [round(number, 6) for number in line([0, 10, 20], [1, 3, 5])]
+    >>> from skyphos.planning.loggp import fit_line
+    >>> [round(number, 6) for number in fit_line([0, 10, 20], [1, 3, 5])]
     [1.0, 0.2]
     """
     a, b = np.asarray(x, float), np.asarray(y, float)

@@ -37,11 +37,11 @@ FORMAT = 1
 
 
 #: Largest time of a profile, and bounds of its other numbers, beyond any real machine.
-_MOST_SECONDS = 1e6
+_MAX_SECONDS = 1e6
 _LIMITS = {"rate": (1.0, 1e15), "cores": (1e-6, 1e6), "incast": (0.0, 1e6), "ring_gain": (1e-3, 1e6)}
 
-#: Most nested levels of a file; valid files have fewer, and deep nesting would reach Python's recursion limit.
-_MOST_NESTED = 50
+#: Largest depth of a file; valid files are less deep, and deep nesting would reach Python's recursion limit.
+_MAX_NESTED = 50
 
 
 def is_number(value: object) -> TypeGuard[int | float]:
@@ -150,7 +150,7 @@ class Profile:
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
-            least, most = _LIMITS.get(field.name, (0, _MOST_SECONDS))
+            least, most = _LIMITS.get(field.name, (0, _MAX_SECONDS))
             if not is_number(value) or not least <= value <= most:
                 raise BadInput(
                     f"{field.name} of a profile must be a number between {least:g} and {most:g}, not {short(value)}"
@@ -217,7 +217,7 @@ def read_json(text: str, name: str) -> Any:
     except RecursionError:
         raise BadInput(f"{name}: {_TOO_DEEP}") from None
     level = [found]
-    for _ in range(_MOST_NESTED):
+    for _ in range(_MAX_NESTED):
         parts = [part.values() if isinstance(part, dict) else part for part in level if isinstance(part, dict | list)]
         level = [part for inside in parts for part in inside if isinstance(part, dict | list)]
         if not level:
@@ -225,7 +225,7 @@ def read_json(text: str, name: str) -> Any:
     raise BadInput(f"{name}: {_TOO_DEEP}")
 
 
-_TOO_DEEP = f"parts of it lie within each other more than {_MOST_NESTED} deep"
+_TOO_DEEP = f"parts of it lie within each other more than {_MAX_NESTED} deep"
 
 
 def read_profile(text: str, name: str) -> tuple[Profile, dict[str, Any]]:
@@ -290,7 +290,7 @@ class Prediction:
     algorithm : str
         Name of the algorithm as in :meth:`skyphos.Comm.allreduce`.
     degrees : tuple of int
-        Layers of a butterfly.
+        Degrees of the layers of a butterfly.
     stages : tuple of Stage
         Consecutive stages; for a butterfly each layer down and then up.
     """
@@ -364,14 +364,14 @@ class PlanPrediction:
 Model = Literal["uniform", "power_law"]
 
 
-#: Most ranks of a prediction, and most bytes of a row.
-_MOST_RANKS, MOST_ROW_BYTES = 2**32 - 1, 2**40
+#: Largest number of ranks of a prediction, and of bytes of a row.
+_MAX_RANKS, MAX_ROW_BYTES = 2**32 - 1, 2**40
 
 
-def whole(name: str, value: object, most: int) -> None:
-    """Refuse anything but a whole number from 1 to ``most``."""
-    if not isinstance(value, Integral) or isinstance(value, bool) or not 1 <= int(value) <= most:
-        raise BadInput(f"{name} must be a whole number from 1 to {most}, not {short(value)}")
+def whole(name: str, value: object, maximum: int) -> None:
+    """Refuse anything but a whole number from 1 to ``maximum``."""
+    if not isinstance(value, Integral) or isinstance(value, bool) or not 1 <= int(value) <= maximum:
+        raise BadInput(f"{name} must be a whole number from 1 to {maximum}, not {short(value)}")
 
 
 def _check_entries(n: int, entries: float, alpha: float) -> None:
@@ -529,8 +529,8 @@ def predict_agreement(ranks: int, *, profile: Profile) -> Stage:
 
 
 def _check(ranks: int, row_bytes: int) -> None:
-    whole("the number of ranks", ranks, _MOST_RANKS)
-    whole("the bytes of a row", row_bytes, MOST_ROW_BYTES)
+    whole("the number of ranks", ranks, _MAX_RANKS)
+    whole("the bytes of a row", row_bytes, MAX_ROW_BYTES)
 
 
 def _reductions(

@@ -69,7 +69,7 @@ class Fitted:
 
 @dataclass(frozen=True)
 class _Begin:
-    """Profile and topology of rank 0, for the whole group."""
+    """What rank 0 chose for the whole group: the profile, whether ``auto`` learns from calls, and the topology."""
 
     profile: Profile | None = None
     adapt: bool = True
@@ -128,7 +128,7 @@ def begin_replicated(
     return connected.replicated(*replication, begin.profile, numbers, error)
 
 
-def _adapt() -> bool:
+def _adapts_by_default() -> bool:
     """True if rank 0's environment lets ``auto`` learn from calls."""
     return variables.flag("SKYPHOS_ADAPT") is not False
 
@@ -144,7 +144,9 @@ def _find(
     found, measured = _find_profile(rank_hosts, profile)
     if not isinstance(adapt, bool | None):
         raise BadInput(f"adapt must be True, False or None, not {adapt!r}")
-    return _Begin(found, _adapt() if adapt is None else adapt, _find_topology(rank_hosts, topology, measured))
+    return _Begin(
+        found, _adapts_by_default() if adapt is None else adapt, _find_topology(rank_hosts, topology, measured)
+    )
 
 
 def _find_profile(
@@ -185,8 +187,8 @@ def _find_topology(
             return None
         requested = named or None
     if requested is None:
-        known = measured is not None and {host.name for host in measured.hosts} == {name for name, _ in rank_hosts}
-        if measured is None or not known or len(measured.topology.racks) == 1:
+        same_hosts = measured is not None and {host.name for host in measured.hosts} == {name for name, _ in rank_hosts}
+        if measured is None or not same_hosts or len(measured.topology.racks) == 1:
             return None
         rack_of = {measured.hosts[host].name: k for k, rack in enumerate(measured.topology.racks) for host in rack}
         return Topology.at(rank_hosts, [rack_of[name] for name, _ in rank_hosts])

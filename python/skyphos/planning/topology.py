@@ -257,7 +257,7 @@ def cluster(distance: Matrix, gap: float = GAP) -> list[list[int]]:
     distance : array of shape (m, m)
         Symmetric; NaN for unknown distances. The diagonal is ignored.
     gap : float
-        Ratio of the distances of a merge and the one before at which the clustering ends.
+        Clustering ends before a merge whose distance is at least this many times that of the previous merge.
 
     Returns
     -------
@@ -300,7 +300,7 @@ def cluster(distance: Matrix, gap: float = GAP) -> list[list[int]]:
     return history[int(np.argmax(jumps)) + 1]
 
 
-def _apart(distance: Matrix, found: list[list[int]]) -> bool:
+def _are_apart(distance: Matrix, found: list[list[int]]) -> bool:
     """True if all points of each cluster are nearer to each other than to any other point."""
     cluster_of = np.empty(len(distance), int)
     for number, members in enumerate(found):
@@ -346,7 +346,7 @@ def racks(hosts: Sequence[Sequence[int]], latency_s: Matrix, rate: Matrix, gap: 
         # Two hosts may be near by chance. Accept racks only if most hosts share one with another host, and the hosts of
         # a rack are nearer to each other than to other hosts.
         hosts_that_share = sum(len(rack) for rack in found if len(rack) > 1)
-        if len(found) > 1 and hosts_that_share >= 0.75 * len(hosts) and _apart(between, found):
+        if len(found) > 1 and hosts_that_share >= 0.75 * len(hosts) and _are_apart(between, found):
             return found
     return [list(range(len(hosts)))]
 

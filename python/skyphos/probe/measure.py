@@ -22,7 +22,7 @@ from ..collectives.agreement import collective
 from ..comm import Comm
 from ..errors import BadInput
 from ..launch.local import cores as usable_cores
-from ..planning.loggp import LogGP, half_rate_bytes, incast_share, line
+from ..planning.loggp import LogGP, fit_line, half_rate_bytes, incast_share
 from ..planning.planner import Profile
 from ..planning.profile_choice import host_and_address
 from ..planning.profile_file import Host, Measured, Point
@@ -52,9 +52,9 @@ _PAIRS, _CURVES, _STREAMS, _TOGETHER, _INCAST = 0.25, 0.3, 0.08, 0.1, 0.17
 #: Ranks to which each rank sends at once, bytes of such a message, and repetitions.
 _FAN, _FAN_BYTES, _FANS = 16, 64, 50
 _TEXT_BYTES = 512
-#: Messages of a stream of small ones; a late receiver buffers all of them.
+#: Number of messages in a stream of small ones; a late receiver buffers all of them.
 _SMALL = 2000
-#: Measurements of each pair's latency.
+#: Number of measurements of each pair's latency.
 _TURNS = 3
 #: Upper bound on the messages of a stream; its time limit ends it first.
 _STREAM_MESSAGES = 1 << 30
@@ -257,19 +257,19 @@ class _Probe:
         call_s = one_s - (2 * frame_s + wake_s) / share - latency_s
         return {"latency_s": latency_s, "wake_s": wake_s, "call_s": max(1e-6, call_s)}
 
-    def _pairs(self, turns: list[Pairs]) -> tuple[Numbers, Numbers]:
+    def _pairs(self, rounds: list[Pairs]) -> tuple[Numbers, Numbers]:
         """Latency in seconds, and rate in bytes a second, of each measured pair; NaN for the others."""
         size, me = self._comm.size, self._comm.rank
         latency, rate = np.full((size, size), np.nan), np.full((size, size), np.nan)
-        each_s = _PAIRS * self._seconds / len(turns) / 2
-        # The best of several turns counts: other programs only add time, and may run for a while.
-        for pairs in turns * _TURNS:
+        each_s = _PAIRS * self._seconds / len(rounds) / 2
+        # The best of several measurements counts: other programs only add time, and may run for a while.
+        for pairs in rounds * _TURNS:
             small = self._ping(pairs, 8, each_s / _TURNS)
             for first, second in pairs:
                 if first == me:
                     latency[first, second] = np.fmin(latency[first, second], np.quantile(small, 0.25))
                     latency[second, first] = latency[first, second]
-        for pairs in turns:
+        for pairs in rounds:
             received = self._stream(pairs, each_s)
             for first, second in pairs:
                 if second == me and received[0].seconds > 0:
@@ -298,7 +298,7 @@ class _Probe:
                     if which == 0:
                         median = self._all([float(np.median(times)) if times else np.nan])[pair[0], 0]
                         medians[-1].append(float(median))
-                # A link on which this size took so long gives no further information with larger ones.
+                # If this size took so long, larger ones give no further information.
                 if turn == 0 and medians[-1][-1] > 4 * each_s * _ROUNDS:
                     del sizes[position + 1 :]
                     break
@@ -324,7 +324,7 @@ class _Probe:
             sending.append(every[pair[0], 0])
             receiving.append(every[pair[1], 0])
         both = (np.asarray(sending) + np.asarray(receiving)) / 2
-        frame_s, _ = line(_OVERHEAD_SIZES, both[:-1].tolist())
+        frame_s, _ = fit_line(_OVERHEAD_SIZES, both[:-1].tolist())
         byte_s, array_byte_s = (
             max(0.0, took / size - frame_s / _FRAME) for took, size in ((both[-2], _SEGMENT), (both[-1], _FRAME))
         )
@@ -347,8 +347,8 @@ class _Probe:
         limit_s = _TOGETHER / 4 * self._seconds
         report = native.stream(self._native, flows, size, _STREAM_MESSAGES, limit_s, 0.0)
         total = self._all([float(report.sent_bytes), report.seconds, report.cpu_s]).sum(axis=0)
-        bound = total[2] > _BUSY * share * total[1]
-        return float(total[2] / (2 * total[0])) if bound and total[0] > 0 else np.nan
+        is_cpu_bound = total[2] > _BUSY * share * total[1]
+        return float(total[2] / (2 * total[0])) if is_cpu_bound and total[0] > 0 else np.nan
 
     def _rates(self, flows: Pairs, limit_s: float) -> list[float]:
         """Bytes a second received by each rank from all its senders together."""
@@ -362,7 +362,7 @@ class _Probe:
         return [reached[rank] for rank in to]
 
     def _together(self, streams: Pairs, around: Pairs) -> tuple[float, float]:
-        """Bytes a second of a rank when all send to other hosts, and its factor when each sends to the next rank."""
+        """A rank's bytes a second if all send to other hosts; and if each sends to the next rank, relative to that."""
         each_s = _TOGETHER / 2 * self._seconds / (1 if streams == around else 2)
         far = float(np.median(self._rates(streams, each_s)))
         # A ring is as fast as its slowest part.

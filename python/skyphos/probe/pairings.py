@@ -41,9 +41,9 @@ def tournament(players: Sequence[int]) -> list[Pairs]:
     return [pairs for pairs in rounds if pairs]
 
 
-def _some(rounds: list[Pairs], most: int) -> list[Pairs]:
-    """At most ``most`` of the rounds, evenly spaced."""
-    return rounds if len(rounds) <= most else [rounds[k * len(rounds) // most] for k in range(most)]
+def _some(rounds: list[Pairs], limit: int) -> list[Pairs]:
+    """At most ``limit`` of the rounds, evenly spaced."""
+    return rounds if len(rounds) <= limit else [rounds[k * len(rounds) // limit] for k in range(limit)]
 
 
 def pair_rounds(hosts: Sequence[Sequence[int]]) -> list[Pairs]:

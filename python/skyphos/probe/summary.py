@@ -9,7 +9,7 @@ from ..planning.profile_file import Measured
 from ..planning.topology import scattered
 from ..text.quantities import fine_seconds, human_bytes
 
-__all__ = ["half_rate", "host_names", "summary", "together", "transport"]
+__all__ = ["exchange_time", "half_rate", "host_names", "summary", "transport"]
 
 #: Results of rounds that differ by less than this factor are shown as one number.
 _ONE_NUMBER = 1.2
@@ -41,8 +41,8 @@ def _around(profile: Profile) -> str:
     return "" if profile.ring_gain == 1 else f" ({human_bytes(profile.rate * profile.ring_gain)}/s around a ring)"
 
 
-def together(profile: Profile) -> str:
-    """The waiting time when all ranks exchange."""
+def exchange_time(profile: Profile) -> str:
+    """How long a message takes when all ranks exchange, as text."""
     if profile.call_s > 0:
         return f"{fine_seconds(profile.call_s)} more a call, until all ranks have had a turn"
     return f"{fine_seconds(profile.latency_s)} when all ranks exchange"
@@ -70,7 +70,7 @@ def summary(found: Measured) -> str:
     where = f"{hosts} host{'s' * (hosts > 1)}" + (f" in {racks} racks" if racks > 1 else "")
     lines = [
         ("ranks", f"{found.ranks} on {where}, over {transport(found)}"),
-        ("latency of a pair", f"{fine_seconds(least)} to {fine_seconds(most)}; {together(profile)}"),
+        ("latency of a pair", f"{fine_seconds(least)} to {fine_seconds(most)}; {exchange_time(profile)}"),
         ("rate of a pair", f"{human_bytes(slow)}/s to {human_bytes(fast)}/s, a stream one way"),
         (
             "rate of a rank",

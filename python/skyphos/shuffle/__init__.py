@@ -28,7 +28,9 @@ class _Module(ModuleType):
     """This package; calling it raises an error that names the function."""
 
     def __call__(self, *_: Any, **__: Any) -> Any:
-        raise AttributeError("shuffle is a group's, not the module's: comm = sky.init(); comm.shuffle(keys, values)")
+        raise AttributeError(
+            "shuffle belongs to a group, not to the module: comm = sky.init(); comm.shuffle(keys, values)"
+        )
 
 
 sys.modules[__name__].__class__ = _Module

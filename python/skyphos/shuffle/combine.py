@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import BadInput
-from ..inputs.arguments import NAMES, Op, checked_op, python_name
+from ..inputs.arguments import NAMES, Op, checked_op, name_of_function
 from ..vectors.booleans import result_type
 from .user_code import raised
 
@@ -111,7 +111,7 @@ class Combine:
 def _check_function(combine: Any) -> None:
     """Refuse functions that do not take a key and two values: they would fail, or use the key, when a key repeats."""
     is_bare = isinstance(combine, functools.partial) and not (combine.args or combine.keywords)
-    name = python_name(combine.func if is_bare else combine)
+    name = name_of_function(combine.func if is_bare else combine)
     if name is not None:
         raise BadInput(f"combine={combine!r} would use the key as a value: pass {name!r}")
     if isinstance(combine, (types.BuiltinFunctionType, type)) or getattr(combine, "__module__", None) == "numpy":
@@ -156,12 +156,12 @@ class Checker:
 
         if len(values) == 2:
             a, b = values
-            self._same(key, "commutative", f"f({a!r}, {b!r})", f(a, b), f(b, a))
+            self._require_same(key, "commutative", f"f({a!r}, {b!r})", f(a, b), f(b, a))
         elif len(values) == 3:
             a, b, c = values
-            self._same(key, "associative", f"f of {a!r}, {b!r}, {c!r}", f(f(a, b), c), f(a, f(b, c)))
+            self._require_same(key, "associative", f"f of {a!r}, {b!r}, {c!r}", f(f(a, b), c), f(a, f(b, c)))
 
-    def _same(self, key: Any, what: str, call: str, left: Any, right: Any) -> None:
+    def _require_same(self, key: Any, what: str, call: str, left: Any, right: Any) -> None:
         if not _equal(left, right):
             raise BadInput(
                 f"rank {self._rank}: combine={self._combine.name} is not {what}: {call} for key {key!r} is {left!r} "

@@ -18,19 +18,19 @@ from ..errors import BadInput
 from ..inputs.arguments import as_values
 from ..inputs.arrays import as_numpy, refuse_masked, supported
 from ..inputs.units import as_bytes
-from ..vectors.booleans import as_native_out, settled
+from ..vectors.booleans import as_native_out, as_result
 from ..vectors.kinds import open_vector
 from .combine import Combine, is_debug
-from .keys import Keys, hashable, listed, open_keys, select
+from .keys import Keys, listed, open_hashable, open_keys, select
 from .spill import Spill, memory_of_rank
-from .stages import only, stages_of
-from .stores import ObjectStore, Pair, RowStore, chosen, retype, split_by
+from .stages import only_wave, stages_of
+from .stores import ObjectStore, RowStore, SplitStore, chosen, mergeable_mask, retype
 from .survey import Form, row_form
 
 if TYPE_CHECKING:
     from ..comm import Comm
 
-__all__ = ["Gatherer", "default_back", "identity"]
+__all__ = ["Gatherer", "default_back", "unchanged"]
 
 
 class Gatherer:
@@ -118,7 +118,7 @@ class Gatherer:
         start = perf_counter()
         objects = self._combine.function is not None or self._objects
         rows: npt.NDArray[Any] | None = None
-        back: Callable[[Any], Any] = identity
+        back: Callable[[Any], Any] = unchanged
         if self._combine.counts:
             if values is not None:
                 raise BadInput('combine="count" counts keys: it takes no values')
@@ -128,7 +128,7 @@ class Gatherer:
             rows, back = self._rows(values)
             objects = rows is None
         if objects:
-            opened, key_list = hashable(keys)
+            opened, key_list = open_hashable(keys)
             refuse_masked(values, "values")
             if not hasattr(values, "__len__") or isinstance(values, (dict, set, str, bytes)):
                 raise BadInput(f"values must be a list or an array, not {type(values).__name__}: pass list(values)")
@@ -150,7 +150,7 @@ class Gatherer:
 
     def _rows(self, values: Any) -> tuple[npt.NDArray[Any] | None, Callable[[Any], Any]]:
         """Values as an array of numbers, and the conversion back; None for objects that are listed."""
-        back: Callable[[Any], Any] = identity
+        back: Callable[[Any], Any] = unchanged
         refuse_masked(values, "values")
         try:
             if isinstance(values, (list, tuple)):
@@ -180,7 +180,7 @@ class Gatherer:
         return Form(keys.form, rows.dtype.name, row_form(rows.shape[1:]), keys.signs, signs)
 
     def _open(self, form: Form, to_keys: Callable[[Any], Any], to_values: Callable[[Any], Any]) -> None:
-        """Take the kinds of keys and values from the first batch."""
+        """Take the kinds of keys and values from the first batch; refuse later batches of other kinds."""
         with self._lock:
             if self._form is None:
                 if form.dtype == "objects" and not self._comm._native.trusted:
@@ -202,7 +202,7 @@ class Gatherer:
 
     def _new_merging_store(self, form: Form) -> Any:
         store = self._new_store(form)
-        return store if self._mergeable is None else Pair(store, self._new_store(form, lists=True))
+        return store if self._mergeable is None else SplitStore(store, self._new_store(form, lists=True))
 
     def _new_rank_store(self, form: Form) -> Any:
         """A store for this rank's values. With ``local=False`` it merges nothing."""
@@ -231,7 +231,7 @@ class Gatherer:
             store.add(keys.arrays, bytes_of(rows))
         else:
             values = np.ones(keys.count, np.int64) if rows is None else rows
-            mask = split_by(self._mergeable, listed(keys.back(keys.arrays)), self._comm.rank)
+            mask = mergeable_mask(self._mergeable, listed(keys.back(keys.arrays)), self._comm.rank)
             for part, selected in ((store.store, mask), (store.apart, ~mask)):
                 part.add(select(keys.arrays, selected), bytes_of(values[selected]))
         self._spill_if_full(task, store)
@@ -242,7 +242,7 @@ class Gatherer:
         if self._mergeable is None:
             store.add(self._form.keys, *_as_lists(keys, values))
         else:
-            mask = split_by(self._mergeable, keys, self._comm.rank)
+            mask = mergeable_mask(self._mergeable, keys, self._comm.rank)
             for part, selected in ((store.store, mask), (store.apart, ~mask)):
                 part.add(self._form.keys, *_as_lists(list(chosen(selected, keys)), chosen(selected, list(values))))
         self._spill_if_full(task, store)
@@ -304,7 +304,7 @@ class Gatherer:
             return np.empty(0, form.keys), np.empty((0, *form.row), form.dtype)
         keys, rows, _ = self._stores[0].take()
         self.close()
-        return np.asarray(default_back(form)(keys)), settled(rows, np.dtype(form.dtype)).reshape(-1, *form.row)
+        return np.asarray(default_back(form)(keys)), as_result(rows, np.dtype(form.dtype)).reshape(-1, *form.row)
 
     def _take_form(self, form: Form) -> None:
         """Convert to the form that all ranks agreed on, which gives integers of lists a type."""
@@ -335,7 +335,7 @@ class Gatherer:
             merged.add_block(block)
         for store in tasks:
             owners, of_wave = store.places(1, waves)
-            merged.add_block(store.blocks(only(owners, of_wave, wave), 1)[0])
+            merged.add_block(store.blocks(only_wave(owners, of_wave, wave), 1)[0])
         return merged
 
     def close(self) -> None:
@@ -360,7 +360,7 @@ def _signs_of(values: Any, rows: npt.NDArray[Any] | None) -> str | None:
     return "signed" if rows.min(initial=0) < 0 else "any"
 
 
-def identity(x: Any) -> Any:
+def unchanged(x: Any) -> Any:
     """Return the argument."""
     return x
 

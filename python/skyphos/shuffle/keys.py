@@ -14,7 +14,18 @@ from .. import _skyphos as native
 from ..errors import BadInput
 from ..inputs.arrays import as_numpy
 
-__all__ = ["FORMS", "KeyArrays", "Keys", "arrays_of", "as_list", "hashable", "joined", "listed", "open_keys", "select"]
+__all__ = [
+    "FORMS",
+    "KeyArrays",
+    "Keys",
+    "arrays_of",
+    "as_list",
+    "joined",
+    "listed",
+    "open_hashable",
+    "open_keys",
+    "select",
+]
 
 #: Keys of the native table: numbers in 64 bits; or offsets of strings, and their bytes.
 KeyArrays = npt.NDArray[np.uint64] | tuple[npt.NDArray[np.int64], npt.NDArray[np.uint8]]
@@ -215,14 +226,14 @@ def _of_arrow(arrow: Any, keys: Any) -> Keys:
     return Keys("str" if text else "bytes", (ends, letters_of_all), len(wide), back)
 
 
-def hashable(keys: Any) -> tuple[Keys, list[Any]]:
+def open_hashable(keys: Any) -> tuple[Keys, list[Any]]:
     """Keys, and the same keys as a list of hashable Python objects.
 
     Examples
     --------
     >>> import numpy as np
-    >>> from skyphos.shuffle.keys import hashable
-    >>> hashable(np.array([3, 4]))[1]
+    >>> from skyphos.shuffle.keys import open_hashable
+    >>> open_hashable(np.array([3, 4]))[1]
     [3, 4]
     """
     opened = open_keys(keys)

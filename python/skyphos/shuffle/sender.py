@@ -16,14 +16,14 @@ from ..errors import BadInput
 from ..inputs.arguments import Op
 from ..inputs.settings import whole
 from ..inputs.units import as_bytes
-from ..vectors.booleans import settled
+from ..vectors.booleans import as_result
 from .combine import Combine, Function
 from .explanation import ShuffleExplanation
-from .gatherer import Gatherer, default_back, identity
+from .gatherer import Gatherer, default_back, unchanged
 from .keys import arrays_of, joined
 from .spill import PARTS
-from .stages import Failed, Link, keep, stages_of
-from .stores import Destinations, Pair
+from .stages import Failed, Link, stages_of, unless_failed
+from .stores import Destinations, SplitStore
 from .survey import Form, agree
 
 if TYPE_CHECKING:
@@ -177,7 +177,7 @@ class Shuffle(Gatherer):
         def to_owners(failed: Failed | None) -> Any:
             alone = comm.size == 1 and self._local
             sent = store if alone else stages.to_owners(store, owners, new, self._wire, failed)
-            return keep(failed, sent.merged) if isinstance(sent, Pair) else sent
+            return unless_failed(failed, sent.merged) if isinstance(sent, SplitStore) else sent
 
         store = self._agreed(to_owners)
         self._counts["keys"] += len(store)
@@ -203,7 +203,7 @@ class Shuffle(Gatherer):
         size = self._comm.size
         if self._partition is None:
             return store.places(size, 1)[0]  # type: ignore[no-any-return]
-        stores = [store.store, store.apart] if isinstance(store, Pair) else [store]
+        stores = [store.store, store.apart] if isinstance(store, SplitStore) else [store]
         none = np.empty(0, np.int64)
         arrays = [np.asarray(self._partition(_listed(form, one.keys()), size)) if len(one) else none for one in stores]
         for array, one in zip(arrays, stores, strict=True):
@@ -219,13 +219,13 @@ class Shuffle(Gatherer):
         return owners.astype(np.uint32)
 
     def _result(self, form: Form, stores: list[Any]) -> tuple[Any, Any]:
-        to_keys, to_values = self._back or (default_back(form), identity)
+        to_keys, to_values = self._back or (default_back(form), unchanged)
         if form.dtype == "objects":
             whole = {key: value for store in stores for key, value in store.take().items()}
             return to_keys(arrays_of(form.keys, list(whole))), list(whole.values())
         taken = [store.take() for store in stores]
         keys = to_keys(joined([keys for keys, _, _ in taken]))
-        rows = settled(np.concatenate([rows for _, rows, _ in taken]), np.dtype(form.dtype)).reshape(-1, *form.row)
+        rows = as_result(np.concatenate([rows for _, rows, _ in taken]), np.dtype(form.dtype)).reshape(-1, *form.row)
         if not self._combine.lists:
             return keys, to_values(rows)
         counts = np.concatenate([counts for _, _, counts in taken if counts is not None])

@@ -16,7 +16,7 @@ from .stores import Store
 
 __all__ = ["PARTS", "Spill", "memory_of_rank"]
 
-#: Parts of the keys in a file, by their hash; a wave reads some of them.
+#: Number of parts into which a file divides the keys, by their hash; a wave reads some of them.
 PARTS = 64
 
 

@@ -16,7 +16,7 @@ from .stores import NOWHERE, Destinations, Store
 if TYPE_CHECKING:
     from ..comm import Comm
 
-__all__ = ["Failed", "Link", "Stages", "keep", "only", "stages_of"]
+__all__ = ["Failed", "Link", "Stages", "only_wave", "stages_of", "unless_failed"]
 
 T = TypeVar("T")
 
@@ -112,7 +112,7 @@ def exchange(
     merged = new()
 
     def take(_: int, block: Bytes) -> None:
-        keep(failed, lambda: merged.add_block(block))
+        unless_failed(failed, lambda: merged.add_block(block))
 
     if comm.size == 1:
         take(0, blocks[0])
@@ -121,7 +121,7 @@ def exchange(
     return merged
 
 
-def keep(failed: Failed | None, work: Callable[[], T]) -> T | None:
+def unless_failed(failed: Failed | None, work: Callable[[], T]) -> T | None:
     """Run ``work`` and return its result; an error is put into ``failed``. After an earlier error, do nothing."""
     if failed is None:
         return work()
@@ -133,6 +133,6 @@ def keep(failed: Failed | None, work: Callable[[], T]) -> T | None:
     return None
 
 
-def only(to: Destinations, waves: Destinations, wave: int) -> Destinations:
-    """Destinations of the keys of a wave; other keys are not sent."""
+def only_wave(to: Destinations, waves: Destinations, wave: int) -> Destinations:
+    """The destinations, with ``NOWHERE`` for keys of other waves."""
     return np.where(waves == wave, to, np.uint32(NOWHERE))

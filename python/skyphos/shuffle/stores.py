@@ -175,7 +175,7 @@ class ObjectStore:
         return taken
 
 
-class Pair:
+class SplitStore:
     """A store, and another one for keys that are merged only at their owner."""
 
     def __init__(self, store: Any, apart: Any) -> None:
@@ -188,7 +188,7 @@ class Pair:
     def __len__(self) -> int:
         return len(self.store) + len(self.apart)
 
-    def absorb(self, other: Pair) -> None:
+    def absorb(self, other: SplitStore) -> None:
         self.store.absorb(other.store)
         self.apart.absorb(other.apart)
 
@@ -216,8 +216,8 @@ class Pair:
 
 def retype(store: Any, new: Any) -> Any:
     """A copy of an int64 store as uint64, if lists of another rank have larger numbers."""
-    if isinstance(store, Pair):
-        return Pair(retype(store.store, new.store), retype(store.apart, new.apart))
+    if isinstance(store, SplitStore):
+        return SplitStore(retype(store.store, new.store), retype(store.apart, new.apart))
     keys, rows, counts = store.take()
     if counts is not None and isinstance(keys, tuple):
         each = zip(native.list_of(keys[0], keys[1], False), counts.tolist(), strict=True)
@@ -228,7 +228,7 @@ def retype(store: Any, new: Any) -> Any:
     return new
 
 
-def split_by(mergeable: Mergeable, keys: Sequence[Any], rank: int) -> npt.NDArray[np.bool_]:
+def mergeable_mask(mergeable: Mergeable, keys: Sequence[Any], rank: int) -> npt.NDArray[np.bool_]:
     """Mask of the keys of a batch that may be merged."""
     known: dict[Any, bool] = {}
     for key in keys:

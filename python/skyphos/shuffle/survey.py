@@ -25,8 +25,8 @@ _DTYPES = (
     "bool",
 )
 
-#: The most axes that a row may have.
-MOST_AXES = 4
+#: Largest number of axes that a row may have.
+MAX_AXES = 4
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Form:
     value_signs: str | None = field(default=None, compare=False)
 
     #: Number of integers that encode a form.
-    WORDS: ClassVar[int] = 3 + MOST_AXES
+    WORDS: ClassVar[int] = 3 + MAX_AXES
 
     def __str__(self) -> str:
         values = f"{self.dtype} of shape {self.row}" if self.row else self.dtype
@@ -83,7 +83,7 @@ class Form:
 
     def words(self) -> list[int]:
         """The form as integers."""
-        axes = [len(self.row), *self.row, *[0] * (MOST_AXES - len(self.row))]
+        axes = [len(self.row), *self.row, *[0] * (MAX_AXES - len(self.row))]
         return [1 + FORMS.index(self.keys), _DTYPES.index(self.dtype), *axes]
 
     @classmethod
@@ -161,8 +161,8 @@ def _with_signs(form: Form | None, signs: int) -> Form | None:
 
 def row_form(shape: tuple[int, ...]) -> tuple[int, ...]:
     """The shape of a row, checked."""
-    if len(shape) > MOST_AXES:
-        raise BadInput(f"a value has {len(shape)} axes, {shape}: at most {MOST_AXES} are sent")
+    if len(shape) > MAX_AXES:
+        raise BadInput(f"a value has {len(shape)} axes, {shape}: at most {MAX_AXES} are sent")
     if 0 in shape:
         raise BadInput(f'values of shape {shape} hold nothing: pass values=None and combine="count" for keys alone')
     return shape

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from .. import _skyphos as native
 from ..errors import BadInput
-from ..planning.planner import MOST_ROW_BYTES, whole
+from ..planning.planner import MAX_ROW_BYTES, whole
 from .network import Network, checked_seed
 
 __all__ = ["USED_BY", "Network", "Phase", "Round", "Simulation", "collectives", "simulate"]
@@ -53,7 +53,7 @@ class Phase:
     chunk_bytes : int or None
         Upper bound on the bytes of a broadcast's chunk.
     degrees : tuple of int
-        Layers of a butterfly.
+        Degrees of the layers of a butterfly.
     seconds : tuple of float
         Time of each rank until it had its result.
     rounds : tuple of Round
@@ -230,7 +230,7 @@ def simulate(
     n = 1 if n is None else n
     whole("the size n of an index space", n, 2**63)
     whole("the number of columns", n if cols is None else cols, 2**63)
-    whole("the bytes of a row", row_bytes, MOST_ROW_BYTES)
+    whole("the bytes of a row", row_bytes, MAX_ROW_BYTES)
     whole("the number of repeats", repeats, 2**63)
     if chunk_bytes is not None:
         whole("the bytes of a chunk", chunk_bytes, 2**63)

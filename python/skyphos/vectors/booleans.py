@@ -14,7 +14,7 @@ import numpy.typing as npt
 from ..errors import BadInput
 from ..inputs.arguments import NAMED_UFUNCS, Op
 
-__all__ = ["as_native_out", "as_sent", "result_type", "settled"]
+__all__ = ["as_native_out", "as_result", "as_sent", "result_type"]
 
 Array = npt.NDArray[Any]
 
@@ -59,7 +59,7 @@ def as_native_out(out: Array) -> Array:
     return out.view(np.uint8) if out.dtype.kind == "b" else out
 
 
-def settled(result: Array, dtype: np.dtype[Any]) -> Array:
+def as_result(result: Array, dtype: np.dtype[Any]) -> Array:
     """A native result viewed as booleans, if ``dtype`` is bool."""
     if dtype.kind != "b":
         return result

@@ -16,7 +16,7 @@ from ..inputs.arrays import as_numpy, plain_array, refuse_masked
 from .kinds import open_vector
 from .sparse_vector import SparseVector
 
-__all__ = ["DenseFactors", "Factors", "open_factors"]
+__all__ = ["DenseFactors", "SparseFactors", "open_factors"]
 
 _TYPES = ("bfloat16", "float16", "float32", "float64")
 
@@ -66,7 +66,7 @@ class DenseFactors:
 
 
 @dataclass(frozen=True)
-class Factors:
+class SparseFactors:
     """Sparse factors: ascending indices k N + i and k M + j of uint64, with their values.
 
     Results have the kind of ``kind``, the caller's sparse factor.
@@ -130,7 +130,7 @@ def _is_sparse(x: Any) -> bool:
     )
 
 
-def open_factors(a: Any, b: Any) -> DenseFactors | Factors:
+def open_factors(a: Any, b: Any) -> DenseFactors | SparseFactors:
     """Convert and check both factors."""
     a, b = (as_numpy(x, name) if isinstance(x, (list, tuple)) else x for name, x in (("a", a), ("b", b)))
     if _is_sparse(a) or _is_sparse(b):
@@ -167,11 +167,11 @@ def _rows(array: npt.NDArray[Any], name: str) -> npt.NDArray[Any]:
     return rows if flags.c_contiguous and flags.aligned else np.require(rows, requirements=["C", "A"])
 
 
-def _sparse(a: Any, b: Any) -> Factors:
+def _sparse(a: Any, b: Any) -> SparseFactors:
     left, right = _entries(a, "a"), _entries(b, "b")
     _check(left[1].dtype, right[1].dtype, left[2], right[2])
     kind = a if _is_sparse(a) else b
-    return Factors(left[:2], right[:2], left[2], left[3], right[3], kind)
+    return SparseFactors(left[:2], right[:2], left[2], left[3], right[3], kind)
 
 
 def _entries(x: Any, name: str) -> tuple[npt.NDArray[np.uint64], npt.NDArray[Any], int, int]:

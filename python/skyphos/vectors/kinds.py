@@ -31,7 +31,7 @@ _NUMBERS = frozenset([int, float, complex, bool, list, tuple])
 _ARRAY_PROTOCOLS = ("__array_interface__", "__dlpack__", "__array__")
 
 
-def _same(vector: Any) -> Any:
+def _unchanged(vector: Any) -> Any:
     return vector
 
 
@@ -67,10 +67,10 @@ def open_vector(x: Any, *, rows: bool = False) -> tuple[SparseVector | np.ndarra
     vector of its entries in C order; with ``rows`` the vector of its rows.
     """
     if isinstance(x, SparseVector):
-        return x, _same
+        return x, _unchanged
     if isinstance(x, np.ndarray):
         array = plain_array(x, "the array")
-        return array, _as_matrix if isinstance(x, np.matrix) else _same
+        return array, _as_matrix if isinstance(x, np.matrix) else _unchanged
     scipy_sparse, torch = sys.modules.get("scipy.sparse"), sys.modules.get("torch")
     if scipy_sparse is not None and scipy_sparse.issparse(x):
         return open_scipy(x, rows=rows)
@@ -82,7 +82,7 @@ def open_vector(x: Any, *, rows: bool = False) -> tuple[SparseVector | np.ndarra
         raise BadInput("a LowRank is not a vector: pass .to_dense(), or reduce with comm.outer_product_sum")
     shown = _array_in(x)
     if shown is not None:
-        return shown, _same
+        return shown, _unchanged
     raise BadInput(
         "a collective takes a SparseVector, a SciPy sparse array, a torch tensor, numbers or an object that gives "
         f"access to an array, not {type(x).__name__}{_instead(x)}"

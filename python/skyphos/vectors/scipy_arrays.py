@@ -15,7 +15,7 @@ __all__ = ["entries_of", "rows_of"]
 
 
 def entries_of(x: Any) -> tuple[npt.NDArray[np.int64], npt.NDArray[Any]]:
-    """The flat positions of all entries in C order, and their values. A position may be repeated."""
+    """The flat indices of all entries in C order, and their values. An index may be repeated."""
     _check_type(x)
     if prod(x.shape) > 2**63:
         raise BadInput(f"a sparse array of shape {x.shape} has more than 2^63 places, too many to number")

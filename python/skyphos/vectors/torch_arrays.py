@@ -43,7 +43,7 @@ def array_of(x: torch.Tensor) -> npt.NDArray[Any]:
 
 
 def entries_of(x: torch.Tensor) -> tuple[npt.NDArray[np.int64], npt.NDArray[Any]]:
-    """The flat positions of a COO tensor's entries in C order over its sparse dimensions, and their values.
+    """The flat indices of a COO tensor's entries in C order over its sparse dimensions, and their values.
 
     Values have shape (entries,), or (entries, width) if the tensor has dense dimensions.
     """

@@ -73,7 +73,7 @@ def test_progress_without_a_terminal(capsys: pytest.CaptureFixture[str]) -> None
     for shown in (True, False):
         with Progress(1e-8, visible=shown) as progress:
             progress.show_step("loading")
-            progress.residual(1, 0.25)
+            progress.show_iteration(1, 0.25)
     assert capsys.readouterr().err == "loading\niteration 1  residual 2.500e-01\n"
 
 
@@ -83,4 +83,4 @@ def test_progress_on_a_terminal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.
     with Progress(1e-8, visible=True) as progress:
         progress.show_step("loading")
         for iteration, residual in enumerate([0.5, 0.1, 0.0], 1):
-            progress.residual(iteration, residual)
+            progress.show_iteration(iteration, residual)

@@ -19,7 +19,7 @@ import pytest
 import skyphos as sky
 from conftest import Processes, on_all
 from skyphos.planning import Profile
-from skyphos.planning.loggp import half_rate_bytes, incast_share, line
+from skyphos.planning.loggp import fit_line, half_rate_bytes, incast_share
 from skyphos.planning.profile_choice import default_path
 from skyphos.planning.profile_file import Host, Measured
 from skyphos.planning.topology import cluster, racks
@@ -238,9 +238,9 @@ def test_fits() -> None:
     assert half_rate_bytes(sizes, times) == pytest.approx(50e-6 * 1e9, rel=0.05)
     # A shaper's bucket lets some sizes pass faster than a stream.
     assert half_rate_bytes(sizes, times, stream_rate=1e8) < 6e3
-    start, slope = line(sizes, times)
+    start, slope = fit_line(sizes, times)
     assert (start, slope) == (pytest.approx(50e-6), pytest.approx(1e-9))
-    assert line([1, 2, 3], [3.0, 2.0, 1.0])[1] == 0 and line([1, 2, 3], [0.5, 2.0, 3.5])[0] == 0
+    assert fit_line([1, 2, 3], [3.0, 2.0, 1.0])[1] == 0 and fit_line([1, 2, 3], [0.5, 2.0, 3.5])[0] == 0
     assert incast_share([1], [5.0]) == 0 and incast_share([1, 2], [5.0, 6.0]) == 0
 
 

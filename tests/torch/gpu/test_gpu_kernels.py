@@ -309,7 +309,7 @@ def test_factor_is_a_quotient() -> None:
     scales = drawn(random.Random(2), "normal", 20_000, torch.float32).abs()
     quotients = top / scales.numpy()
     quotients = np.where(scales.numpy() * quotients > top, np.nextafter(quotients, np.float32(0)), quotients)
-    np.testing.assert_array_equal(plain._steps(scales, 127)[1], quotients)
+    np.testing.assert_array_equal(plain._level_factors(scales, 127)[1], quotients)
 
 
 def refusals_of_numbers() -> None:

@@ -24,9 +24,9 @@ __all__ = [
     "fill",
     "fill_each",
     "one_of_each_rank",
-    "only",
+    "only_tensor",
     "performed",
-    "same_type",
+    "tensors_of_type",
 ]
 
 Tensors = list[torch.Tensor]
@@ -65,7 +65,7 @@ def check_root(comm: Comm, root: int) -> int:
     return root
 
 
-def only(tensors: Tensors, call: str, *, strided: bool = False) -> torch.Tensor:
+def only_tensor(tensors: Tensors, call: str, *, strided: bool = False) -> torch.Tensor:
     """The one tensor of a list. ``strided`` refuses a sparse one."""
     if len(tensors) != 1:
         raise BadInput(f"{call} takes one tensor a rank, not {len(tensors)}")
@@ -77,8 +77,8 @@ def only(tensors: Tensors, call: str, *, strided: bool = False) -> torch.Tensor:
 
 def one_of_each_rank(comm: Comm, one: Tensors, lists: list[Tensors], call: str) -> tuple[torch.Tensor, Tensors]:
     """A rank's tensor, and the list of all ranks' tensors, which must have its type and number of elements."""
-    tensor = only(one, call, strided=True)
-    parts = same_type(comm, tensor, lists, call)
+    tensor = only_tensor(one, call, strided=True)
+    parts = tensors_of_type(comm, tensor, lists, call)
     for rank, part in enumerate(parts):
         if part.numel() != tensor.numel():
             raise BadInput(
@@ -87,7 +87,7 @@ def one_of_each_rank(comm: Comm, one: Tensors, lists: list[Tensors], call: str) 
     return tensor, parts
 
 
-def same_type(comm: Comm, tensor: torch.Tensor, lists: list[Tensors], call: str) -> Tensors:
+def tensors_of_type(comm: Comm, tensor: torch.Tensor, lists: list[Tensors], call: str) -> Tensors:
     """The list of all ranks' tensors, which must have the type of ``tensor``."""
     if len(lists) != 1 or len(lists[0]) != comm.size:
         raise BadInput(f"{call} takes a list of {comm.size} tensors, one a rank")

@@ -39,7 +39,7 @@ class Messages:
         self._group = comm._native.group_of(list(range(comm.size)), group_name(name))
 
     def send(self, to: int, tag: int, contents: str, array: npt.NDArray[Any]) -> Work[None]:
-        """Start to send an array and the text that describes it. The work is over when the bytes are handed over."""
+        """Start to send an array and the text that describes it. The work is over when the transport has the bytes."""
         parts = [np.frombuffer(contents.encode(), np.uint8), array.view(np.uint8)]
         return Work(native.send(self._group, to, tag, parts, True), lambda _: None)
 

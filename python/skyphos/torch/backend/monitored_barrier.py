@@ -39,7 +39,7 @@ class MonitoredBarrier:
     def wait(self, seconds: float | None, wait_all_ranks: bool) -> None:
         """Return on all ranks once all are here. Collective.
 
-        ``wait_all_ranks`` affects the error's text alone: whether it begins with all missing ranks or with the first.
+        ``wait_all_ranks`` affects only the error's text: whether it begins with all missing ranks or with the first.
 
         Raises
         ------

@@ -12,7 +12,18 @@ import torch
 from ... import _skyphos as native
 from ...comm import Comm
 from ...errors import BadInput
-from .call import Call, Tensors, all_or_none, array_for, check_root, fill, fill_each, one_of_each_rank, only, performed
+from .call import (
+    Call,
+    Tensors,
+    all_or_none,
+    array_for,
+    check_root,
+    fill,
+    fill_each,
+    one_of_each_rank,
+    only_tensor,
+    performed,
+)
 from .tensors import as_bytes, as_moved, check, check_written, is_plain
 
 __all__ = [
@@ -33,7 +44,7 @@ def broadcast(comm: Comm, tensors: Tensors, opts: Any) -> Call:
     is_root = comm.rank == root
 
     def check_arguments() -> Any:
-        tensor = only(tensors, "broadcast", strided=True)
+        tensor = only_tensor(tensors, "broadcast", strided=True)
         if not is_root:
             check_written([tensor])
         return tensor, as_moved(tensor.contiguous()) if is_root else None
@@ -102,7 +113,7 @@ def gather(comm: Comm, outputs: list[Tensors], inputs: Tensors, opts: Any) -> Ca
     is_root = comm.rank == root
 
     def check_arguments() -> Any:
-        source = only(inputs, "gather", strided=True)
+        source = only_tensor(inputs, "gather", strided=True)
         return source, one_of_each_rank(comm, inputs, outputs, "gather")[1] if is_root else []
 
     source, parts = all_or_none(comm, check_arguments)
@@ -121,7 +132,7 @@ def scatter(comm: Comm, outputs: Tensors, inputs: list[Tensors], opts: Any) -> C
     root = check_root(comm, opts.rootRank)
 
     def check_arguments() -> Any:
-        output = only(outputs, "scatter", strided=True)
+        output = only_tensor(outputs, "scatter", strided=True)
         check_written([output])
         if comm.rank != root:
             return output, array_for(output)[:0]
@@ -161,7 +172,7 @@ def alltoall(comm: Comm, outputs: Tensors, inputs: Tensors) -> Call:
 def all_to_all_single(
     comm: Comm, output: torch.Tensor, source: torch.Tensor, output_rows: list[int], input_rows: list[int]
 ) -> Call:
-    """Send each rank rows of ``source`` and receive rows from each: as many as the lists say, else equal shares."""
+    """Send each rank rows of ``source`` and receive rows from each: numbers as listed, or equal shares."""
 
     def check_arguments() -> Any:
         check([output, source])

@@ -25,7 +25,7 @@ class Promise:
         self._is_set: torch.futures.Future[None] = torch.futures.Future()
         self._value: Any = None
         self._error: BaseException | None = None
-        # C++ sees the error of a callback as an error, but one of `set_exception` as a value.
+        # C++ sees an error that a callback raises as an error, but one passed to `set_exception` as a value.
         self.future: torch.futures.Future[Any] = self._is_set.then(lambda _: self._outcome())
 
     def _outcome(self) -> Any:

@@ -14,7 +14,7 @@ from ...errors import BadInput
 from ...work import Work
 from . import moves, reductions
 from .backend_references import hold, release
-from .call import Call, Tensors, all_or_none, array_for, fill, only
+from .call import Call, Tensors, all_or_none, array_for, fill, only_tensor
 from .messages import Messages
 from .monitored_barrier import MonitoredBarrier
 from .ordered_worker import OrderedWorker
@@ -114,7 +114,7 @@ class SkyphosBackend(Backend):
 
     def allreduce(self, tensors: Tensors, opts: Any) -> TorchWork:
         """Reduce a tensor of each rank, in place; a sparse one gets the union of all ranks' indices."""
-        tensor = all_or_none(self.comm, lambda: only(tensors, "allreduce"))
+        tensor = all_or_none(self.comm, lambda: only_tensor(tensors, "allreduce"))
         return self._perform(opts, reductions.allreduce(self.comm, self._scratch, tensor, opts.reduceOp))
 
     def allreduce_coalesced(self, tensors: Tensors, opts: Any) -> TorchWork:
@@ -128,7 +128,7 @@ class SkyphosBackend(Backend):
         return self.allreduce(tensors, opts)
 
     def reduce(self, tensors: Tensors, opts: Any) -> TorchWork:
-        """Reduce a tensor of each rank on one of them, in place there."""
+        """Reduce a tensor of each rank on the root, in place there."""
         return self._perform(opts, reductions.reduce(self.comm, tensors, opts))
 
     def reduce_scatter(self, outputs: Tensors, inputs: list[Tensors], opts: Any) -> TorchWork:
@@ -185,14 +185,17 @@ class SkyphosBackend(Backend):
     def all_to_all_single(
         self, output: torch.Tensor, source: torch.Tensor, output_rows: list[int], input_rows: list[int], opts: Any
     ) -> TorchWork:
-        """Send each rank rows of ``source`` and receive rows from each: as many as the lists say, else equal shares."""
+        """Send each rank rows of ``source`` and receive rows from each: numbers as listed, or equal shares."""
         return self._perform(opts, moves.all_to_all_single(self.comm, output, source, output_rows, input_rows))
 
     # -- Messages between two ranks.
 
     def send(self, tensors: Tensors, to: int, tag: int) -> TorchWork:
-        """Send a tensor to one rank. Over once the bytes are handed over: up to 8 MB before the receiver calls."""
-        tensor = only(tensors, "send", strided=True)
+        """Send a tensor to one rank.
+
+        The work is over once the transport has the bytes. It takes up to 8 MB before the receiver calls.
+        """
+        tensor = only_tensor(tensors, "send", strided=True)
         self._check_message(to, tag, "send")
         work = self._messages.send(to, tag, _described(tensor), as_moved(tensor.contiguous()))
         return TorchWork(work, lambda _: None, [tensor], None)
@@ -208,7 +211,7 @@ class SkyphosBackend(Backend):
         return self._receive(tensors, None, tag)
 
     def _receive(self, tensors: Tensors, source: int | None, tag: int) -> TorchWork:
-        tensor = only(tensors, "recv", strided=True)
+        tensor = only_tensor(tensors, "recv", strided=True)
         check_written([tensor])
         is_direct = is_plain(tensor)
         out = as_moved(tensor) if is_direct else array_for(tensor)

@@ -15,7 +15,7 @@ from ...collectives.allreduce import reduce_shaped
 from ...comm import Comm
 from ...errors import BadInput
 from ...inputs.arguments import resolve_op
-from .call import Call, Tensors, all_or_none, check_root, fill, only, performed, same_type
+from .call import Call, Tensors, all_or_none, check_root, fill, only_tensor, performed, tensors_of_type
 from .scratch import Scratch
 from .tensors import as_numbers, as_vector, check, check_written, fill_sparse, is_plain
 
@@ -104,10 +104,10 @@ def _allreduce_sparse(comm: Comm, tensor: torch.Tensor, given: Any) -> Call:
 
 
 def reduce(comm: Comm, tensors: Tensors, opts: Any) -> Call:
-    """Reduce a tensor of each rank on one of them, in place there."""
+    """Reduce a tensor of each rank on the root, in place there."""
 
     def check_arguments() -> Any:
-        tensor = only(tensors, "reduce", strided=True)
+        tensor = only_tensor(tensors, "reduce", strided=True)
         if comm.rank == opts.rootRank:
             check_written([tensor])
         return tensor, as_numbers(tensor), resolve_op(_op_of(opts.reduceOp, tensor.dtype))
@@ -124,9 +124,9 @@ def reduce_scatter(comm: Comm, outputs: Tensors, inputs: list[Tensors], opts: An
     """Reduce a list of tensors, one a rank, each of which goes to its rank. If lengths differ, each takes a call."""
 
     def check_arguments() -> Any:
-        output = only(outputs, "reduce_scatter", strided=True)
+        output = only_tensor(outputs, "reduce_scatter", strided=True)
         check_written([output])
-        parts = same_type(comm, output, inputs, "reduce_scatter")
+        parts = tensors_of_type(comm, output, inputs, "reduce_scatter")
         own = parts[comm.rank].numel()
         if own != output.numel():
             raise BadInput(f"reduce_scatter: {own} elements for this rank, and a tensor of {output.numel()}")

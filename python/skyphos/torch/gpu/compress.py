@@ -43,7 +43,7 @@ def take_topk(
         Number of consecutive values; the last bucket may have fewer.
     velocity : torch.Tensor, optional
         Momentum correction (Deep Gradient Compression): ``velocity = momentum * velocity + gradient`` is added instead
-        of the gradient, and becomes 0 at the chosen indices. Like the residual, and changed in place.
+        of the gradient, and becomes 0 at the chosen indices. Changed in place; the same size, dtype and device.
     momentum : float, default 0.9
         Used with ``velocity`` only.
     scale : float, default 1
@@ -115,8 +115,8 @@ def quantise(
     call, rank, first_bucket : int
         Select the random numbers; other calls, ranks and buckets have independent ones. Below 2^64, 2^32 and 2^64.
     check : bool, default True
-        Check that all values could be quantised, which waits for the device. Without the check a bucket with a value
-        that could not be gets the scale NaN, which :func:`dequantise` refuses.
+        Check that all values are finite as float32, which waits for the device. Without the check a bucket with another
+        value gets the scale NaN, which :func:`dequantise` refuses.
 
     Returns
     -------

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from ...collectives.quantize import Quantize
 
-__all__ = ["code_bytes", "levels", "quantised_bytes", "start_of", "unit"]
+__all__ = ["code_bytes", "highest_level", "quantised_bytes", "start_of", "unit"]
 
 #: Bytes of a bucket's scale.
 HEAD = 4
@@ -23,14 +23,14 @@ SUMS = 16
 GOLDEN = 0x9E3779B97F4A7C15
 #: Shifts and factors of the 64-bit mixer's rounds, then its last shift.
 MIX = (30, 0xBF58476D1CE4E5B9, 27, 0x94D049BB133111EB, 31)
-#: Likewise for the 32-bit mixer, which mixes in the key's upper half between its rounds.
+#: The same for the 32-bit mixer, which mixes in the key's upper half between its rounds.
 MIX32 = (16, 0x7FEB352D, 15, 0x846CA68B, 16)
 
 _MASK = (1 << 64) - 1
 
 
-def levels(bits: int) -> int:
-    """The number s of steps from 0 to the scale."""
+def highest_level(bits: int) -> int:
+    """The level s of a value that equals the scale: the number of steps from 0 to the scale."""
     return (1 << (bits - 1)) - 1
 
 
@@ -38,7 +38,7 @@ def unit(bits: int) -> float:
     """1/s in float32."""
     import numpy as np
 
-    return float(np.float32(1) / np.float32(levels(bits)))
+    return float(np.float32(1) / np.float32(highest_level(bits)))
 
 
 def code_bytes(values: int, bits: int) -> int:

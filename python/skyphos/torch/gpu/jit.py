@@ -55,7 +55,7 @@ def widened(x: tl.tensor, WIDE: tl.constexpr) -> tl.tensor:
 def narrowed(x: tl.tensor, DTYPE: tl.constexpr) -> tl.tensor:
     """The nearest numbers of a type, ties to even."""
     if tl.bfloat16 == DTYPE:
-        # By integer arithmetic, as in the native kernels: Triton's interpreter truncates where a GPU rounds.
+        # Integer arithmetic, as in the native kernels, because Triton's interpreter truncates where a GPU rounds.
         bits = x.to(tl.uint32, bitcast=True)
         rounded = (bits + 0x7FFF + (bits >> 16 & 1)) >> 16
         quiet = bits >> 16 | 0x40

@@ -97,7 +97,7 @@ def quantise(values: torch.Tensor, how: Quantize, start: int) -> tuple[torch.Ten
     scales = rows.abs().amax(1) if how.scale == "max" else _lengths(rows)
     scales = torch.where(finite, scales, torch.nan)
 
-    lift, factor = _steps(scales, form.levels(bits))
+    lift, factor = _level_factors(scales, form.highest_level(bits))
     exact = torch.where(finite[:, None], rows * lift[:, None] * factor[:, None], 0.0).to(torch.int64)
     drawn = _random(start, buckets, bucket, values.device) >> (32 - form.FRACTION)
     levels = exact + drawn >> form.FRACTION
@@ -134,7 +134,7 @@ def _rows(flat: torch.Tensor, width: int) -> torch.Tensor:
 
 
 def _lengths(rows: torch.Tensor) -> torch.Tensor:
-    """Euclidean lengths, added in the order of the native kernel."""
+    """The Euclidean length of each row. Squares are added in the order of the native kernel."""
     buckets, bucket = rows.shape
     chunks = -(-bucket // form.SUMS)
     squares = torch.zeros(buckets, chunks * form.SUMS, dtype=torch.float64, device=rows.device)
@@ -148,7 +148,7 @@ def _lengths(rows: torch.Tensor) -> torch.Tensor:
     return total.sqrt().clamp(max=_LARGEST).to(torch.float32)
 
 
-def _steps(scales: torch.Tensor, levels: int) -> tuple[torch.Tensor, torch.Tensor]:
+def _level_factors(scales: torch.Tensor, levels: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Two factors that scale values to levels with :data:`form.FRACTION` bits of fraction."""
     # Two factors, because s/S may not fit a float32.
     # `top` is a tensor, because torch computes number / tensor by a rounded reciprocal.

@@ -49,7 +49,7 @@ def quantise(values: torch.Tensor, how: Quantize, start: int) -> tuple[torch.Ten
     packed = torch.empty(form.quantised_bytes(n, how), dtype=torch.uint8, device=values.device)
     bad = torch.zeros(1, dtype=torch.int32, device=values.device)
     shape = _shape(how, n)
-    constants = {"TOP": float(form.levels(how.bits) << form.FRACTION), "LENGTH": how.scale == "l2", **shape}
+    constants = {"TOP": float(form.highest_level(how.bits) << form.FRACTION), "LENGTH": how.scale == "l2", **shape}
     args = (values, packed, bad, n, form.signed(start))
     launch(_encode, -(-n // shape["BUCKET"]), values, shape["WIDTH"], *args, **constants)
     return packed, bad
@@ -112,7 +112,7 @@ def _encode(  # noqa: PLR0917 - kernels have no keyword-only arguments
     factor = tl.div_rn(top, tl.where(scale == 0.0, 1.0, lifted))
     below = (factor.to(tl.int32, bitcast=True) - 1).to(tl.float32, bitcast=True)
     factor = tl.where(lifted * factor > top, below, factor)
-    # For a bucket of zeros any factor does.
+    # In a bucket of zeros every factor gives the same result.
     exact = tl.where(finite, v * lift * factor, 0.0).to(tl.int32)
     drawn = (_random(start, row, lanes.to(tl.uint32)) >> (32 - _FRACTION)).to(tl.int32)
     fields = (exact + drawn >> _FRACTION) & ((1 << BITS) - 1)

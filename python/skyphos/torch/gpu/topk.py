@@ -88,7 +88,7 @@ def take_topk(
 
 
 def _bits_of(factor: float) -> int:
-    """A factor's bits, to pass to a kernel. (Triton would make a float passed as such a float32.)"""
+    """A factor's bits, to pass to a kernel. (Triton would round a float argument to float32.)"""
     bits: int = struct.unpack("<q", struct.pack("<d", factor))[0]
     return bits
 
@@ -133,12 +133,12 @@ def _take(  # noqa: PLR0917 - kernels have no keyword-only arguments
     least = _kth_largest(magnitudes, wanted, ROWS, BITS)[:, None]
     above, equal = (magnitudes > least).to(tl.int32), (magnitudes == least).to(tl.int32)
     remaining = (wanted - tl.sum(above, 1))[:, None]
-    # One scan makes both counts: a bucket's size fits 15 bits.
-    before = tl.cumsum(above + (equal << 16), 1)
-    equal_before = before >> 16
-    chosen = (above | (equal & (equal_before <= remaining).to(tl.int32))) != 0
+    # One scan makes both counts, which include the value itself: a bucket's size fits 15 bits.
+    so_far = tl.cumsum(above + (equal << 16), 1)
+    equal_so_far = so_far >> 16
+    chosen = (above | (equal & (equal_so_far <= remaining).to(tl.int32))) != 0
 
-    to = rows[:, None] * k + (before & 0xFFFF) + tl.minimum(equal_before, remaining) - 1
+    to = rows[:, None] * k + (so_far & 0xFFFF) + tl.minimum(equal_so_far, remaining) - 1
     tl.store(indices + to, at.to(tl.int32), mask=chosen)
     tl.store(values + to, acc, mask=chosen)
     tl.store(residual + at, tl.where(chosen, tl.zeros_like(acc), acc), mask=there)

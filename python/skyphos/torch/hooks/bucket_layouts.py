@@ -19,7 +19,7 @@ __all__ = ["BucketLayouts"]
 
 
 class BucketLayouts:
-    """The layout of each bucket, made when the bucket first comes and again when its parameters change."""
+    """The layout of each bucket, made at its first use, and again when its parameters change."""
 
     def __init__(self) -> None:
         self._layouts: dict[int, Layout] = {}
@@ -79,7 +79,7 @@ class BucketLayouts:
         require_same(levels.comm, self._facts(vector, layers, step))
         self._store.share_loaded(levels)
         if layout is not None:
-            # DDP makes its buckets anew after the first step. Those that this step has used are new already.
+            # DDP makes its buckets anew after the first step. Layouts that this step has used are of new buckets.
             current = {n: one for n, one in self._layouts.items() if one.step == step and n != number}
             self._store.take_back([one for n, one in self._layouts.items() if n not in current], levels)
             self._layouts = current

@@ -423,7 +423,7 @@ class HookState:
             self._fail(f"gradients of {some}: the hooks take float16, bfloat16, float32 and float64")
 
     def _fail(self, problem: str) -> NoReturn:
-        """Raise an error on all ranks in the next call of all of them. They still make the step's other calls."""
+        """Raise an error on all ranks, in the next call that they all make. They still make the step's other calls."""
         assert self._levels is not None
         fail(self._levels.comm, BadInput(problem), goes_on=True)
 

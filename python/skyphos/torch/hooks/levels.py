@@ -6,7 +6,7 @@ Two levels::
     among hosts        allreduce among the ranks with the same share                 compressed
     within each host   allgather of the shares                                       dense
 
-If all hosts have the same number of ranks, each rank has a share. Otherwise the first rank of each host has it all.
+If all hosts have the same number of ranks, each rank has a share. Otherwise the first rank of a host has the whole.
 """
 
 from __future__ import annotations

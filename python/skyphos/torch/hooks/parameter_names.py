@@ -32,7 +32,7 @@ class ParameterNames:
     Attributes
     ----------
     process_group : ProcessGroup or None
-        That of the ``DistributedDataParallel`` that has the parameters.
+        The group of the ``DistributedDataParallel`` that has the parameters.
 
     Examples
     --------
@@ -51,10 +51,10 @@ class ParameterNames:
         self._plain: weakref.ref[torch.nn.Module] | None = None
         self._wrapped: list[weakref.ref[DistributedDataParallel]] = []
         #: Whether a model was registered since parameters were last looked up.
-        self._is_new = False
+        self._has_new_model = False
         self._names: dict[int, str] = {}
-        #: By name: tells a parameter from a later one with the same ``id``.
-        self._named: dict[str, weakref.ref[torch.Tensor]] = {}
+        #: Parameters by name. They tell a parameter from a later one with the same ``id``.
+        self._parameters: dict[str, weakref.ref[torch.Tensor]] = {}
         if isinstance(model, DistributedDataParallel):
             self.register(model)
         elif model is not None:
@@ -62,13 +62,13 @@ class ParameterNames:
 
     def __contains__(self, parameter: torch.Tensor) -> bool:
         name = self._names.get(id(parameter))
-        return name is not None and self._named[name]() is parameter
+        return name is not None and self._parameters[name]() is parameter
 
     def __getitem__(self, parameter: torch.Tensor) -> str:
         return self._names[id(parameter)]
 
     def __len__(self) -> int:
-        return len(self._named)
+        return len(self._parameters)
 
     @property
     def has_model(self) -> bool:
@@ -77,13 +77,13 @@ class ParameterNames:
 
     def matches(self, pattern: str) -> bool:
         """Whether a pattern fits the name of some parameter."""
-        return any(fnmatchcase(name, pattern) for name in self._named)
+        return any(fnmatchcase(name, pattern) for name in self._parameters)
 
     def register(self, model: DistributedDataParallel) -> None:
         """Add a wrapped model. :meth:`learn` reads its names when its parameters come."""
         self._wrapped = [known for known in self._wrapped if known() not in (None, model)]
         self._wrapped.append(weakref.ref(model))
-        self._is_new = True
+        self._has_new_model = True
 
     def learn(self, parameters: Sequence[torch.Tensor]) -> None:
         """Find the names of those parameters that have none yet.
@@ -91,10 +91,10 @@ class ParameterNames:
         Raises
         ------
         BadInput
-            A name belongs to a parameter of another model. The model is wrapped for other ranks than before.
+            A name belongs to a parameter of another model, or the model is wrapped for other ranks than before.
         """
         new = [parameter for parameter in parameters if parameter not in self]
-        if not new and not self._is_new:
+        if not new and not self._has_new_model:
             return
         names: dict[int, str] = {}
         wrapped = self._wrapper_of(parameters)
@@ -105,7 +105,7 @@ class ParameterNames:
             names |= _names_in(self._plain(), new)
         for parameter in new:
             self.give(parameter, names.get(id(parameter)))
-        self._is_new = False
+        self._has_new_model = False
 
     def give(self, parameter: torch.Tensor, name: str | None) -> None:
         """Name a parameter. None names it by its number and shape."""
@@ -119,10 +119,10 @@ class ParameterNames:
                     "the model that is no longer used"
                 )
         self._names[id(parameter)] = name
-        self._named[name] = weakref.ref(parameter)
+        self._parameters[name] = weakref.ref(parameter)
 
     def _has_another(self, name: str, parameter: torch.Tensor) -> bool:
-        known = self._named.get(name)
+        known = self._parameters.get(name)
         return known is not None and known() is not None and known() is not parameter
 
     def _wrapper_of(self, parameters: Iterable[torch.Tensor]) -> DistributedDataParallel | None:

@@ -161,7 +161,7 @@ def _start_sparse(
     )
     values = vector.values
 
-    def sent(quantised: Any) -> None:
+    def keep_errors(quantised: Any) -> None:
         if state._feedback == "quantised" and layout.residual is not None:
             own = slice(len(chosen.indices))  # without the flag, which is no value
             put_back(layout.residual, chosen.indices, values[own] - quantised[own])
@@ -173,7 +173,14 @@ def _start_sparse(
         return reduced
 
     return reduce_chosen(
-        levels.across, vector, resolve_op(op), options, sent=sent, restore=lambda: None, finish=finish, async_op=True
+        levels.across,
+        vector,
+        resolve_op(op),
+        options,
+        on_sent=keep_errors,
+        restore=lambda: None,
+        finish=finish,
+        async_op=True,
     )
 
 

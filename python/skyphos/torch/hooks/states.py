@@ -87,9 +87,10 @@ class TopK(HookState):
     gradients times the learning rate, and results are means over ranks, not sums. So any optimizer can use them as it
     uses the gradients of dense training. :class:`DistributedOptimizer` is the algorithm to the letter.
 
-    A state is for one model. A parameter whose gradient is all zero on a rank (unused, or the rank has joined) sends
-    nothing from there. Memory: a residual as large as the model, twice that with ``momentum_correction``; with
-    ``levels=2`` the ranks of a host share it. Save :meth:`state_dict` on each rank, because each has other residuals.
+    A state is for one model. A rank sends nothing of a parameter whose gradient is all zero there (unused, or the rank
+    is in ``join()`` without batches). Memory: a residual as large as the model, twice that with
+    ``momentum_correction``; with ``levels=2`` the ranks of a host share it. Save :meth:`state_dict` on each rank,
+    because each has other residuals.
 
     Examples
     --------

@@ -1,9 +1,9 @@
 """Exchange of factors: weight gradients are summed over ranks from their factors while backward goes on.
 
-For each use of a layer y = x Wᵀ there are the gradients of its outputs (rows of N) and its inputs (rows of M). The
-weight's gradient is the sum of their outer products over all uses and ranks (*DSOP*, section 3), made by one
-``outer_product_sum`` a weight. The call starts when autograd has passed the last use, in an order that all ranks share.
-Calls that have not started when backward ends start then; a rank that did not use the weight passes no rows.
+Each use of a layer y = x Wᵀ has two factors: the gradients of its outputs (rows of N numbers) and its inputs (rows of
+M numbers). The weight's gradient is the sum of their outer products over all uses and ranks (*DSOP*, section 3), made
+by one ``outer_product_sum`` a weight. The call starts when autograd has passed the last use, in an order that all ranks
+share. Calls that have not started when backward ends start then; a rank that did not use the weight passes no rows.
 
 Not promised: ``.grad`` changes at the end of backward, not before.
 """
@@ -68,7 +68,7 @@ class Weight:
         """Copied or pickled models have ordinary layers."""
         return type(None), ()
 
-    def check_once(self) -> None:
+    def refuse_double_backward(self) -> None:
         """Refuse a backward whose result is differentiated again."""
         if torch.is_grad_enabled():
             raise BadInput(
@@ -109,7 +109,7 @@ class Weight:
         if not pairs:
             return
         n, m = self.parameter.shape
-        # In the parameter's type, because many small sums are added. A copy, because callers may reuse their input.
+        # The parameter's type, because many small sums are added; a copy, because callers may reuse their input.
         wide = self.parameter.dtype
         a, b = (torch.cat([one.to(wide) for one in each]) for each in zip(*self._waiting(), *pairs, strict=True))
         if len(a) * (n + m) > n * m:
@@ -177,8 +177,8 @@ class _Backward:
         exchange = self._exchange
         comm = exchange.comm
         try:
-            a, b = weight.take(self.rows.pop(weight), exchange.accumulated)
-            if exchange.nonfinite == "raise" and not (_finite(a) and _finite(b)):
+            a, b = weight.take(self.rows.pop(weight), exchange.has_accumulated)
+            if exchange.nonfinite == "raise" and not (_is_finite(a) and _is_finite(b)):
                 error = BadInput(f"rank {comm.rank}: factors of the gradient of {weight.name} are not finite")
                 fail(comm, error, goes_on=True)
             if a.dtype in _WIDE and exchange.scale != 1.0:
@@ -194,13 +194,13 @@ class _Backward:
         exchange = self._exchange
         exchange.end(self)
         if not self.is_synced:
-            exchange.accumulated = True
+            exchange.has_accumulated = True
             for weight, pairs in self.rows.items():
                 weight.accumulate(pairs)
             return
         while self._started < len(self._order):
             self._start_next()
-        exchange.accumulated = False
+        exchange.has_accumulated = False
         # After DDP's own callback, which must run even if this raises.
         _at_end(self._finish)
 
@@ -215,7 +215,7 @@ class _Backward:
         if self._error is not None:
             raise self._error
         is_skipped = exchange.nonfinite == "skip" and exchange.agree_to_skip(
-            any(not _finite(out) for _, out, pairs in sums if pairs)
+            any(not _is_finite(out) for _, out, pairs in sums if pairs)
         )
         for weight, out, pairs in sums:
             if pairs and not is_skipped:  # a weight that no rank used keeps its gradient
@@ -249,7 +249,7 @@ class Exchange:
     ) -> None:
         self.comm = comm.dup()
         self.scale, self.nonfinite = scale, nonfinite
-        #: Number of skipped steps; whether the last one was skipped; whether anything calls :meth:`leaves_out`.
+        #: Number of skipped steps; whether the last step was skipped; whether anything calls :meth:`leaves_out`.
         self.skipped, self._is_skipped, self._is_polled = 0, False, False
         self.weights = [Weight(name, parameter, self) for name, parameter in parameters]
         #: The order of calls, the same on all ranks. The first guess is from the model's end to its beginning.
@@ -257,7 +257,7 @@ class Exchange:
         #: Type of the last factors of any weight.
         self.dtype: torch.dtype | None = None
         #: Whether a backward without exchange came after the last exchange. The same on all ranks.
-        self.accumulated = False
+        self.has_accumulated = False
         self._has_order = False
         self._backward: _Backward | None = None
         #: Whether backwards exchange rows.
@@ -284,7 +284,7 @@ class Exchange:
 
     def backward(self) -> _Backward:
         """The current backward."""
-        # Told apart by number: a backward that failed never ends, and reentrant checkpoints run several at once.
+        # Backwards are told apart by number: one that failed never ends, and reentrant checkpoints run several at once.
         task = torch._C._current_graph_task_id()
         if self._backward is None or self._backward.task != task:
             self._backward = _Backward(self, task, self._synced and self._pauses == 0)
@@ -341,7 +341,7 @@ def _array(matrix: torch.Tensor) -> npt.NDArray[Any]:
     return as_numbers(matrix).reshape(matrix.shape)
 
 
-def _finite(rows: torch.Tensor) -> bool:
+def _is_finite(rows: torch.Tensor) -> bool:
     """Whether no number is NaN or infinite."""
     # A finite sum proves it and is fast. An infinite one may be an overflow.
     return math.isfinite(rows.sum().item()) or bool(rows.isfinite().all())

@@ -45,9 +45,9 @@ class Steps:
         rows = np.empty(self._starts[-1], np.int64)  # of the first states followed by all states
         for step in self.order:
             now, at = self.sizes[step], self._starts[step]
-            both = min(now, size)
-            rows[at : at + both] = np.arange(count + start, count + start + both)
-            rows[at + both : at + now] = np.arange(both, now)
+            common = min(now, size)  # sequences that the previous step has too
+            rows[at : at + common] = np.arange(count + start, count + start + common)
+            rows[at + common : at + now] = np.arange(common, now)
             size, start = now, at
         return torch.cat([first, states]).index_select(0, torch.from_numpy(rows).to(states.device))
 
@@ -97,7 +97,7 @@ class Gates(Protocol):
 
 
 def _fit(state: Tensor, others: Tensor, size: int) -> Tensor:
-    """The state of ``size`` sequences: the first of ``state``, and for sequences that join, those of ``others``."""
+    """The state of the first ``size`` sequences: from ``state``, and for sequences that join from ``others``."""
     count = state.shape[0]
     if count == size:
         return state
@@ -105,12 +105,12 @@ def _fit(state: Tensor, others: Tensor, size: int) -> Tensor:
 
 
 def _add_product(into: Tensor, a: Tensor, b: Tensor) -> Tensor:
-    """Add a product in place. Its type may be narrower."""
+    """Add a product in place, computed in b's type, which may be narrower."""
     return into.addmm_(a, b) if b.dtype == into.dtype else into.add_(a.to(b.dtype) @ b)
 
 
 def _product(a: Tensor, b: Tensor) -> Tensor:
-    """A product in b's type, which may be narrower."""
+    """A product computed in b's type, which may be narrower; the result has a's type."""
     return torch.mm(a, b) if b.dtype == a.dtype else (a.to(b.dtype) @ b).to(a.dtype)
 
 
@@ -138,13 +138,13 @@ class _LSTM:
         cells, squashed, outputs = (rows.new_empty(rows.shape[0], size) for _ in range(3))
         gates, cell, tanh, output = steps.cut(rows, cells, squashed, outputs)
         i, f, g, o = steps.cut(*rows.split(size, 1))
-        (both,) = steps.cut(rows[:, : 2 * size])
+        (i_and_f,) = steps.cut(rows[:, : 2 * size])
         h, c = state
         for t in steps.order:
             count = steps.sizes[t]
             h, c = _fit(h, state[0], count), _fit(c, state[1], count)
             _add_product(gates[t], h, w_t)
-            both[t].sigmoid_()
+            i_and_f[t].sigmoid_()
             g[t].tanh_()
             o[t].sigmoid_()
             c = torch.mul(i[t], g[t], out=cell[t]).addcmul_(f[t], c)
@@ -157,7 +157,7 @@ class _LSTM:
         cells, squashed, rows = forward.saved
         i, f, g, o = rows.chunk(4, 1)
         c_before = steps.before(cells, forward.state[1])
-        # ∂c by i, f, g; ∂h by o and by c.
+        # Derivatives of c by the arguments of i, f and g; below, of h by the argument of o, and by c.
         by_c = torch.stack([g * i * (1 - i), c_before * f * (1 - f), i * (1 - g * g)], 1)
         gradients = torch.empty_like(rows)
         parts = gradients.unflatten(1, (4, -1))
@@ -192,14 +192,14 @@ class _GRU:
         all_u = rows.new_empty(rows.shape[0], size)
         outputs = torch.empty_like(all_u)
         r, z, n = steps.cut(*rows.split(size, 1))
-        both, u, output = steps.cut(rows[:, : 2 * size], all_u, outputs)
+        r_and_z, u, output = steps.cut(rows[:, : 2 * size], all_u, outputs)
         bias = rows.new_zeros(3 * size) if b_hh is None else b_hh
         (h,) = state
         for t in steps.order:
             count = steps.sizes[t]
             h = _fit(h, state[0], count)
             candidate = torch.addmm(bias, h, w_t) if w_t.dtype == h.dtype else _product(h, w_t) + bias
-            both[t].add_(candidate[:, : 2 * size]).sigmoid_()
+            r_and_z[t].add_(candidate[:, : 2 * size]).sigmoid_()
             n[t].addcmul_(r[t], u[t].copy_(candidate[:, 2 * size :])).tanh_()
             h = torch.lerp(n[t], h, z[t], out=output[t])
         return outputs, [all_u, rows]
@@ -209,7 +209,7 @@ class _GRU:
     ) -> tuple[Tensor, Tensor, list[Tensor]]:
         u, rows = forward.saved
         r, z, n = rows.chunk(3, 1)
-        # ∂h by n's argument, then by r, z and u.
+        # Derivatives of h by n's argument; then by the arguments of r and z, and by u.
         by_n = (1 - z) * (1 - n * n)
         by_all = torch.stack([by_n * u * r * (1 - r), (forward.before - n) * z * (1 - z), by_n * r], 1)
         of_states, totals = torch.empty_like(rows), torch.empty_like(gradient)

@@ -50,7 +50,7 @@ def outer_product(
     op: Op = "mean",
     nonfinite: Literal["raise", "skip", "pass"] = "raise",
 ) -> nn.Module:
-    """Make layers exchange the factors of their weight gradients, which are small if batches are. Collective.
+    """Make layers exchange the factors of their weight gradients: small if batches are small. Collective.
 
     The gradient of a weight W (N by M) of y = x Wᵀ is gᵀ x. It has a row of g (N numbers, the gradients of outputs) and
     of x (M numbers, the inputs) for each sample, word or step. If the r rows of all ranks have fewer numbers than the
@@ -104,7 +104,7 @@ def outer_product(
     weights unused. They may not lack batches: ``join()`` is refused.
 
     Recurrent layers run step by step in PyTorch's operations, because the fused backward yields no factors.
-    ``torch.autograd.grad`` returns the gradient of this rank's own loss, as with DDP. In ``backward()`` hooks on
+    ``torch.autograd.grad`` returns the gradient of this rank's own loss, as with DDP. In ``backward()``, hooks on
     weights are called with None. ``torch.compile`` has not been tried. Copies of the model (``copy.deepcopy``) are
     ordinary.
 

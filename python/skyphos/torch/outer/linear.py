@@ -60,7 +60,7 @@ class _Linear(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        ctx.weight.check_once()
+        ctx.weight.refuse_double_backward()
         x, matrix = ctx.saved_tensors
         wants_x, wants_matrix, wants_bias, *_ = ctx.needs_input_grad
         a = gradient.reshape(-1, gradient.shape[-1])

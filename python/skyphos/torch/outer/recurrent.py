@@ -42,7 +42,7 @@ class Direction:
     reverse : bool
         Whether the last step comes first.
     weights : tuple of Weight or None
-        Of W_ih and W_hh. None for an ordinary weight.
+        W_ih and W_hh; None for a weight that is not exchanged.
     """
 
     kind: Kind
@@ -102,7 +102,7 @@ class _Recurrent(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor, *last: Tensor) -> tuple[Any, ...]:
         for weight in ctx.weights:
             if weight is not None:
-                weight.check_once()
+                weight.refuse_double_backward()
         x, w_ih, w_hh, outputs, *rest = ctx.saved_tensors
         state, saved = rest[: len(last)], rest[len(last) :]
         _, wants_x, wants_ih, wants_hh, wants_b_ih, wants_b_hh, *_ = ctx.needs_input_grad

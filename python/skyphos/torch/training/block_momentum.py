@@ -8,7 +8,7 @@ some steps by itself from the same parameters W_g(t-1). With W̄(t) the mean of 
 
 and the next block starts from W_g(t) = W(t) (classical), or W(t) + η Δ(t) (Nesterov). η is the momentum, ζ the rate.
 
-Cost: an allreduce of all parameters a block; memory of W, Δ and W_g, and of two more as a block ends.
+Cost: an allreduce of all parameters a block; memory for W, Δ and W_g, and for two more such vectors when a block ends.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from .consistency import broadcast_parameter, require_same
 
 __all__ = ["BlockMomentum", "block_momentum"]
 
-#: The state of a block between two averages.
+#: Names of W, Δ and W_g in a state.
 _STATE = ("global", "delta", "start")
 
 
@@ -43,8 +43,8 @@ def block_momentum(
     """Average an optimizer's parameters over ranks every few steps, with block momentum (BMUF). Collective.
 
     For training without ``DistributedDataParallel``: within a block each rank steps by itself. All ranks must make the
-    same number of steps. A ``GradScaler`` skips steps on single ranks, so with one pass a large ``every`` and call
-    ``synchronize`` after the same number of batches on all ranks.
+    same number of steps. But a ``GradScaler`` skips steps on single ranks. If you use one, set ``every`` so large that
+    it is never reached, and call ``synchronize`` after the same number of batches on all ranks.
 
     Parameters
     ----------

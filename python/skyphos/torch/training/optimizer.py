@@ -139,8 +139,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         return loss
 
     def _update(self) -> None:
-        # A GradScaler sets `grad_scale`. Because of `_step_supports_amp_scaling` it skips no step, so all ranks make
-        # it.
+        # A GradScaler sets `grad_scale`. Because of `_step_supports_amp_scaling` it skips no step on a single rank.
         grad_scale = getattr(self, "grad_scale", None)
         scale = 1.0 if grad_scale is None else float(grad_scale)
         vectors = [
