@@ -147,8 +147,8 @@ def draw(entry: dict[str, Any]) -> Any:
         words = [name.replace(", ", ",\n").replace(" of ", "\nof ").replace("latency ", "latency\n") for name in names]
         each.set_xticks(range(len(names)), words, fontsize=8)
         each.axvspan(first_ports - 0.5, len(names) - 0.5, color="#f3f1ec", zorder=0)
-        place = {"transform": each.get_xaxis_transform(), "va": "top"}
-        each.text(first_ports - 0.45, 0.985, "and time-outs at", fontsize=8.5, **place)
+        top_edge = {"transform": each.get_xaxis_transform(), "va": "top"}
+        each.text(first_ports - 0.45, 0.985, "and time-outs at", fontsize=8.5, **top_edge)
         each.grid(axis="x", visible=False)
         each.set_title(f"{graph}; the paper's degrees: {_papers(graph)}", fontsize=10)
     for each in axes:

@@ -3,10 +3,17 @@
 //! Containers may share a host's name, or have equal names on different hosts. So the key is the kernel's boot id with the network
 //! namespace: two namespaces of one machine count as two hosts, because they reach each other over a network.
 
-use std::fs;
+use std::sync::OnceLock;
+use std::{fs, thread};
 
 /// Longest host name sent to others (POSIX allows 255 bytes).
 pub const NAME_BYTES: usize = 255;
+
+/// Cores that this process may use. They are counted once, since the limits of a container are in files.
+pub fn cores() -> usize {
+    static CORES: OnceLock<usize> = OnceLock::new();
+    *CORES.get_or_init(|| thread::available_parallelism().map_or(1, usize::from))
+}
 
 /// A host.
 pub struct Host {

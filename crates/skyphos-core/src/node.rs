@@ -8,6 +8,7 @@
 use crate::clock::Clock;
 use crate::frame::{Frame, Header};
 use crate::group::Group;
+use crate::host::cores;
 use crate::mailbox::Mailbox;
 use crate::process::Process;
 use crate::shared_memory::host_region::Regions;
@@ -93,7 +94,6 @@ impl Node {
         let (rank, size) = (transport.rank(), transport.size());
         let virtual_time = matches!(facts.clock, Clock::Virtual(_));
         let process = transport.process();
-        let cores = std::thread::available_parallelism().map_or(1, |c| c.get());
         let merge_pool = match settings.threads {
             0 => return Err(Error::bad_input("threads must be at least 1")),
             1 => None,
@@ -119,7 +119,7 @@ impl Node {
             merge_pool,
             tasks: Arc::default(),
             process: Process::this(),
-            spin: if facts.ranks_on_host <= cores && !virtual_time { SPIN } else { Duration::ZERO },
+            spin: if facts.ranks_on_host <= cores() && !virtual_time { SPIN } else { Duration::ZERO },
             regions: Regions::default(),
             replica: process,
             native_in_use: AtomicBool::new(false),

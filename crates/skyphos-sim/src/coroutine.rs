@@ -1,32 +1,47 @@
 //! Coroutines: simulated processes take turns on one thread. Each has its own stack and continues where it stopped.
 
+use corosensei::stack::DefaultStack;
 use corosensei::{Coroutine, CoroutineResult, Yielder};
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::ptr;
 
+/// The largest number of unused stacks that a thread keeps.
+const MAX_UNUSED_STACKS: usize = 64;
+
 thread_local! {
+    /// Stacks of processes that have ended, for the next ones: mapping a stack and touching its pages takes long.
+    static UNUSED_STACKS: RefCell<Vec<DefaultStack>> = const { RefCell::new(Vec::new()) };
+
     /// The suspend handle of the coroutine that runs on this thread; null if none runs.
     static SUSPEND: Cell<*const Yielder<(), ()>> = const { Cell::new(ptr::null()) };
 }
 
-/// A function that stops at each [`park`].
-pub(crate) struct SimProcess<R>(Coroutine<(), (), R>);
+/// A function that stops at each [`park`]. `None` once it has ended.
+pub(crate) struct SimProcess<R>(Option<Coroutine<(), (), R>>);
 
 impl<R: 'static> SimProcess<R> {
     pub(crate) fn new(body: impl FnOnce() -> R + 'static) -> SimProcess<R> {
-        SimProcess(Coroutine::new(move |suspend: &Yielder<(), ()>, ()| {
+        let stack = UNUSED_STACKS.with_borrow_mut(Vec::pop).unwrap_or_default();
+        SimProcess(Some(Coroutine::with_stack(stack, move |suspend: &Yielder<(), ()>, ()| {
             SUSPEND.set(ptr::from_ref(suspend));
             body()
-        }))
+        })))
     }
 
     /// Runs the process until it stops or ends. Returns its result once it has ended.
     pub(crate) fn resume(&mut self) -> Option<R> {
-        let result = self.0.resume(());
+        let coroutine = self.0.as_mut().expect("a process that has ended is not resumed");
+        let result = coroutine.resume(());
         SUSPEND.set(ptr::null());
         match result {
             CoroutineResult::Yield(()) => None,
-            CoroutineResult::Return(result) => Some(result),
+            CoroutineResult::Return(result) => {
+                UNUSED_STACKS.with_borrow_mut(|unused| {
+                    let room = MAX_UNUSED_STACKS - unused.len();
+                    unused.extend(self.0.take().map(Coroutine::into_stack).into_iter().take(room));
+                });
+                Some(result)
+            }
         }
     }
 }

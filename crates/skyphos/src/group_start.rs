@@ -1,12 +1,12 @@
 //! Encodings of the messages that rank 0 sends when a group starts: profile and cores, and the topology.
 
-use skyphos_core::Topology;
+use skyphos_core::{Topology, host};
 use skyphos_plan::Profile;
 use skyphos_types::Result;
 
 /// Cores that this process may use.
 pub(crate) fn own_cores() -> f64 {
-    std::thread::available_parallelism().map_or(1.0, |cores| cores.get() as f64)
+    host::cores() as f64
 }
 
 /// Bytes of [`encode_profile`].
