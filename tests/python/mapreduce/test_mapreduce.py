@@ -278,7 +278,7 @@ def test_a_report(tmp_path: Path) -> None:
     on_all(3, body)
     assert "Map-reduce" in (tmp_path / "nothing.html").read_text()
     page = (tmp_path / "report.html").read_text()
-    for said in ("rank 2", "<dd>3</dd>", "<dd>18</dd>", "transfer of keys", "Iteration 3"):
+    for said in ("rank 2", "<dd>3</dd>", "<dd>18</dd>", "transfer of the next keys", "Iteration 3"):
         assert said in page
     assert "<script" not in page and "http://" not in page
 
