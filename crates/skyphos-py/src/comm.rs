@@ -11,7 +11,7 @@ use crate::planner::ProfileFields;
 use crate::work::perform;
 use pyo3::IntoPyObjectExt;
 use pyo3::prelude::*;
-use skyphos::{Error, Settings, Topology, Transport};
+use skyphos::{Error, Settings, Topology, Transport, cores};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -117,8 +117,7 @@ pub fn connect_mpi(
     };
     let transport = py.detach(|| skyphos::mpi::connect(&options)).map_err(|e| to_py(py, e))?;
     if threads.is_none() {
-        let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
-        settings.threads = (cores / transport.facts().ranks_on_host).max(1);
+        settings.threads = (cores() / transport.facts().ranks_on_host).max(1);
     }
     Ok(Connected::new(transport, settings))
 }

@@ -36,9 +36,11 @@ impl<R: 'static> SimProcess<R> {
         match result {
             CoroutineResult::Yield(()) => None,
             CoroutineResult::Return(result) => {
+                let ended = self.0.take();
                 UNUSED_STACKS.with_borrow_mut(|unused| {
-                    let room = MAX_UNUSED_STACKS - unused.len();
-                    unused.extend(self.0.take().map(Coroutine::into_stack).into_iter().take(room));
+                    if unused.len() < MAX_UNUSED_STACKS {
+                        unused.extend(ended.map(Coroutine::into_stack));
+                    }
                 });
                 Some(result)
             }

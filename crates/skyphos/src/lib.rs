@@ -117,6 +117,7 @@ pub use skyphos_core::collectives::exchange_blocks::BlockLimits;
 pub use skyphos_core::collectives::gather::Schedule;
 pub use skyphos_core::collectives::outer_product::{Level, Pairs as OuterPairs};
 pub use skyphos_core::collectives::reduce::Order;
+pub use skyphos_core::host::cores;
 pub use skyphos_core::plan::{Considered, Plan, Stats, Volume};
 pub use skyphos_core::point_to_point::{ReceiveInto, ReceivedMessage, Status};
 pub use skyphos_core::transport::{Health, Loss, Transport};

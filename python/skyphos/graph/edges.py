@@ -11,9 +11,10 @@ import numpy.typing as npt
 from ..errors import BadInput
 from ..inputs.arrays import refuse_masked
 
-__all__ = ["Edges", "Ids", "Weights"]
+__all__ = ["MAX_ID", "Edges", "Ids", "Weights"]
 
-_MAX_ID = 2**63 - 1
+#: The largest id of a vertex.
+MAX_ID = 2**63 - 1
 
 Ids = npt.NDArray[np.int64]
 Weights = npt.NDArray[np.float64]
@@ -125,7 +126,7 @@ class Edges:
         array([3.])
         """
         width = int(self.target.max(initial=0)) + 1
-        if (int(self.source.max(initial=0)) + 1) * width > _MAX_ID:
+        if (int(self.source.max(initial=0)) + 1) * width > MAX_ID:
             # A pair of larger ids does not fit in one 64-bit key: replace the ids by their positions first.
             sources, source = np.unique(self.source, return_inverse=True)
             targets, target = np.unique(self.target, return_inverse=True)
@@ -168,7 +169,7 @@ def _ids(given: Any, name: str) -> Ids:
         raise BadInput(f"{name} must be ids of vertices in one dimension, not {array.dtype} of shape {array.shape}")
     if array.dtype.kind == "f" and not (np.isfinite(array) & (array == np.floor(array)) & (abs(array) < 2**53)).all():
         raise BadInput(f"{name} must be ids, which are whole numbers; it holds other numbers, of type {array.dtype}")
-    if array.dtype.kind == "u" and array.max() > _MAX_ID:
+    if array.dtype.kind == "u" and array.max() > MAX_ID:
         raise BadInput(f"{name} holds the id {array.max()}, which is above 2^63 - 1")
     return array.astype(np.int64)
 

@@ -23,13 +23,12 @@ from typing import Any, BinaryIO, NoReturn, cast
 import numpy as np
 
 from ..errors import BadInput
-from .edges import Edges, Ids, Weights
+from .edges import MAX_ID, Edges, Ids, Weights
 from .files import compressed, open_binary, size_of
 
 __all__ = ["BOM", "SEPARATORS", "Layout", "fields_of", "numbered_lines", "open_text", "read_share"]
 
 _CHUNK = 1 << 20
-_MAX_ID = 2**63 - 1
 # The longest line that may be an edge, in bytes: a file without line ends is not an edge list.
 _LONGEST_LINE = 1 << 16
 _INTEGER = re.compile(rb"[+-]?[0-9]+")
@@ -329,11 +328,11 @@ def fields_of(line: bytes, separator: bytes, quoted: bool) -> list[bytes]:
 def _id(field: bytes, layout: Layout, side: int, where: str, line: bytes) -> int:
     if not _INTEGER.fullmatch(field):
         _not_an_edge(where, line, f"{_show(field)} is not a vertex id")
-    value = int(field) if len(field) < 40 else _MAX_ID + 1
+    value = int(field) if len(field) < 40 else MAX_ID + 1
     if value < layout.base:
         what = "negative" if layout.base == 0 else f"below {layout.base}, where MatrixMarket begins to count"
         _not_an_edge(where, line, f"id {_show(field)} is {what}")
-    if value > _MAX_ID:
+    if value > MAX_ID:
         _not_an_edge(where, line, f"id {_show(field)} is above 2^63 - 1")
     if layout.shape is not None and value - layout.base >= layout.shape[side]:
         _not_an_edge(where, line, f"index {value} is above {layout.shape[side]}, the size that the file states")
